@@ -1,0 +1,5 @@
+"""`python -m mtbert`."""
+
+from mtbert.cli import main
+
+main()

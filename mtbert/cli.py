@@ -1,0 +1,122 @@
+"""`mtbert data|train|predict|report`: the command line."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+data_app = typer.Typer(no_args_is_help=True, help="Check or download the course's datasets.")
+app.add_typer(data_app, name="data")
+
+DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+
+
+@data_app.command("check")
+def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail on any reject")] = False) -> None:
+    """Read every file, count its rows and list each reject with file, line and field."""
+    from mtbert import demo
+    from mtbert.data import SPLITS, TASKS, DataError, find_data, load_table
+
+    folder = find_data(data)
+    if folder is None:
+        typer.echo("no datasets found: checking the embedded demo corpus")
+        folder = demo.root()
+    failed = False
+    for task in TASKS:
+        for split in SPLITS:
+            try:
+                _, report = load_table(task, split, folder)
+                typer.echo(str(report))
+                failed |= strict and bool(report.rejects)
+            except DataError as error:
+                typer.echo(f"{task} {split}: {error}", err=True)
+                failed = True
+    raise typer.Exit(1 if failed else 0)
+
+
+@data_app.command("fetch")
+def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
+    """Download the course's files into FOLDER; goes on where an earlier call was interrupted."""
+    from mtbert.fetch import fetch
+
+    for path in fetch(folder, force=force):
+        typer.echo(path)
+
+
+@app.command()
+def train(
+    grid: Annotated[Path, typer.Argument(help="a YAML grid, such as params/cpu/single_task.yaml")],
+    only: Annotated[str | None, typer.Option(help="train the runs whose name contains this")] = None,
+    workers: int = 1,
+    threads: Annotated[int | None, typer.Option(help="of each worker; default: the cores shared out")] = None,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """Train the runs of a grid that results/ lacks."""
+    from mtbert.sweep import read_grid, run_grid
+
+    runs = {name: configs for name, configs in read_grid(grid).items() if only is None or only in name}
+    if not runs:
+        raise typer.BadParameter(f"no run of {grid} has {only!r} in its name", param_hint="--only")
+    failed = False
+    for name, config, outcome in run_grid(runs, workers, threads, data=data, device=device):
+        failed |= isinstance(outcome, Exception)
+        result = f"failed: {outcome!r}" if isinstance(outcome, Exception) else f"dev {outcome:.4f}"
+        typer.echo(f"{name}, seed {config.seed}: {result}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def predict(
+    run_id: Annotated[str, typer.Argument(help="a run of results/runs whose model is in the cache, or its start")],
+    out: Annotated[Path, typer.Option(help="folder for the CSV files")] = Path("predictions"),
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """Write leaderboard files (id, predicted) for the dev and test splits of the run's tasks."""
+    from mtbert.data import load_table
+    from mtbert.evaluate import write_leaderboard
+    from mtbert.paths import cache_dir
+    from mtbert.results import data_root, load_model
+    from mtbert.train import predict_table
+
+    found = sorted(path.name for path in (cache_dir() / "models").glob(f"{run_id}*"))
+    if len(found) != 1:
+        known = f"{len(found)} start so: {', '.join(found)}" if found else "none starts so; train it first"
+        raise typer.BadParameter(f"{run_id!r} does not name one trained model in the cache ({known})")
+    model = load_model(found[0])
+    root = data_root(model.run_config, data)
+    for task in model.run_config.scored:
+        for split in ("dev", "test"):
+            table, _ = load_table(task, split, root)
+            typer.echo(write_leaderboard(predict_table(model, task, table, split, device), task, split, out))
+
+
+@app.command()
+def report(
+    profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "demo",
+    only: Annotated[str | None, typer.Option(help="one notebook, such as 03")] = None,
+    data: DataDir = None,
+    force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
+) -> None:
+    """Execute the notebooks and build build/report/index.html."""
+    from mtbert.report import build_report
+
+    build_report(profile, only=only, data=data, force=force)
+
+
+def main() -> None:
+    """The entry point: an error of ours is its message, not a traceback."""
+    try:
+        app()
+    except (ValueError, RuntimeError, LookupError) as error:
+        if not type(error).__module__.startswith("mtbert."):
+            raise
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

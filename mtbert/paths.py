@@ -1,0 +1,18 @@
+"""The folders mtbert reads and writes when the caller names none."""
+
+import os
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def cache_dir() -> Path:
+    """What can be made again: tokens, the demo corpus, checkpoints, trained models. MTBERT_CACHE, else XDG's place."""
+    if folder := os.environ.get("MTBERT_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtbert"
+
+
+def results_dir() -> Path:
+    """The results store: MTBERT_RESULTS, else `results/` of this checkout."""
+    return Path(os.environ.get("MTBERT_RESULTS") or REPOSITORY / "results")

@@ -1,0 +1,200 @@
+"""The results store: one folder a run, two tidy tables over all of them, and `load_or_run`.
+
+results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
+results/runs/<run id>/predictions.parquet  a row per dev example: task, split, id, label, predicted, confidence
+results/scores.csv, results/curves.csv     the same for reading: one row per run x task x split x metric; per point
+
+A run id is `<configuration>-<data>`: the digests of the RunConfig and of the tables it reads. Without the data, a run
+is found by its configuration alone, so that the report opens anywhere.
+"""
+
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from mtbert import demo
+from mtbert.config import RunConfig
+from mtbert.data import DataError, find_data
+from mtbert.evaluate import score_table
+from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.paths import cache_dir, results_dir
+from mtbert.profiling import environment
+from mtbert.train import Corpus, train
+
+log = logging.getLogger(__name__)
+
+
+class MissingRun(LookupError):
+    """A run that the store does not hold and that the caller did not want trained."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as stored."""
+
+    run_id: str
+    config: RunConfig
+    scores: pd.DataFrame  # task, split, metric, value, low, high, n
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score
+    predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
+    cost: dict
+    provenance: dict
+
+    def score(self, task: str | None = None, metric: str | None = None) -> float:
+        """One dev score; by default the first metric of the training task."""
+        table = self.scores[self.scores["task"] == (task or self.config.train_task)]
+        return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
+
+
+def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
+    """The folder of the run's tables: the embedded demo corpus, or the course's files.
+
+    Raises DataError where the configuration asks for the course's files and there are none.
+    """
+    if config.corpus == "demo":
+        return demo.root()
+    folder = find_data(data)
+    if folder is None:
+        raise DataError(
+            "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
+            "download them with `mtbert data fetch`, or set corpus to 'demo'"
+        )
+    return folder
+
+
+def load_or_run(
+    config: RunConfig,
+    data: str | Path | None = None,
+    store: str | Path | None = None,
+    device: str = "auto",
+    train_missing: bool = True,
+    progress: bool | None = None,
+) -> Run:
+    """The stored result of a run, or train, store and return it.
+
+    data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
+    `train_missing=False` nothing is trained: the run is looked up by its configuration, MissingRun is raised where
+    it is not stored, and no data are needed. A trained model is kept in the cache (`model_folder`).
+    """
+    store = Path(store) if store else results_dir()
+    if not train_missing:
+        return _only_stored(config, data, store)
+    corpus = Corpus.load(config, data_root(config, data))
+    run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
+    if (store / "runs" / run_id / "run.json").exists():
+        return read_run(store / "runs" / run_id, config)
+    checkpoint = model_folder(run_id) / "checkpoint.pt"
+    trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
+    trained.model.save(model_folder(run_id))
+    run = Run(
+        run_id=run_id,
+        config=config,
+        scores=_scores(trained.predictions),
+        curve=trained.curve,
+        predictions=trained.predictions,
+        cost=trained.cost,
+        provenance={
+            **environment(pick_device(device)),
+            "data": corpus.fingerprint,
+            "rows": {"train": len(corpus.train), **{f"dev {task}": len(t) for task, t in corpus.dev.items()}},
+        },
+    )
+    write_run(run, store)
+    checkpoint.unlink(missing_ok=True)
+    return run
+
+
+def model_folder(run_id: str) -> Path:
+    """Where the best model of a run is kept: in the cache, as it is too large to commit."""
+    return cache_dir() / "models" / run_id
+
+
+def load_model(run_id: str) -> MultitaskBert:
+    """The best model of a run; raises CheckpointError where the cache does not hold it."""
+    return MultitaskBert.load(model_folder(run_id))
+
+
+def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
+    tables = [
+        score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
+        for (task, split), part in predictions.groupby(["task", "split"], sort=False)
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run:
+    folders = sorted(path.parent for path in (store / "runs").glob(f"{config.digest}-*/run.json"))
+    if len(folders) > 1:  # the same configuration on several draws of the data: the one at hand decides
+        fingerprint = Corpus.load(config, data_root(config, data)).fingerprint[:8]
+        folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
+    if not folders:
+        raise MissingRun(
+            f"no stored run of configuration {config.digest} (task {config.train_task}, seed {config.seed}) in "
+            f"{store.name}/; train it with train_missing=True or `mtbert train`"
+        )
+    return read_run(folders[0], config)
+
+
+def write_run(run: Run, store: Path) -> None:
+    """Put a finished run into the store, whole or not at all, and renew the tidy tables."""
+    folder = store / "runs" / run.run_id
+    partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
+    partial.mkdir(parents=True)
+    content = {
+        "run_id": run.run_id,
+        "config": run.config.model_dump(mode="json"),
+        "scores": run.scores.to_dict("records"),
+        "curve": run.curve.to_dict("records"),
+        "cost": run.cost,
+        "provenance": run.provenance,
+    }
+    (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+    table = run.predictions.astype({"confidence": "float32"})
+    table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
+    if folder.exists():  # left by a process that finished the same run at the same time
+        shutil.rmtree(partial)
+    else:
+        os.replace(partial, folder)
+    _renew_tables(store)
+
+
+def read_run(folder: Path, config: RunConfig | None = None) -> Run:
+    """A stored run; with `config`, a stored configuration that differs from it is an error (ValueError)."""
+    content = json.loads((folder / "run.json").read_text(encoding="utf8"))
+    stored = RunConfig.from_params(content["config"])
+    if config is not None and stored != config:
+        raise ValueError(f"{folder.name}: holds another configuration; a default changed its meaning, train it again")
+    return Run(
+        run_id=content["run_id"],
+        config=stored,
+        scores=pd.DataFrame(content["scores"]),
+        curve=pd.DataFrame(content["curve"]),
+        predictions=pd.read_parquet(folder / "predictions.parquet"),
+        cost=content["cost"],
+        provenance=content["provenance"],
+    )
+
+
+def _renew_tables(store: Path) -> None:
+    scores, curves = [], []
+    for path in sorted((store / "runs").glob("[!.]*/run.json")):
+        content = json.loads(path.read_text(encoding="utf8"))
+        config, cost = content["config"], content["cost"]
+        about = {
+            "run_id": content["run_id"],
+            "trained_on": "+".join(config["tasks"]),
+            **{key: config[key] for key in ("corpus", "encoder", "weights", "frozen", "pooling", "pairs", "seed")},
+        }
+        spent = {key: cost[key] for key in ("train_seconds", "peak_memory_mib", "parameters", "trained_parameters")}
+        device = {"device": content["provenance"]["device"], "precision": config["precision"]}
+        scores += [about | row | spent | device for row in content["scores"]]
+        curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
+    for name, rows in (("scores.csv", scores), ("curves.csv", curves)):
+        partial = store / f".{name}.{os.getpid()}"
+        pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
+        os.replace(partial, store / name)

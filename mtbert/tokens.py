@@ -1,0 +1,205 @@
+"""Checked tables -> token ids, cached on disk -> padded batches of similar length.
+
+Sentences are tokenized once, without special tokens, into one flat array a column ("ragged" storage); [CLS], [SEP],
+truncation and padding are applied when a batch is made, so that one cache serves every pair encoding and length.
+"""
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from mtbert.data import TASKS
+from mtbert.hub import CheckpointError, locate
+from mtbert.paths import cache_dir
+
+POOL = 64  # batches that are sorted by length together: enough for little padding, few enough to stay random
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """N token sequences in one array: sequence i is ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: np.ndarray  # (total tokens,) int32
+    offsets: np.ndarray  # (N + 1,) int64
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) tokens of each sequence."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A padded batch. B is the number of sequences: with pairs encoded apart, all first sentences, then all second."""
+
+    input_ids: Tensor  # (B, T) int64
+    attention_mask: Tensor  # (B, T) bool
+    token_type_ids: Tensor | None  # (B, T) int64; None where every token is of type 0
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on another device."""
+        types = None if self.token_type_ids is None else self.token_type_ids.to(device, non_blocking=True)
+        move = [t.to(device, non_blocking=True) for t in (self.input_ids, self.attention_mask)]
+        return Batch(*move, types)
+
+
+def load_tokenizer(encoder: str | Path) -> Tokenizer:
+    """The WordPiece tokenizer of a checkpoint, from tokenizer.json or vocab.txt, without padding or truncation."""
+    folder = locate(encoder)
+    if (folder / "tokenizer.json").exists():
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+    if (folder / "vocab.txt").exists():
+        from tokenizers.implementations import BertWordPieceTokenizer
+
+        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
+    raise CheckpointError(f"{folder}: holds neither tokenizer.json nor vocab.txt")
+
+
+class TokenizedTable:
+    """One split of one task as token ids; makes batches of any rows.
+
+    joint: a pair becomes one sequence [CLS] a [SEP] b [SEP]; otherwise each sentence is a sequence of its own.
+    """
+
+    def __init__(self, columns: list[Ragged], tokenizer: Tokenizer, joint: bool, max_length: int) -> None:
+        self.columns = columns
+        self.joint = joint and len(columns) == 2
+        self.max_length = max_length
+        self.cls, self.sep, self.pad = (_special(tokenizer, name) for name in ("[CLS]", "[SEP]", "[PAD]"))
+        lengths = [column.lengths for column in columns]
+        if self.joint:
+            self.lengths = np.minimum(lengths[0] + lengths[1] + 3, max_length)
+        else:
+            self.lengths = np.minimum(np.maximum.reduce(lengths) + 2, max_length)  # the longer sentence decides
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """The batch of these rows, padded to its longest sequence."""
+        if self.joint:
+            sequences = [self._pair(self.columns[0][i], self.columns[1][i]) for i in rows]
+        else:
+            sequences = [(self._single(column[i]), 0) for column in self.columns for i in rows]
+        width = max(len(ids) for ids, _ in sequences)
+        input_ids = np.full((len(sequences), width), self.pad, dtype=np.int64)
+        mask = np.zeros((len(sequences), width), dtype=bool)
+        types = np.zeros((len(sequences), width), dtype=np.int64)
+        for row, (ids, second) in enumerate(sequences):
+            input_ids[row, : len(ids)] = ids
+            mask[row, : len(ids)] = True
+            if second:
+                types[row, second : len(ids)] = 1
+        token_types = torch.from_numpy(types) if self.joint else None
+        return Batch(torch.from_numpy(input_ids), torch.from_numpy(mask), token_types)
+
+    def _single(self, ids: np.ndarray) -> np.ndarray:
+        return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
+
+    def _pair(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, int]:
+        """[CLS] a [SEP] b [SEP] and where b starts; over the limit, tokens go from the end of the longer sentence."""
+        room = self.max_length - 3
+        if len(first) + len(second) > room:
+            keep_first = min(len(first), max(room - len(second), (room + 1) // 2))
+            first, second = first[:keep_first], second[: room - keep_first]
+        ids = np.concatenate(([self.cls], first, [self.sep], second, [self.sep]))
+        return ids, len(first) + 2
+
+
+def _special(tokenizer: Tokenizer, token: str) -> int:
+    index = tokenizer.token_to_id(token)
+    if index is None:
+        raise CheckpointError(f"the tokenizer has no {token}; a BERT vocabulary is needed")
+    return index
+
+
+def tokenize(
+    task: str, table: pd.DataFrame, encoder: str, pairs: str = "joint", max_length: int = 512
+) -> TokenizedTable:
+    """Token ids of a checked table; each text column is tokenized once and cached by the hash of its content."""
+    tokenizer = load_tokenizer(encoder)
+    vocabulary = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+    columns = [_cached_ids(table[column].tolist(), tokenizer, vocabulary) for column in TASKS[task].sentence_columns]
+    return TokenizedTable(columns, tokenizer, pairs == "joint", max_length)
+
+
+def _cached_ids(texts: list[str], tokenizer: Tokenizer, vocabulary: str) -> Ragged:
+    digest = hashlib.sha256(vocabulary.encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    path = cache_dir() / "tokens" / f"{digest.hexdigest()[:32]}.npz"
+    cached = _read_ids(path, len(texts))
+    if cached is None:
+        cached = _encode(texts, tokenizer)
+        _write_ids(path, cached)
+    return cached
+
+
+def _encode(texts: list[str], tokenizer: Tokenizer) -> Ragged:
+    encodings = (tokenizer.encode_batch_fast(texts[i : i + 4096], add_special_tokens=False)
+                 for i in range(0, len(texts), 4096))  # fmt: skip
+    arrays = [np.asarray(encoding.ids, dtype=np.int32) for part in encodings for encoding in part]
+    offsets = np.concatenate(([0], np.cumsum([len(array) for array in arrays], dtype=np.int64)))
+    return Ragged(np.concatenate(arrays), offsets)
+
+
+def _read_ids(path: Path, rows: int) -> Ragged | None:
+    """The cached ids, or None where there are none or the file is damaged (a zip member carries its checksum)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            ragged = Ragged(file["ids"], file["offsets"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return ragged if len(ragged) == rows and ragged.offsets[-1] == len(ragged.ids) else None
+
+
+def _write_ids(path: Path, ragged: Ragged) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        np.savez(file, ids=ragged.ids, offsets=ragged.offsets)
+    os.replace(file.name, path)
+
+
+def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """One pass over all rows in random order: row numbers of each batch, a function of seed and epoch alone.
+
+    Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches, and the batches are
+    shuffled: every row comes once, and a batch holds sequences of similar length.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    batches = []
+    for start in range(0, len(order), batch_size * POOL):
+        pool = order[start : start + batch_size * POOL]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
+    """All rows once, longest first, in batches of at most `token_budget` padded tokens (but at least one row)."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = start + max(1, token_budget // int(lengths[order[start]]))
+        yield order[start:stop]
+        start = stop

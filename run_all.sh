@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# The one entry: sets up .venv, then builds the report or runs the tests. Works from any folder.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+usage: ./run_all.sh [--profile demo|cpu|gpu] [--only 03] [--data DIR] [--force]
+       ./run_all.sh test
+
+Without a word: installs what is needed into .venv, executes every notebook from scratch on the
+embedded demo corpus and builds build/report/index.html. What is up to date is not executed again.
+
+  --profile P   demo: embedded corpus, minutes on two cores (default)
+                cpu:  the real datasets with the 6-layer MiniLM encoder
+                gpu:  bert-base-uncased with the papers' own settings
+  --only 03     only this notebook (its number or the start of its name)
+  --data DIR    folder with the datasets (see: mtbert data fetch)
+  --force       execute again what is up to date
+
+  test          ruff, pytest, and the committed notebooks re-executed against their outputs
+HELP
+}
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=$root/.venv/bin/python
+
+fail() {
+  echo "run_all.sh: $*" >&2
+  exit 1
+}
+
+# Prints the first Python 3.11 that can make virtual environments.
+find_python() {
+  local candidate
+  for candidate in python3.11 python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || continue
+    "$candidate" -c 'import venv, ensurepip' 2>/dev/null ||
+      fail "$candidate cannot make virtual environments; install its venv module (Debian, Ubuntu: python3.11-venv)"
+    echo "$candidate"
+    return
+  done
+  fail "no Python 3.11 found (tried python3.11, python3, python); install it and run this again"
+}
+
+# What the installed environment depends on; .venv/installed holds a copy once everything is in place.
+wanted() {
+  echo "$root"
+  cat "$root/requirements.lock" "$root/pyproject.toml" "$root/.venv/pyvenv.cfg"
+}
+
+pip_install() {
+  "$python" -m pip install --no-input --disable-pip-version-check "$@" ||
+    fail "'pip install $*' failed (see above); run this again to go on"
+}
+
+set_up() {
+  if wanted 2>/dev/null | cmp -s - "$root/.venv/installed"; then return; fi
+  echo "Setting up .venv (once)"
+  rm -f "$root/.venv/installed"
+  if ! "$python" -m pip --version >/dev/null 2>&1; then
+    local base
+    base=$(find_python)
+    "$base" -m venv "$root/.venv" || fail "'$base -m venv .venv' failed (see above)"
+  fi
+  "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
+    fail ".venv holds another Python than 3.11; move it away and run this again"
+  # torch first and with its own dependencies: on Linux they include the CUDA libraries it imports.
+  # Everything else comes from the lock, without resolving again.
+  pip_install "$(grep '^torch==' "$root/requirements.lock")"
+  pip_install --no-deps -r "$root/requirements.lock"
+  pip_install --no-deps --no-build-isolation -e "$root"
+  wanted >"$root/.venv/installed"
+}
+
+failed=()
+step() {
+  echo
+  echo "== $*"
+  "$python" -m "$@" || failed+=("'$*'")
+}
+
+run_tests() {
+  cd "$root"
+  step ruff check .
+  step ruff format --check .
+  step pytest
+  step pytest --nbval --nbval-sanitize-with notebooks/nbval_sanitize.cfg notebooks
+  [ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
+}
+
+for argument in "$@"; do
+  case $argument in -h | --help) usage && exit ;; esac
+done
+
+case ${1:-} in
+test)
+  [ $# -eq 1 ] || fail "'test' takes no options; see ./run_all.sh --help"
+  set_up
+  run_tests
+  ;;
+"" | --*)
+  set_up
+  exec "$python" -m mtbert report "$@"
+  ;;
+*) fail "unknown command '$1'; see ./run_all.sh --help" ;;
+esac

@@ -1,0 +1,278 @@
+"""AdamW against the formula and against torch; learning-rate schedules."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mtbert import optim
+from mtbert.optim import AdamW, make_schedule
+
+
+def reference_adamw(
+    p, gradients, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, correct_bias=True
+) -> list[float]:
+    """The course's update, one number at a time in float64; p (N,), gradients (steps, N) -> p after the last."""
+    p, gradients = p.double().tolist(), gradients.double().tolist()
+    for i in range(len(p)):
+        m = v = 0.0
+        for t, g in enumerate((gradient[i] for gradient in gradients), start=1):
+            m = betas[0] * m + (1 - betas[0]) * g
+            v = betas[1] * v + (1 - betas[1]) * g * g
+            step_size = lr
+            if correct_bias:
+                step_size = lr * math.sqrt(1 - betas[1] ** t) / (1 - betas[0] ** t)
+            p[i] = p[i] - step_size * m / (math.sqrt(v) + eps)
+            p[i] = p[i] - lr * weight_decay * p[i]
+    return p
+
+
+def problem(shape=(7,), steps=10, dtype=torch.float64) -> tuple[nn.Parameter, torch.Tensor]:
+    """A parameter and one gradient for each step, of very different sizes."""
+    generator = torch.Generator().manual_seed(3)
+    scale = 10 ** torch.linspace(-6, 2, math.prod(shape), dtype=dtype).view(shape)
+    gradients = torch.randn(steps, *shape, generator=generator, dtype=dtype) * scale
+    return nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)), gradients
+
+
+def run(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, gradients: torch.Tensor) -> torch.Tensor:
+    """The parameter after one step a gradient."""
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+SETTINGS = [
+    dict(),
+    dict(lr=0.05, betas=(0.8, 0.95), eps=1e-3),
+    dict(lr=0.05, weight_decay=0.1),
+    dict(lr=0.01, weight_decay=0.01, correct_bias=False),
+    dict(lr=0.01, betas=(0.0, 0.0)),
+    dict(lr=0.0, weight_decay=0.5),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_equals_the_formula(settings):
+    parameter, gradients = problem()
+    expected = reference_adamw(parameter.detach(), gradients, **settings)
+    result = run(AdamW([parameter], **settings), parameter, gradients)
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_equals_the_formula_in_fp32():
+    parameter, gradients = problem(dtype=torch.float32)
+    settings = dict(lr=0.01, weight_decay=0.1)
+    expected = reference_adamw(parameter.detach(), gradients, **settings)
+    np.testing.assert_allclose(run(AdamW([parameter], **settings), parameter, gradients), expected, rtol=1e-5)
+
+
+def beside_torch(settings: dict, torch_settings: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ten steps of ours and of torch.optim.AdamW from the same start."""
+    results = []
+    for optimizer, arguments in ((AdamW, settings), (torch.optim.AdamW, torch_settings)):
+        parameter, gradients = problem()
+        results.append(run(optimizer([parameter], **arguments), parameter, gradients))
+    return tuple(results)
+
+
+def test_equals_torch_without_epsilon_and_decay():
+    settings = dict(lr=0.01, eps=1e-30, weight_decay=0.0)
+    ours, theirs = beside_torch(settings, settings)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_epsilon_is_not_divided_by_the_bias_correction_as_in_torch():
+    settings = dict(lr=0.01, eps=1e-3, weight_decay=0.0)
+    ours, theirs = beside_torch(settings, settings)
+    assert (ours - theirs).abs().max() > 1e-3
+    # On the first step torch's denominator is |g| + eps, ours is |g| + eps / sqrt(1 - beta2).
+    first = []
+    for optimizer, eps in ((AdamW, 1e-3), (torch.optim.AdamW, 1e-3 / math.sqrt(1 - 0.999))):
+        parameter, gradients = problem()
+        first.append(
+            run(optimizer([parameter], lr=0.01, eps=eps, weight_decay=0.0), parameter, gradients[:1])
+        )
+    torch.testing.assert_close(*first, rtol=1e-12, atol=1e-14)
+
+
+def test_decays_after_the_step_and_torch_before_it():
+    settings = dict(lr=0.1, eps=1e-30, weight_decay=0.5)
+    parameter, gradients = problem(steps=1)
+    start = parameter.detach()
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    run(AdamW([ours], **settings), ours, gradients)
+    run(torch.optim.AdamW([theirs], **settings), theirs, gradients)
+    step = 0.1 * gradients[0].sign()  # without epsilon the first step is lr in every element
+    torch.testing.assert_close(ours.detach(), (start - step) * (1 - 0.1 * 0.5))
+    torch.testing.assert_close(theirs.detach(), start * (1 - 0.1 * 0.5) - step)
+
+
+def test_parameter_groups_keep_their_own_settings():
+    (first, gradients), (second, _) = problem(), problem()
+    groups = [dict(params=[first], lr=0.1, weight_decay=0.0), dict(params=[second], weight_decay=0.2)]
+    optimizer = AdamW(groups, lr=0.01)
+    start = first.detach().clone()
+    for gradient in gradients:
+        first.grad, second.grad = gradient.clone(), gradient.clone()
+        optimizer.step()
+    np.testing.assert_allclose(first.detach(), reference_adamw(start, gradients, lr=0.1), rtol=1e-12)
+    expected = reference_adamw(start, gradients, lr=0.01, weight_decay=0.2)
+    np.testing.assert_allclose(second.detach(), expected, rtol=1e-12)
+
+
+def test_state_dict_continues_bit_equal(tmp_path):
+    settings = dict(lr=0.01, weight_decay=0.1)
+    parameter, gradients = problem(dtype=torch.float32)
+    expected = run(AdamW([parameter], **settings), parameter, gradients)
+
+    resumed, _ = problem(dtype=torch.float32)
+    optimizer = AdamW([resumed], **settings)
+    run(optimizer, resumed, gradients[:4])
+    torch.save({"parameter": resumed.detach(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    resumed = nn.Parameter(state["parameter"])
+    optimizer = AdamW([resumed], lr=123.0)
+    optimizer.load_state_dict(state["optimizer"])
+    assert torch.equal(run(optimizer, resumed, gradients[4:]), expected)
+
+
+def test_closure_is_called_with_gradients_and_its_loss_returned():
+    parameter = nn.Parameter(torch.tensor([3.0]))
+    optimizer = AdamW([parameter], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 9.0
+    assert parameter.item() == pytest.approx(2.9, abs=1e-5)
+    assert AdamW([parameter]).step() is None
+
+
+def test_parameter_without_a_gradient_is_left_alone():
+    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = AdamW([used, unused], lr=0.1, weight_decay=0.5)
+    used.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.equal(unused, torch.ones(3)) and unused not in optimizer.state
+    assert (used < 1).all()
+    unused.grad = torch.ones(3)  # its bias correction starts with its own first step
+    optimizer.step()
+    torch.testing.assert_close(
+        unused.detach(), torch.full((3,), (1 - 0.1) * (1 - 0.1 * 0.5)), rtol=1e-4, atol=0
+    )
+
+
+def test_non_contiguous_parameter_and_gradient():
+    start, gradients = problem((4, 6))
+    expected = reference_adamw(start.detach().flatten(), gradients.flatten(1), lr=0.01, weight_decay=0.1)
+    transposed = nn.Parameter(start.detach().t().contiguous().t())
+    assert not transposed.is_contiguous()
+    result = run(AdamW([transposed], lr=0.01, weight_decay=0.1), transposed, gradients)
+    np.testing.assert_allclose(result.flatten(), expected, rtol=1e-12)
+
+    optimizer = AdamW([start], lr=0.01, weight_decay=0.1)
+    for gradient in gradients:
+        start.grad = gradient.t().contiguous().t()
+        optimizer.step()
+    np.testing.assert_allclose(start.detach().flatten(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 34, 35, 36])
+def test_chunks_do_not_change_the_result(monkeypatch, chunk):
+    parameter, gradients = problem((5, 7), dtype=torch.float32)
+    whole = run(AdamW([parameter], lr=0.01, weight_decay=0.1), parameter, gradients)
+    monkeypatch.setattr(optim, "CHUNK", chunk)
+    parameter, _ = problem((5, 7), dtype=torch.float32)
+    torch.testing.assert_close(
+        run(AdamW([parameter], lr=0.01, weight_decay=0.1), parameter, gradients), whole, rtol=1e-6, atol=1e-7
+    )
+
+
+def test_sparse_gradient_is_named():
+    embedding = nn.Embedding(5, 2, sparse=True)
+    embedding(torch.tensor([1, 3])).sum().backward()
+    with pytest.raises(RuntimeError, match="dense gradients"):
+        AdamW(embedding.parameters()).step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(lr=-1e-3), r"lr is -0\.001"),
+        (dict(betas=(1.0, 0.999)), r"betas are \(1\.0, 0\.999\)"),
+        (dict(betas=(0.9, -0.1)), r"betas are \(0\.9, -0\.1\)"),
+        (dict(eps=-1.0), r"eps is -1\.0"),
+        (dict(weight_decay=-0.1), r"weight_decay is -0\.1"),
+    ],
+)
+def test_hyper_parameters_out_of_range_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AdamW([nn.Parameter(torch.zeros(1))], **settings)
+
+
+def learning_rates(name: str, total_steps: int, warmup: float) -> list[list[float]]:
+    """The learning rate of each step, for two groups with peaks 1 and 0.1; one more than there are steps."""
+    groups = [dict(params=[nn.Parameter(torch.zeros(1))], lr=lr) for lr in (1.0, 0.1)]
+    optimizer = AdamW(groups)
+    schedule = make_schedule(optimizer, name, total_steps, warmup)
+    rates = [[group["lr"] for group in optimizer.param_groups]]
+    for _ in range(total_steps):
+        optimizer.step()
+        schedule.step()
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "halfway_up", "halfway_down", "end", "tolerance"),
+    [
+        ("none", 1.0, 1.0, 1.0, 1.0, 0.0),
+        ("linear", 1 / 21, 11 / 21, 0.5, 0.0, 1e-9),
+        ("cosine", 1 / 21, 11 / 21, 0.5, 0.0, 1e-9),
+        ("onecycle", 1 / 25, 0.5, 0.5, 0.0, 0.06),  # torch puts the peak a step earlier
+    ],
+)
+def test_schedule_at_start_peak_and_end(name, start, halfway_up, halfway_down, end, tolerance):
+    rates = learning_rates(name, total_steps=100, warmup=0.2)
+    first = [rate for rate, _ in rates]
+    expected = [start, halfway_up, 1.0, halfway_down, end]
+    assert [first[step] for step in (0, 10, 20, 60, 100)] == pytest.approx(expected, abs=tolerance)
+    assert max(first) == pytest.approx(1.0, abs=1e-2)
+    assert all(rate > 0 for rate in first[:100])  # no step is lost
+    assert all(second == pytest.approx(rate / 10) for rate, second in rates)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "onecycle"])
+def test_schedule_without_warm_up_starts_at_its_peak(name):
+    rates = [rate for rate, _ in learning_rates(name, 10, 0.0)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[1] < 1.0
+    if name != "onecycle":
+        assert rates[0] == 1.0
+
+
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
+def test_schedule_of_one_step(name, warmup):
+    (first, _), _ = learning_rates(name, 1, warmup)
+    assert 0 < first <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "message"),
+    [
+        ("step", 0.1, "schedule is 'step'; known are none, linear, cosine, onecycle"),
+        ("linear", 1.0, r"warmup is 1\.0"),
+        ("linear", -0.1, r"warmup is -0\.1"),
+    ],
+)
+def test_bad_schedules_are_named(name, warmup, message):
+    with pytest.raises(ValueError, match=message):
+        make_schedule(AdamW([nn.Parameter(torch.zeros(1))]), name, 10, warmup)
