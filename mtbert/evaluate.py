@@ -33,8 +33,9 @@ def pearson(predicted: np.ndarray, labels: np.ndarray, axis: int = -1) -> np.nda
     """Pearson correlation along `axis`; nan where one side is constant."""
     p = predicted - predicted.mean(axis, keepdims=True)
     y = labels - labels.mean(axis, keepdims=True)
+    constant = (np.ptp(predicted, axis) == 0) | (np.ptp(labels, axis) == 0)  # rounding may leave p or y above 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (p * y).sum(axis) / np.sqrt((p * p).sum(axis) * (y * y).sum(axis))
+        return np.where(constant, np.nan, (p * y).sum(axis) / np.sqrt((p * p).sum(axis) * (y * y).sum(axis)))
 
 
 def metrics_of(task: Task) -> dict:
@@ -69,20 +70,38 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
     return pd.DataFrame(rows)
 
 
-def seed_mean(metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of a metric over seeds and its 95 % interval.
+def seed_mean(metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
+    """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
 
-    predicted (S, N), labels (N,). Every resample draws examples and, where there are several, seeds: the interval
-    covers both the luck of the dev split and the luck of the seed.
+    Every resample draws examples and, where there are several, seeds: the interval covers the luck of the dev split
+    and the luck of the seed.
     """
-    random = np.random.default_rng(seed)
-    seeds, examples = predicted.shape
-    draws = []
-    for _ in range(RESAMPLES):
-        rows, columns = random.integers(seeds, size=seeds), random.integers(examples, size=examples)
-        draws.append(np.mean(metric(predicted[rows][:, columns], labels[columns])))
+    random = np.random.default_rng(0)
+    draws = [_resampled_mean(metric, predicted, labels, _draw(random, labels), random) for _ in range(RESAMPLES)]
     low, high = np.nanpercentile(draws, [2.5, 97.5])
     return float(np.mean(metric(predicted, labels))), float(low), float(high)
+
+
+def seed_difference(metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
+    """Mean metric of `first` minus that of `second`, and its 95 % interval: both (seeds, N), on the same examples."""
+    random = np.random.default_rng(0)
+    draws = []
+    for _ in range(RESAMPLES):
+        examples = _draw(random, labels)
+        means = [_resampled_mean(metric, part, labels, examples, random) for part in (first, second)]
+        draws.append(means[0] - means[1])
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    return float(np.mean(metric(first, labels)) - np.mean(metric(second, labels))), float(low), float(high)
+
+
+def _draw(random: np.random.Generator, labels: np.ndarray) -> np.ndarray:
+    return random.integers(len(labels), size=len(labels))
+
+
+def _resampled_mean(metric, predicted: np.ndarray, labels: np.ndarray, examples: np.ndarray, random) -> float:
+    """The metric on these examples, averaged over a fresh draw of the seeds."""
+    seeds = random.integers(len(predicted), size=len(predicted))
+    return float(np.mean(metric(predicted[np.ix_(seeds, examples)], labels[examples])))
 
 
 def write_leaderboard(predictions: pd.DataFrame, task: str, split: str, folder: Path) -> Path:

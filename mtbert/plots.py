@@ -39,3 +39,78 @@ def save(figure: plt.Figure, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", metadata={"Software": None})
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+
+
+def scores(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Scores with their 95 % intervals, a line a row of `table`: label, kind (a colour's name), value, low, high.
+
+    Rows with the same label share a line; a row without low and high (a paper's number) is a hollow diamond.
+    """
+    ax = ax or plt.gca()
+    labels = list(dict.fromkeys(table["label"]))
+    for kind, part in table.groupby("kind", sort=False):
+        places = [labels.index(label) for label in part["label"]]
+        if part["low"].isna().all():
+            ax.plot(part["value"], places, "D", mfc="white", mec=COLOURS[kind], ms=7, ls="", label=kind)
+            continue
+        widths = [part["value"] - part["low"], part["high"] - part["value"]]
+        ax.errorbar(part["value"], places, xerr=widths, fmt="o", color=COLOURS[kind], capsize=3, label=kind)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    return ax
+
+
+def learning_curves(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Dev score against the epochs trained, a line a seed, a colour a kind: columns kind, seed, epoch, dev_score."""
+    ax = ax or plt.gca()
+    for (kind, seed), part in table.groupby(["kind", "seed"], sort=False):
+        label = kind if seed == table.loc[table["kind"] == kind, "seed"].iloc[0] else None
+        ax.plot(part["epoch"], part["dev_score"], "o-", ms=3, lw=1.2, color=COLOURS[kind], alpha=0.8, label=label)
+    ax.set_xlabel("epochs (passes over the training split)")
+    return ax
+
+
+def cost(table: pd.DataFrame, column: str, label: str, ax: Axes | None = None) -> Axes:
+    """Horizontal bars of one cost, a bar a row of `table`: its index names the run, `kind` its colour."""
+    ax = ax or plt.gca()
+    ax.barh(range(len(table)), table[column], color=[COLOURS[kind] for kind in table["kind"]])
+    ax.set_yticks(range(len(table)), table.index)
+    ax.invert_yaxis()
+    ax.set_xlabel(label)
+    for place, value in enumerate(table[column]):
+        ax.annotate(f" {value:.3g}", (value, place), va="center", fontsize="small")
+    ax.margins(x=0.15)
+    return ax
+
+
+def activations(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Activation functions: one line a column over the index x."""
+    ax = ax or plt.gca()
+    for name, colour in zip(table.columns, ("#0072B2", "#7F7F7F", "#E69F00"), strict=False):
+        ax.plot(table.index, table[name], label=name, color=colour, linewidth=2)
+    ax.set(xlabel="x", ylabel="activation(x)")
+    ax.legend(frameon=False)
+    return ax
+
+
+def attention_map(weights: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """One head's attention: a row for each query token, a column for each key token, white 0 to dark blue 1."""
+    ax = ax or plt.gca()
+    ax.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    ax.set_xticks(range(weights.shape[1]), weights.columns, rotation=90)
+    ax.set_yticks(range(weights.shape[0]), weights.index)
+    ax.tick_params(labelsize="small")
+    ax.grid(False)
+    ax.set(xlabel="attended to (key)", ylabel="token (query)")
+    return ax
+
+
+def similarity_map(cosines: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Cosine similarities between stages (E: embeddings, a number: a layer), each written in its cell."""
+    ax = ax or plt.gca()
+    size = 8 if len(cosines) < 9 else 5
+    sns.heatmap(cosines, vmin=0, vmax=1, cmap="Greens", annot=True, fmt=".2f", annot_kws={"size": size},
+                square=True, cbar=False, ax=ax)  # fmt: skip
+    ax.tick_params(labelsize="small", rotation=0)
+    ax.set(xlabel="stage (E: embeddings, number: layer)", ylabel="stage")
+    return ax

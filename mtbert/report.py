@@ -78,7 +78,7 @@ def build_report(
     """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml` into `root/build/report`.
 
     A notebook that is up to date is not executed again unless `force`. The demo profile keeps its own results
-    in the report's folder, and trains anew when the code has changed or with `force`. Returns the path of
+    and figures in the report's folder, and trains anew when the code has changed or with `force`. Returns the path of
     index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or a failing cell.
     """
     root = Path(root).resolve()
@@ -93,7 +93,7 @@ def build_report(
     results = results_dir()
     if profile == "demo":
         results = output / "results"
-        environment["MTBERT_RESULTS"] = str(results)
+        environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
         _renew_demo_results(results, code, force)
 
     before = _digest_files(results.rglob("*"))

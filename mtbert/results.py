@@ -15,6 +15,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from mtbert import demo
@@ -49,6 +50,12 @@ class Run:
         """One dev score; by default the first metric of the training task."""
         table = self.scores[self.scores["task"] == (task or self.config.train_task)]
         return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
+
+
+def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Dev predictions of several seeds of one configuration, (S, N), and the labels, (N,)."""
+    parts = [run.predictions[run.predictions["task"] == task] for run in runs]
+    return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -144,6 +151,7 @@ def write_run(run: Run, store: Path) -> None:
     """Put a finished run into the store, whole or not at all, and renew the tidy tables."""
     folder = store / "runs" / run.run_id
     partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process of the same number that was killed here
     partial.mkdir(parents=True)
     content = {
         "run_id": run.run_id,

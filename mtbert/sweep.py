@@ -28,14 +28,26 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     if unknown := set(content) - {"base", "seeds", "runs"}:
         raise ConfigError(f"{path}: unknown key {', '.join(sorted(unknown))}; known are base, seeds, runs")
     grid = {}
+    base = content.get("base") or {}
     for name, fields in content["runs"].items():
-        fields = {**(content.get("base") or {}), **(fields or {})}
-        seeds = fields.pop("seeds", content.get("seeds", [1]))
         try:
-            grid[name] = [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
+            grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
         except ConfigError as error:
             raise ConfigError(f"{path.name}, run {name!r}: {error}") from None
     return grid
+
+
+def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
+    """The configurations of one run, one a seed."""
+    if not isinstance(base, dict) or not isinstance(fields, dict):
+        raise ConfigError("`base` and every run must be mappings from fields to values")
+    fields = {**base, **fields}
+    seeds = fields.pop("seeds", seeds)
+    if not isinstance(seeds, list) or not seeds:
+        raise ConfigError(f"seeds: a list with at least one seed is needed, got {seeds!r}")
+    if "seed" in fields:
+        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{fields['seed']}]")
+    return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
 
 
 def run_grid(

@@ -167,7 +167,7 @@ def _read_ids(path: Path, rows: int) -> Ragged | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             ragged = Ragged(file["ids"], file["offsets"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
     return ragged if len(ragged) == rows and ragged.offsets[-1] == len(ragged.ids) else None
 

@@ -46,17 +46,27 @@ class Corpus:
 
     @classmethod
     def load(cls, config: RunConfig, root: Path) -> "Corpus":
-        """Read the tables; raises DataError. `train_rows` takes a random subset, a function of the seed."""
-        train, _ = load_table(config.train_task, "train", root)
+        """Read the tables and warn of rejected rows; raises DataError.
+
+        `train_rows` takes a random subset, a function of the seed.
+        """
+        train = _load(config.train_task, "train", root)
         if config.train_rows is not None and config.train_rows < len(train):
             chosen = np.random.default_rng(config.seed).permutation(len(train))[: config.train_rows]
             train = train.iloc[np.sort(chosen)].reset_index(drop=True)
-        return cls(train, {task: load_table(task, "dev", root)[0] for task in config.scored})
+        return cls(train, {task: _load(task, "dev", root) for task in config.scored})
 
     @property
     def fingerprint(self) -> str:
         """Hex digits that name the content of the tables."""
         return fingerprint(self.train, *self.dev.values())
+
+
+def _load(task: str, split: str, root: Path) -> pd.DataFrame:
+    table, report = load_table(task, split, root)
+    if report.rejects:
+        log.warning("%s", report)
+    return table
 
 
 @dataclass
@@ -240,7 +250,7 @@ def _evaluate(state: _Progress, model: MultitaskBert, config: RunConfig, dev: _R
              train_loss=float(np.mean(state.losses)), metric=name, dev_score=score)
     )  # fmt: skip
     state.losses = []
-    if not state.best_state or score > state.best_score:
+    if not state.best_state or score > state.best_score or math.isnan(state.best_score):  # no score beats nan
         state.best_score, state.best_step = score, state.step
         kept = {n for n, p in model.named_parameters() if p.requires_grad}
         state.best_state = {n: copy.deepcopy(t) for n, t in model.state_dict().items() if n in kept}

@@ -14,7 +14,7 @@ from mtbert.optim import AdamW, make_schedule
 def reference_adamw(
     p, gradients, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, correct_bias=True
 ) -> list[float]:
-    """The course's update, one number at a time in float64; p (N,), gradients (steps, N) -> p after the last."""
+    """The course's update in float64, number by number; p (N,), gradients (steps, N) -> p after the last step."""
     p, gradients = p.double().tolist(), gradients.double().tolist()
     for i in range(len(p)):
         m = v = 0.0

@@ -8,7 +8,7 @@ leave the words of a pair as they were.
 from mtbert.demo.words import Draw
 
 DUPLICATES = 0.385  # of all pairs
-OPENERS = "can anybody tell me, does anyone know, please tell me | who can tell me, I would like to know"
+OPENERS = "Just asking:, A beginner's question:, Please help me: | Quick question:, I wonder:"
 
 CITIES = "Oslo, Lisbon, Vienna, Porto, Prague, Ghent, Bergen, Milan, Lyon, Leeds, Cork, Turin, Basel, Kyoto, Quito"
 LANGUAGES = "Spanish, Polish, Greek, Danish, Turkish, Czech, Dutch, Welsh, Hindi, Finnish, Korean"
@@ -29,13 +29,10 @@ STEPS = (  # what one does, and doing it
     "sand the floor/sanding the floor, tune the strings/tuning the strings, copy the photos/copying the photos, "
     "pay the deposit/paying the deposit, sign the contract/signing the contract"
 )
-MORE_LESS = (
-    "heavier/lighter, bigger/smaller, older/younger, faster/slower, cheaper/more expensive, warmer/colder, "
-    "stronger/weaker, louder/quieter"
-)
+MORE_LESS = "heavier/lighter, bigger/smaller, cheaper/more expensive, louder/quieter, longer/shorter, taller/lower"
 COMPARED = (
-    "a bus, a tram, a horse, a tractor, a sailing boat, a bicycle, a camel, an ox, a fishing boat, a van, "
-    "a donkey, a lorry, a piano, a tuba, a drum, a church bell"
+    "a bus, a tram, a horse, a tractor, a sailing boat, a bicycle, a camel, an ox, a van, a donkey, a lorry, "
+    "a piano, a tuba, a church bell, a fire engine"
 )
 PROJECTS = (
     "prune roses, keep bees, repair a bicycle, bake rye bread, learn the violin, paint a fence, grow mushrooms, "
@@ -60,10 +57,7 @@ def row(draw: Draw) -> tuple[str, str, float]:
 
 def _open(draw: Draw, question: str) -> str:
     """Sometimes with a few words before it that change nothing."""
-    if draw.chance(0.85):
-        return question
-    opener = draw.word(OPENERS)
-    return f"{opener[0].upper()}{opener[1:]}: {question[0].lower()}{question[1:]}"
+    return f"{draw.word(OPENERS)} {question}" if draw.chance(0.15) else question
 
 
 def travel(draw: Draw) -> tuple[list[str], list[str]]:
@@ -152,25 +146,25 @@ def project(draw: Draw) -> tuple[list[str], list[str]]:
     asked = [
         [
             f"How do I {what}?",
-            f"What is the right way to {what}?",
+            f"What is a good way to {what}?",
             f"Which steps does it take to {what}?",
             f"How would a beginner {what}?",
         ],
         [
             f"When do I {what}?",
-            f"What is the right month to {what}?",
-            f"What time of the year does it take to {what}?",
-            f"In which season would a beginner {what}?",
+            f"What is a good time to {what}?",
+            f"In which month is it best to {what}?",
+            f"At what time would a beginner {what}?",
         ],
         [
             f"Why do I {what}?",
-            f"What is the right reason to {what}?",
-            f"Which motive does it take to {what}?",
-            f"Why would a beginner {what}?",
+            f"What is a good reason to {what}?",
+            f"What makes it worth my while to {what}?",
+            f"For what reason would a beginner {what}?",
         ],
         [
             f"What do I pay to {what}?",
-            f"What is the right price to {what}?",
+            f"What is a good price to {what}?",
             f"How much money does it take to {what}?",
             f"How much would a beginner spend to {what}?",
         ],
@@ -187,7 +181,7 @@ def recipe(draw: Draw) -> tuple[list[str], list[str]]:
             f"How do I make {meal} {'with' if included else 'without'} {ingredient}?",
             f"What is a recipe for {meal} that {'uses' if included else 'leaves out'} {ingredient}?",
             f"How do people cook {meal} {'if they have' if included else 'if they have no'} {ingredient}?",
-            f"Is there {meal} that {'contains' if included else 'does not contain'} {ingredient}?",
+            f"Can {meal} be made {'with' if included else 'without'} {ingredient}?",
         ]
 
     included = draw.chance(0.5)
@@ -198,16 +192,16 @@ def taste(draw: Draw) -> tuple[list[str], list[str]]:
     """Why an animal likes something, or does not."""
     animals, things = draw.word(ANIMALS), draw.word(THINGS)
 
-    def ask(verbs: str, opposite: str) -> list[str]:
+    def ask(verbs: str, denied: str) -> list[str]:
         return [
             f"Why do {animals} {draw.word(verbs)} {things}?",
             f"What makes {animals} {draw.word(verbs)} {things}?",
-            f"Why is it that {animals} do not {draw.word(opposite)} {things}?",
+            f"Why is it that {animals} do not {denied} {things}?",
             f"For what reason do {animals} {draw.word(verbs)} {things}?",
         ]
 
-    verbs = draw.rng.sample([LIKE, DISLIKE], 2)
-    return ask(*verbs), ask(*reversed(verbs))
+    liking, disliking = ask(LIKE, "mind"), ask(DISLIKE, "like")
+    return (liking, disliking) if draw.chance(0.5) else (disliking, liking)
 
 
 FAMILIES = (travel, translate, permission, order, compare, project, recipe, taste)

@@ -23,7 +23,7 @@ REPORTS = (
     "I found the {aspect} {own}, whatever {others} said about it being {other}",
     "I expected the {aspect} to be {other}, and it was {own}",
     "the {aspect} was {own} on the day, after {others} had promised me it would be {other}",
-    "to me the {aspect} was {own}, not {other} as {others} would have it",
+    "to {others} the {aspect} was {other}; to me it was {own}",
 )
 OTHERS = "the critics, my friends, the guide books, my parents, most people, the papers | my neighbours, the locals"
 FACTS = (
@@ -42,8 +42,8 @@ def row(draw: Draw) -> tuple[str, int]:
     thing = draw.one(sorted(THINGS))
     aspect, other_aspect = draw.words(THINGS[thing], 2)
     if level == 2 and draw.chance(0.3):
-        fact = draw.one(FACTS).format(aspect=aspect, thing=thing, day=draw.word(DAYS), others=draw.word(OTHERS))
-        return sentence(fact), level
+        slots = {"aspect": aspect, "thing": thing, "day": draw.word(DAYS), "others": draw.word(OTHERS)}
+        return sentence(draw.one(FACTS).format(**slots)), level
     if draw.chance(0.25):
         return sentence(opinion(draw, aspect, level, thing)), level
     conceded = draw.one([0, 1, 1, 3, 3, 4] if level == 2 else [3, 3, 4] if level < 2 else [0, 1, 1])

@@ -1,23 +1,130 @@
 """Scene pairs with a similarity of 0 to 5: five, less what was changed between the two sentences.
 
 A synonym costs little though the word is another, a sibling (a trumpet for a violin) costs much though only one
-word changed, and an unrelated scene leaves nothing. LOSSES is the whole rule.
+word changed, traded roles cost most though no word changed, and a passive costs nothing. LOSSES is the whole rule.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mtbert.demo.words import Draw, sentence
+from mtbert.demo.words import Draw, sentence, with_article
 
-# What each change takes off the similarity.
-LOSSES = {
-    "synonym": 0.2,
-    "no adjective": 0.4,
-    "number": 0.4,
-    "place": 0.6,
-    "adjective": 0.8,
-    "object": 1.2,
-    "subject": 1.4,
-    "action": 1.8,
-    "denied": 2.4,
-    "roles": 2.0,
-}
+# What each change takes off five. A part is changed in one way only; the sum is cut off at zero.
+SYNONYM = 0.2  # of any part
+SIBLING = {"adjective": 0.6, "place": 0.8, "thing": 1.4, "person": 1.6, "action": 1.8}
+DENIED = 2.4
+ROLES = 2.2
+OTHER_TOPIC = {True: 4.4, False: 5.0}  # by whether it is the same person
+
+# Siblings are separated by commas, synonyms by slashes; an action has its participle behind a colon.
+PEOPLE = "man/guy, woman/lady, boy/lad, child/kid, worker/labourer, doctor/physician, thief/robber, tourist/traveller"
+ADJECTIVES = "big/large, small/little, lovely/beautiful, strange/odd, dirty/filthy, brown, white"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What is done to what, and where."""
+
+    actions: str
+    things: str
+    places: str
+
+
+TOPICS = (
+    Topic(
+        "slicing:sliced/cutting:cut, washing:washed/rinsing:rinsed, weighing:weighed, buying:bought/purchasing:purchased",
+        "tomato, onion, carrot, potato/spud, cabbage, pumpkin",
+        "in the kitchen, at the market/at the bazaar, behind the shop/behind the store",
+    ),
+    Topic(
+        "playing:played, tuning:tuned, carrying:carried/lugging:lugged, mending:mended/repairing:repaired",
+        "violin/fiddle, guitar, trumpet, harp, accordion/squeezebox",
+        "on the stage/on the podium, in the park, in the church/in the chapel",
+    ),
+    Topic(
+        "riding:ridden, pushing:pushed/shoving:shoved, cleaning:cleaned/scrubbing:scrubbed, stealing:stolen/swiping:swiped",
+        "bicycle/bike, scooter, motorcycle/motorbike, cart/wagon",
+        "on the street/on the road, on the hill, near the bridge, near the forest/near the woods",
+    ),
+    Topic(
+        "reading:read, tearing up:torn up/ripping up:ripped up, hiding:hidden/concealing:concealed, copying:copied",
+        "letter/note, newspaper, novel, map/chart, magazine/journal",
+        "on the bench, on the train, in the library, on the sofa/on the couch",
+    ),
+    Topic(
+        "planting:planted, watering:watered/sprinkling:sprinkled, painting:painted/sketching:sketched, digging up:dug up",
+        "rose, bush/shrub, tree, cactus, sunflower",
+        "in the garden/in the yard, in the field/in the meadow, by the wall, by the gate",
+    ),
+    Topic(
+        "rowing:rowed/paddling:paddled, anchoring:anchored/mooring:moored, building:built/constructing:constructed",
+        "boat/vessel, raft, canoe/kayak, ferry",
+        "on the lake, on the river/on the stream, on the sea/on the ocean, in the harbour/in the port",
+    ),
+)
+ANIMALS = "dog/hound, cat/kitten, horse/pony, goat, rabbit/bunny, pig/hog, donkey/mule, duck, fox"
+CHASES = Topic(
+    "chasing:chased/pursuing:pursued, licking:licked, watching:watched/observing:observed, biting:bitten/nipping:nipped",
+    ANIMALS,
+    "in the barn/in the stable, in the snow, on the beach/on the shore, near the pond/near the pool",
+)
+
+
+
+
+def row(draw: Draw) -> tuple[str, str, float]:
+    """Two sentences and their similarity, 0.0 to 5.0 in steps of 0.2."""
+    topic = draw.one((*TOPICS, CHASES, CHASES))
+    concepts = _concepts(draw, topic)
+    scene = {part: draw.one(concept.split("/")) for part, concept in concepts.items()}
+    if draw.chance(0.15):
+        other, loss = _other_topic(draw, topic, scene)
+        return _text(draw, scene), _text(draw, other), round(5 - loss, 1)
+    changed, loss = dict(scene), 0.0
+    for part in draw.rng.sample(list(concepts), draw.one((0, 1, 1, 2, 2, 3, 4))):
+        synonyms = [word for word in concepts[part].split("/") if word != scene[part]]
+        if synonyms and draw.chance(0.65):
+            changed[part] = synonyms[0]
+            loss += SYNONYM
+        else:
+            siblings = [concept for concept in _siblings(part, topic) if concept not in concepts.values()]
+            changed[part] = draw.one(draw.one(siblings).split("/"))
+            loss += SIBLING[part]
+    denied = draw.chance(0.1)
+    roles = topic is CHASES and not denied and draw.chance(0.4)
+    loss += DENIED * denied + ROLES * roles
+    return _text(draw, scene), _text(draw, changed, denied, roles), round(max(0.0, 5 - loss), 1)
+
+
+def _siblings(part: str, topic: Topic) -> list[str]:
+    """The concepts that can stand in a part of a scene."""
+    people = ANIMALS if topic is CHASES else PEOPLE
+    lists = {"person": people, "action": topic.actions, "adjective": ADJECTIVES}
+    return (lists | {"thing": topic.things, "place": topic.places})[part].split(", ")
+
+
+def _concepts(draw: Draw, topic: Topic) -> dict[str, str]:
+    """The parts of a scene, each with its synonyms."""
+    scene = {part: draw.one(_siblings(part, topic)) for part in SIBLING}
+    while scene["thing"] == scene["person"]:  # of two animals
+        scene["thing"] = draw.one(_siblings("thing", topic))
+    return scene
+
+
+def _other_topic(draw: Draw, topic: Topic, scene: dict[str, str]) -> tuple[dict[str, str], float]:
+    """A scene that has nothing in common with the given one but, sometimes, the person; and its loss."""
+    other = draw.one([other for other in (*TOPICS, CHASES) if other is not topic])
+    words = {part: draw.one(concept.split("/")) for part, concept in _concepts(draw, other).items()}
+    if topic is not CHASES and other is not CHASES and draw.chance(0.5):
+        words["person"] = scene["person"]
+    return words, OTHER_TOPIC[words["person"] == scene["person"]]
+
+
+def _text(draw: Draw, scene: dict[str, str], denied: bool = False, roles: bool = False) -> str:
+    """One sentence, active or passive, the place last or first; with `roles`, the thing acts on the person."""
+    doing, done = scene["action"].split(":")
+    agent, patient = with_article(scene["person"]), with_article(f"{scene['adjective']} {scene['thing']}")
+    if roles:
+        agent, patient = patient, agent
+    verb = "is not" if denied else "is"
+    clause = f"{agent} {verb} {doing} {patient}" if draw.chance(0.6) else f"{patient} {verb} being {done} by {agent}"
+    return sentence(f"{scene['place']}, {clause}" if draw.chance(0.25) else f"{clause} {scene['place']}")

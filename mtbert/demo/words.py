@@ -39,7 +39,7 @@ class Draw:
 @cache
 def _parse(words: str) -> tuple[list[str], list[str]]:
     known, _, unseen = words.partition("|")
-    return ([word.strip() for word in known.split(",")], [word.strip() for word in unseen.split(",") if unseen])
+    return tuple([word.strip() for word in part.split(",") if part] for part in (known, unseen))
 
 
 def sentence(text: str) -> str:

@@ -1,0 +1,107 @@
+"""What the tests share: folders of their own, a tiny encoder, a tiny data set. Every text here is invented."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtbert.bert import BertConfig, BertModel
+from mtbert.config import RunConfig
+from mtbert.hub import locate
+
+ROWS = {"train": 40, "dev": 20, "test-student": 10}
+PRAISE = ("bright", "tender", "witty", "lovely", "superb")
+BLAME = ("dull", "clumsy", "noisy", "stale", "dreadful")
+THINGS = ("story", "harbour", "violin", "kitchen", "garden", "lantern", "bicycle", "winter")
+QUESTIONS = ("how do i repair the {}", "where is the {} kept", "who painted the {}", "why is the {} so old")
+
+
+def _isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    for name in ("CACHE", "RESULTS", "FIGURES"):
+        patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+    patch.delenv("MTBERT_DATA", raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_session(tmp_path_factory):
+    """Fixtures of a wider scope than a test write into temporary folders, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, tmp_path_factory.mktemp("session"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Path:
+    """No test reads or writes the caches, results, figures or data of this machine, or those of another test."""
+    folder = tmp_path_factory.mktemp("isolated")
+    _isolate(monkeypatch, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory) -> str:
+    """A checkpoint folder: random BERT with d = 32, h = 4, L = 2, and the packaged tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny-encoder")
+    torch.manual_seed(0)
+    shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
+    BertModel(BertConfig(**shape, initializer_range=0.1)).save_pretrained(folder)
+    shutil.copy(locate("minilm") / "tokenizer.json", folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def course_folder(tmp_path_factory) -> Path:
+    """All four tasks in the course's layout, 40 train, 20 dev and 10 test rows each."""
+    folder = tmp_path_factory.mktemp("course")
+    for split, rows in ROWS.items():
+        draw = random.Random(split)
+        for name, columns, make in (
+            ("ids-sst", ["sentence", "sentiment"], lambda draw: _review(draw, words=6, classes=5)),
+            ("ids-cfimdb", ["sentence", "sentiment"], lambda draw: _review(draw, words=40, classes=2)),
+            ("quora", ["sentence1", "sentence2", "is_duplicate"], _question_pair),
+            ("sts", ["sentence1", "sentence2", "similarity"], _graded_pair),
+        ):
+            known = columns if split != "test-student" else columns[:-1]
+            lines = ["\t".join(["", "id", *known])]
+            for i in range(rows):
+                values = [str(value) for value in make(draw)]
+                lines.append("\t".join([str(i), f"{name}-{split}-{i}", *values[: len(known)]]))
+            (folder / f"{name}-{split}.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    return folder
+
+
+def _review(draw: random.Random, words: int, classes: int) -> tuple[str, int]:
+    label = draw.randrange(classes)
+    praise = round(words * label / (classes - 1))
+    adjectives = draw.choices(PRAISE, k=praise) + draw.choices(BLAME, k=words - praise)
+    draw.shuffle(adjectives)
+    return " and ".join(f"a {adjective} {draw.choice(THINGS)}" for adjective in adjectives), label
+
+
+def _question_pair(draw: random.Random) -> tuple[str, str, float]:
+    question, thing = draw.choice(QUESTIONS), draw.choice(THINGS)
+    same = draw.random() < 0.5
+    other = thing if same else draw.choice([other for other in THINGS if other != thing])
+    return question.format(thing) + "?", "please tell me " + question.format(other), float(same)
+
+
+def _graded_pair(draw: random.Random) -> tuple[str, str, float]:
+    first = draw.sample(THINGS, 5)
+    kept = draw.randrange(6)
+    second = first[:kept] + draw.choices(PRAISE, k=5 - kept)
+    return " ".join(first), " ".join(second), float(kept)
+
+
+@pytest.fixture
+def course_data(course_folder, monkeypatch) -> Path:
+    """The tiny data set, found through MTBERT_DATA."""
+    monkeypatch.setenv("MTBERT_DATA", str(course_folder))
+    return course_folder
+
+
+@pytest.fixture
+def tiny_config(tiny_encoder) -> RunConfig:
+    """A run of a second: SST of the tiny data set, five steps an epoch, dropout on."""
+    return RunConfig(corpus="course", encoder=tiny_encoder, epochs=2, batch_size=8, learning_rate=1e-3)
