@@ -44,8 +44,9 @@ class BertConfig:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                  "max_position_embeddings", "type_vocab_size")  # fmt: skip
         for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} is {size!r}; it must be an integer of at least 1")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
@@ -60,11 +61,16 @@ class BertConfig:
             values = json.loads(path.read_text(encoding="utf8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path}: holds no JSON object")
         if values.get("model_type", "bert") != "bert":
             raise CheckpointError(f"{path}: model_type is {values['model_type']!r}; this encoder reads 'bert'")
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        try:
+            return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
 
 @dataclass
@@ -94,7 +100,7 @@ class BertEmbeddings(nn.Module):
         else:
             types = self.token_type(token_type_ids)  # (B, T, d)
         positions = self.position.weight[: input_ids.size(1)]  # (T, d)
-        return self.dropout(self.norm(self.word(input_ids) + positions + types))
+        return self.dropout(self.norm(self.word(input_ids) + types + positions))
 
 
 class SelfAttention(nn.Module):
@@ -257,7 +263,8 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         if safe.exists():
             return load_file(safe)
         if pickled.exists():
-            return torch.load(pickled, map_location="cpu", weights_only=True)
+            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+            return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     except Exception as error:
         raise CheckpointError(f"{folder}: the weight file is damaged or not a plain tensor file ({error})") from error
     raise CheckpointError(f"{folder}: holds neither model.safetensors nor pytorch_model.bin")

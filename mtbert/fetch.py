@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 import requests
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from mtbert.data import SPLITS, TASKS, DataError, load_table
 
@@ -91,8 +91,7 @@ def _in_place(target: Path) -> bool:
             raise DataError(f"{target} is there and cannot be read: {error}. {what_to_do}") from error
     elif (received := pooch.file_hash(target)) != expected:
         raise DataError(
-            f"{target} is there and is not the course's file: sha256 {received}, expected {expected}. "
-            f"{what_to_do}"
+            f"{target} is there and is not the course's file: sha256 {received}, expected {expected}. {what_to_do}"
         )
     return True
 

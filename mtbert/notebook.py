@@ -1,10 +1,8 @@
 """What the report's notebooks share: their parameters, checked, and where the numbers come from."""
 
 import platform
+from importlib import metadata
 from typing import Any
-
-import torch
-import transformers
 
 from mtbert import __version__
 from mtbert.config import ConfigError
@@ -44,7 +42,5 @@ def _checked(name: str, value: Any, expected: type) -> Any:
 
 def versions() -> str:
     """One line: what the notebook ran on."""
-    return (
-        f"mtbert {__version__}, torch {torch.__version__}, transformers {transformers.__version__}, "
-        f"Python {platform.python_version()}"
-    )
+    packages = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "numpy", "pandas")]
+    return ", ".join([f"mtbert {__version__}", f"Python {platform.python_version()}", *packages])

@@ -87,7 +87,7 @@ class AdamW(Optimizer):
 def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: float = 0.1) -> LRScheduler:
     """A learning-rate schedule over `total_steps` optimizer steps; call its `step()` after each of them.
 
-    'none': constant. 'linear': up from 0 over the first `warmup` fraction of the steps, then down to 0.
+    'none': constant. 'linear': up over the first `warmup` fraction of the steps, then down to 0.
     'cosine': the same warm-up, then half a cosine to 0. 'onecycle': torch's OneCycleLR with each group's
     learning rate as its peak. Raises ValueError for an unknown name or a fraction outside [0, 1).
     """

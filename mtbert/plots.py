@@ -14,6 +14,8 @@ from mtbert.paths import REPOSITORY
 COLOURS = {
     "fine-tuned": "#0072B2",
     "frozen": "#E69F00",
+    "pretrained": "#0072B2",
+    "random": "#000000",
     "paper": "#7F7F7F",
     "sst": "#009E73",
     "cfimdb": "#D55E00",
@@ -113,4 +115,49 @@ def similarity_map(cosines: pd.DataFrame, ax: Axes | None = None) -> Axes:
                 square=True, cbar=False, ax=ax)  # fmt: skip
     ax.tick_params(labelsize="small", rotation=0)
     ax.set(xlabel="stage (E: embeddings, number: layer)", ylabel="stage")
+    return ax
+
+
+def parity(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Differences by depth on a log axis: columns part, quantity, weights ('pretrained' or 'random'), difference.
+
+    A difference of exactly 0 has no place on the axis and is left out.
+    """
+    ax = ax or plt.gca()
+    parts = list(dict.fromkeys(table["part"]))
+    markers = dict(zip(dict.fromkeys(table["quantity"]), "os^D", strict=False))
+    for (weights, quantity), rows in table[table["difference"] > 0].groupby(["weights", "quantity"], sort=False):
+        places = [parts.index(part) for part in rows["part"]]
+        label = f"{quantity}, {weights} weights"
+        ax.plot(places, rows["difference"], markers[quantity], color=COLOURS[weights], label=label)
+    ax.set_xticks(range(len(parts)), parts, rotation=30, ha="right")
+    ax.set(yscale="log", xlabel="part of the encoder", ylabel="largest difference")
+    return ax
+
+
+def optimizer_gap(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """How far two optimizers part, on a log axis: columns step, gap (relative to the way gone), settings."""
+    ax = ax or plt.gca()
+    sns.lineplot(table, x="step", y="gap", hue="settings", style="settings", markers=True, dashes=False,
+                 palette="colorblind", ax=ax)  # fmt: skip
+    ax.set(yscale="log", xlabel="optimizer step", ylabel="gap / way gone")
+    ax.legend(title=None)
+    return ax
+
+
+def overfit(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Training loss on a log axis, a line a kind of weights ('pretrained' or 'random'): columns step, loss, weights."""
+    ax = ax or plt.gca()
+    for weights, rows in table.groupby("weights", sort=False):
+        ax.plot(rows["step"], rows["loss"], "o-", ms=3, color=COLOURS[weights], label=f"{weights} weights")
+    ax.set(yscale="log", xlabel="optimizer step", ylabel="cross-entropy (nats)")
+    return ax
+
+
+def learning_rate_range(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Loss against a rising learning rate on a log axis: columns learning_rate, loss, smoothed."""
+    ax = ax or plt.gca()
+    ax.plot(table["learning_rate"], table["loss"], "o", ms=3, color="#7F7F7F", label="one batch")
+    ax.plot(table["learning_rate"], table["smoothed"], lw=2, color=COLOURS["fine-tuned"], label="moving average")
+    ax.set(xscale="log", xlabel="learning rate", ylabel="cross-entropy (nats)")
     return ax

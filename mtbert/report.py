@@ -251,9 +251,7 @@ def _index(output: Path, notebooks: list[Path]) -> str:
     """The page that lists the notebooks executed so far."""
     records = [output / f"{notebook.stem}.record" for notebook in notebooks]
     entries = [
-        ENTRY.format(name=record.stem, **json.loads(record.read_text()))
-        for record in records
-        if record.exists()
+        ENTRY.format(name=record.stem, **json.loads(record.read_text())) for record in records if record.exists()
     ]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({os.cpu_count()} cores)"
     versions = [f"Python {platform.python_version()}", f"mtbert {mtbert.__version__}"]

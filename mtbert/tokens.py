@@ -70,7 +70,10 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
     if (folder / "vocab.txt").exists():
         from tokenizers.implementations import BertWordPieceTokenizer
 
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
+        try:
+            return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
+        except TypeError as error:  # [CLS] or [SEP] is not in it
+            raise CheckpointError(f"{folder / 'vocab.txt'}: {error}; a BERT vocabulary is needed") from error
     raise CheckpointError(f"{folder}: holds neither tokenizer.json nor vocab.txt")
 
 

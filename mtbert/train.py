@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, fingerprint, load_table

@@ -127,9 +127,7 @@ def test_gradients_equal_those_of_transformers(models):
     for name, parameter in ours.named_parameters():
         expected = theirs.pop(bert._their_name(name)).grad
         difference = largest_difference(parameter.grad, expected)
-        if name.endswith(
-            "key.bias"
-        ):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
+        if name.endswith("key.bias"):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
             assert expected.abs().max() < 1e-3 and difference < 1e-3, name
         else:
             assert difference <= 1e-4 * expected.abs().max().item() and expected.any(), name
@@ -189,9 +187,7 @@ def to_pickle(checkpoint: Path, rename=lambda name: name) -> None:
 
 def old_name(name: str) -> str:
     """The name under which the first BERT checkpoints hold a tensor."""
-    return "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-        "LayerNorm.bias", "LayerNorm.beta"
-    )
+    return "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 @pytest.mark.parametrize("rename", [str, old_name])
@@ -264,9 +260,7 @@ def test_folder_without_weights_is_named(checkpoint):
     assert str(checkpoint) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[: len(data) // 2], lambda data: b"x" * 100, lambda data: b""]
-)
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"x" * 100, lambda data: b""])
 def test_damaged_weight_file_is_named(checkpoint, damage):
     path = checkpoint / "model.safetensors"
     path.write_bytes(damage(path.read_bytes()))

@@ -16,9 +16,11 @@ from mtbert.data import MISSING, TASKS, DataError, Task, load_table
 FILES = [("sst", "train"), ("quora", "train"), ("sts", "dev"), ("sst", "test"), ("sts", "test")]
 one_line = st.characters(codec="utf-8", exclude_characters="\0\r\n")
 texts = st.text(one_line, max_size=12).map(lambda text: f" w{text}w")
-nasty = st.sampled_from([b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" ", b"-", b"nan"])
+nasty = st.sampled_from([b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" ", b"-", b"nan", b"1.5"])
 pieces = nasty | st.binary(min_size=1, max_size=4)
-operations = st.sampled_from(["overwrite", "insert", "drop", "cut", "drop tab", "repeat", "insert line"])
+operations = st.sampled_from(
+    ["overwrite", "insert", "drop", "cut", "drop tab", "replace field", "repeat", "insert line"]
+)
 damages = st.lists(st.tuples(operations, st.integers(0, 9), st.integers(0, 30), pieces), max_size=5)
 
 
@@ -55,11 +57,14 @@ def damage(lines: list[tuple[bytes, list | None]], steps) -> list[tuple[bytes, l
         elif operation == "insert line":
             lines.insert(number + 1, (piece, None))
         else:
+            fields = content.split(b"\t")
+            fields[place % len(fields)] = piece
             changed = {
                 "overwrite": before + piece + after[len(piece) :],
                 "insert": before + piece + after,
                 "drop": before + after[1:],
                 "cut": before,
+                "replace field": b"\t".join(fields),
                 "drop tab": before + after.replace(b"\t", b"", 1),
             }[operation]
             if changed != content:
@@ -89,18 +94,20 @@ def check_table(table, report, task: Task, split: str, content: bytes) -> dict[i
         assert table.label.dtype == ("float64" if task.kind == "similarity" else "int64")
     assert table.id.is_unique and table.index.tolist() == list(range(len(table))) and len(table) > 0
 
-    physical = content.split(b"\n")[1:]
-    if physical[-1] == b"":
-        physical.pop()
+    *physical, after_last = content.split(b"\n")[1:]
+    physical += [after_last] if after_last else []
     rejected = [reject.line for reject in report.rejects]
     assert rejected == sorted(set(rejected)) and report.rows == len(physical)
     kept = [line for line in range(2, len(physical) + 2) if line not in set(rejected)]
     assert len(kept) == len(table) == report.accepted
     rows = dict(zip(kept, table.itertuples(index=False, name=None), strict=True))
-    for line, row in rows.items():  # a row holds nothing of another line
+    assert not after_last or len(physical) + 1 in rejected  # it was cut
+    for line, row in rows.items():  # a row holds what its line says
         source = physical[line - 2].decode(errors="replace")
         for text in row[: len(task.sentence_columns) + 1]:
             assert text in source or text in source.replace('""', '"')
+        if has_label:
+            assert row[-1] == float(source.split("\t")[-1].strip(' "\r'))
     str(report).encode("utf-8")  # can be printed
     return rows
 

@@ -1,5 +1,7 @@
 """Where checkpoints are found, and what is refused."""
 
+import socket
+import threading
 import time
 
 import pytest
@@ -47,3 +49,12 @@ def test_unknown_name_without_a_network_is_named_quickly(monkeypatch, tmp_path, 
         locate(name)
     assert "minilm" in str(error.value)
     assert time.monotonic() - begin < 5
+
+
+def test_connection_that_breaks_off_is_named(monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        with pytest.raises(CheckpointError, match="Check the spelling and the network"):
+            locate("nobody/no-such-encoder")

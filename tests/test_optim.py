@@ -93,9 +93,7 @@ def test_epsilon_is_not_divided_by_the_bias_correction_as_in_torch():
     first = []
     for optimizer, eps in ((AdamW, 1e-3), (torch.optim.AdamW, 1e-3 / math.sqrt(1 - 0.999))):
         parameter, gradients = problem()
-        first.append(
-            run(optimizer([parameter], lr=0.01, eps=eps, weight_decay=0.0), parameter, gradients[:1])
-        )
+        first.append(run(optimizer([parameter], lr=0.01, eps=eps, weight_decay=0.0), parameter, gradients[:1]))
     torch.testing.assert_close(*first, rtol=1e-12, atol=1e-14)
 
 
@@ -164,9 +162,7 @@ def test_parameter_without_a_gradient_is_left_alone():
     assert (used < 1).all()
     unused.grad = torch.ones(3)  # its bias correction starts with its own first step
     optimizer.step()
-    torch.testing.assert_close(
-        unused.detach(), torch.full((3,), (1 - 0.1) * (1 - 0.1 * 0.5)), rtol=1e-4, atol=0
-    )
+    torch.testing.assert_close(unused.detach(), torch.full((3,), (1 - 0.1) * (1 - 0.1 * 0.5)), rtol=1e-4, atol=0)
 
 
 def test_non_contiguous_parameter_and_gradient():

@@ -21,7 +21,7 @@ CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a corpus by hand
 TASKS = (
     ("ids-sst", sst, ("sentence", "sentiment"), (800, 240, 200)),
     ("ids-cfimdb", cfimdb, ("sentence", "sentiment"), (600, 200, 200)),
-    ("quora", quora, ("sentence1", "sentence2", "is_duplicate"), (1200, 300, 200)),
+    ("quora", quora, ("sentence1", "sentence2", "is_duplicate"), (1000, 240, 200)),
     ("sts", sts, ("sentence1", "sentence2", "similarity"), (800, 240, 200)),
 )
 SPLITS = ("train", "dev", "test-student")

@@ -11,33 +11,33 @@ DUPLICATES = 0.385  # of all pairs
 OPENERS = "Just asking:, A beginner's question:, Please help me: | Quick question:, I wonder:"
 
 CITIES = "Oslo, Lisbon, Vienna, Porto, Prague, Ghent, Bergen, Milan, Lyon, Leeds, Cork, Turin, Basel, Kyoto, Quito"
-LANGUAGES = "Spanish, Polish, Greek, Danish, Turkish, Czech, Dutch, Welsh, Hindi, Finnish, Korean"
-TEXTS = "letter, poem, contract, recipe, song, menu, diary, manual"
-PEOPLE = (
-    "landlord, tenant, teacher, pupil, doctor, patient, buyer, seller, driver, passenger, writer, publisher, "
-    "singer, drummer, waiter, guest, nurse, plumber, coach, player"
-)
-DEEDS = (  # what somebody may do to somebody: active, passive
-    "sue/sued, film/filmed, report/reported, insure/insured, replace/replaced, invite/invited, train/trained, "
-    "interview/interviewed, photograph/photographed, dismiss/dismissed"
-)
 STEPS = (  # what one does, and doing it
     "paint the door/painting the door, salt the potatoes/salting the potatoes, boil the beans/boiling the beans, "
     "oil the chain/oiling the chain, clean the wheels/cleaning the wheels, cut the grass/cutting the grass, "
     "water the tomatoes/watering the tomatoes, charge the battery/charging the battery, "
     "fry the onions/frying the onions, wash the wool/washing the wool, dry the shoes/drying the shoes, "
-    "sand the floor/sanding the floor, tune the strings/tuning the strings, copy the photos/copying the photos, "
-    "pay the deposit/paying the deposit, sign the contract/signing the contract"
+    "sand the floor/sanding the floor, tune the strings/tuning the strings, copy the photos/copying the photos"
 )
-MORE_LESS = "heavier/lighter, bigger/smaller, cheaper/more expensive, louder/quieter, longer/shorter, taller/lower"
-COMPARED = (
-    "a bus, a tram, a horse, a tractor, a sailing boat, a bicycle, a camel, an ox, a van, a donkey, a lorry, "
-    "a piano, a tuba, a church bell, a fire engine"
-)
+# What one does to what: siblings between commas, their synonyms between slashes.
 PROJECTS = (
-    "prune roses, keep bees, repair a bicycle, bake rye bread, learn the violin, paint a fence, grow mushrooms, "
-    "build a bookcase, clean a chimney, train a puppy, photograph birds, knit a jumper, plant garlic, "
-    "restore an old radio, mend a zip, move house, teach a child to swim, write a will, rent a boat"
+    (
+        "repair/fix, clean/wash, buy/purchase, sell, paint, insure, hide/conceal | lift/pick up, rent/hire",
+        "a bicycle/a bike, a sofa/a couch, a car/an automobile, a boat, a lamp, a rug/a carpet, a jumper/a sweater, "
+        "a fridge/a refrigerator, a television/a TV set, a stove/a cooker | a motorbike/a motorcycle, a sack/a bag",
+    ),
+    (
+        "plant/put in, prune/cut back, water, dig up, choose/pick | protect/guard",
+        "roses, garlic, a bush/a shrub, an apple tree, flowers/blossoms, potatoes/spuds, herbs | a vine, beets/beetroot",
+    ),
+    (
+        "cook/prepare, freeze, season/flavour, reheat/warm up, store/keep | chop/cut up",
+        "soup/broth, aubergines/eggplants, prawns/shrimps, maize/corn, rice, noodles/pasta, chickpeas/garbanzo beans, "
+        "mushrooms | courgettes/zucchini, sprouts, porridge/oatmeal",
+    ),
+    (
+        "learn/study, teach, translate, forget, practise | explain/make clear",
+        "maths/mathematics, chess, Greek, first aid, poetry/verse, grammar, a dance, Danish | Latin, handwriting/penmanship",
+    ),
 )
 MEALS = "bread, pancakes, ice cream, mayonnaise, a curry, a stew, noodles, jam, a pie, dumplings, a risotto, soup"
 INGREDIENTS = "eggs, milk, butter, yeast, sugar, salt, garlic, onions, flour, honey, pepper, cream"
@@ -45,6 +45,27 @@ ANIMALS = "cats, dogs, horses, goats, parrots, hens, bees, rabbits, crows, donke
 THINGS = "boxes, rain, music, loud voices, snow, mirrors, tall grass, strong smells, bright light, cold water, crowds"
 LIKE = "like, love, enjoy, seek | adore, prefer"
 DISLIKE = "dislike, hate, avoid, fear | detest, shun"
+QUESTIONS = (
+    ("How do I {x}?", "What is a good way to {x}?", "Which steps does it take to {x}?", "How would a beginner {x}?"),
+    (
+        "When do I {x}?",
+        "What is a good time to {x}?",
+        "In which month is it best to {x}?",
+        "At what time would a beginner {x}?",
+    ),
+    (
+        "Why do I {x}?",
+        "What is a good reason to {x}?",
+        "What makes it worth my while to {x}?",
+        "For what reason would a beginner {x}?",
+    ),
+    (
+        "What do I pay to {x}?",
+        "What is a good price to {x}?",
+        "How much money does it take to {x}?",
+        "How much would a beginner spend to {x}?",
+    ),
+)
 
 
 def row(draw: Draw) -> tuple[str, str, float]:
@@ -76,38 +97,6 @@ def travel(draw: Draw) -> tuple[list[str], list[str]]:
     return ask(start, goal), ask(goal, start)
 
 
-def translate(draw: Draw) -> tuple[list[str], list[str]]:
-    """Out of one language into another, or back."""
-    text = draw.word(TEXTS)
-
-    def ask(source: str, target: str) -> list[str]:
-        return [
-            f"Who can translate a {text} from {source} into {target}?",
-            f"Where do I get a {target} version of a {text} in {source}?",
-            f"My {text} is in {source}: who can put it into {target}?",
-            f"I need a {text} in {target}, but I have it in {source}: who translates it?",
-        ]
-
-    source, target = draw.words(LANGUAGES, 2)
-    return ask(source, target), ask(target, source)
-
-
-def permission(draw: Draw) -> tuple[list[str], list[str]]:
-    """Who may do something to whom, active and passive."""
-    active, passive = draw.word(DEEDS).split("/")
-
-    def ask(doer: str, other: str) -> list[str]:
-        return [
-            f"Can a {doer} {active} a {other}?",
-            f"Can a {other} be {passive} by a {doer}?",
-            f"Is a {doer} allowed to {active} a {other}?",
-            f"Is it legal for a {other} to be {passive} by a {doer}?",
-        ]
-
-    doer, other = draw.words(PEOPLE, 2)
-    return ask(doer, other), ask(other, doer)
-
-
 def order(draw: Draw) -> tuple[list[str], list[str]]:
     """Which of two steps comes first."""
 
@@ -124,52 +113,19 @@ def order(draw: Draw) -> tuple[list[str], list[str]]:
     return ask(first, then), ask(then, first)
 
 
-def compare(draw: Draw) -> tuple[list[str], list[str]]:
-    """Which of two things is more so; with the opposite word, the other is less so."""
-    more, less = draw.word(MORE_LESS).split("/")
-
-    def ask(one: str, other: str) -> list[str]:
-        return [
-            f"Is {one} {more} than {other}?",
-            f"Is {other} {less} than {one}?",
-            f"Is it true that {one} is {more} than {other}?",
-            f"Would you say that {other} is {less} than {one}?",
-        ]
-
-    one, other = draw.words(COMPARED, 2)
-    return ask(one, other), ask(other, one)
-
-
 def project(draw: Draw) -> tuple[list[str], list[str]]:
-    """How, when, why or for how much: the same undertaking, another question."""
-    what = draw.word(PROJECTS)
-    asked = [
-        [
-            f"How do I {what}?",
-            f"What is a good way to {what}?",
-            f"Which steps does it take to {what}?",
-            f"How would a beginner {what}?",
-        ],
-        [
-            f"When do I {what}?",
-            f"What is a good time to {what}?",
-            f"In which month is it best to {what}?",
-            f"At what time would a beginner {what}?",
-        ],
-        [
-            f"Why do I {what}?",
-            f"What is a good reason to {what}?",
-            f"What makes it worth my while to {what}?",
-            f"For what reason would a beginner {what}?",
-        ],
-        [
-            f"What do I pay to {what}?",
-            f"What is a good price to {what}?",
-            f"How much money does it take to {what}?",
-            f"How much would a beginner spend to {what}?",
-        ],
-    ]
-    return tuple(draw.rng.sample(asked, 2))
+    """How, when, why or for how much: another question, or another undertaking. Synonyms come and go in both."""
+
+    def ask(question: int, verb: str, thing: str) -> list[str]:
+        return [frame.format(x=f"{draw.synonym(verb)} {draw.synonym(thing)}") for frame in QUESTIONS[question]]
+
+    verbs, things = draw.one(PROJECTS)
+    asked = draw.one(range(len(QUESTIONS))), draw.word(verbs), draw.word(things)
+    other = list(asked)
+    changed = draw.one(range(3))
+    while other == list(asked):
+        other[changed] = (draw.one(range(len(QUESTIONS))), draw.word(verbs), draw.word(things))[changed]
+    return ask(*asked), ask(*other)
 
 
 def recipe(draw: Draw) -> tuple[list[str], list[str]]:
@@ -204,4 +160,4 @@ def taste(draw: Draw) -> tuple[list[str], list[str]]:
     return (liking, disliking) if draw.chance(0.5) else (disliking, liking)
 
 
-FAMILIES = (travel, translate, permission, order, compare, project, recipe, taste)
+FAMILIES = (travel, order, recipe, taste, project, project, project, project)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-HELD_OUT_SHARE = 0.3  # of the words drawn for dev and test from a list that has words after its bar
+HELD_OUT_SHARE = 0.5  # of the words drawn for dev and test from a list that has words after its bar
 
 
 class Draw:
@@ -26,6 +26,10 @@ class Draw:
     def words(self, words: str, count: int) -> list[str]:
         """Different words of a list without a bar."""
         return self.rng.sample(_parse(words)[0], count)
+
+    def synonym(self, words: str) -> str:
+        """One of the words between slashes."""
+        return self.rng.choice(words.split("/"))
 
     def one(self, choices: Sequence):
         """One of the choices."""

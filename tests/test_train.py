@@ -1,0 +1,321 @@
+"""The loop: same bits twice, exact resume, the best model kept, breakdowns named."""
+
+import logging
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert import train as module
+from mtbert.config import RunConfig
+from mtbert.evaluate import accuracy, pearson
+from mtbert.multitask import MultitaskBert
+from mtbert.optim import AdamW
+from mtbert.train import Corpus, TrainedRun, TrainingError, predict_table, train
+
+
+@pytest.fixture
+def run(course_folder):
+    """Train a configuration on the tiny data set."""
+
+    def run(config: RunConfig, **options) -> TrainedRun:
+        return train(config, Corpus.load(config, course_folder), device="cpu", progress=False, **options)
+
+    return run
+
+
+def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
+
+
+def timeless(curve: pd.DataFrame) -> pd.DataFrame:
+    return curve.drop(columns="seconds")
+
+
+def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
+    assert all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
+    pd.testing.assert_frame_equal(timeless(first.curve), timeless(second.curve), check_exact=True)
+    pd.testing.assert_frame_equal(first.predictions, second.predictions, check_exact=True)
+    for name in ("tokens", "best_step", "steps"):
+        assert first.cost[name] == second.cost[name]
+
+
+def test_two_runs_give_the_same_bits(run, tiny_config):
+    first = run(tiny_config)
+    torch.manual_seed(99)  # what happened before a run does not count
+    assert_same_bits(first, run(tiny_config))
+
+
+def test_another_seed_gives_another_model(run, tiny_config):
+    first, second = run(tiny_config), run(tiny_config.but(seed=2))
+    assert not torch.equal(weights(first)["heads.sst.linear.weight"], weights(second)["heads.sst.linear.weight"])
+    assert first.curve["train_loss"].tolist() != second.curve["train_loss"].tolist()
+
+
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
+def test_every_task_is_learned(run, tiny_config, task):
+    trained = run(tiny_config.but(tasks=(task,), epochs=8, learning_rate=5e-3, head_dropout=0.0))
+    loss = trained.curve["train_loss"].tolist()
+    assert loss[-1] < 0.75 * loss[0]
+    metric = pearson if task == "sts" else accuracy
+    dev = trained.predictions
+    score = float(metric(dev["predicted"].to_numpy(), dev["label"].to_numpy()))
+    assert score > {"sst": 0.4, "cfimdb": 0.8, "quora": 0.8, "sts": 0.5}[task]
+
+
+def interrupt(monkeypatch, after: int) -> None:
+    """The process is stopped in the middle of step `after` + 1: the model is updated, nothing is saved."""
+    step, done = AdamW.step, []
+
+    def stopped(self, closure=None):
+        step(self, closure)
+        done.append(1)
+        if len(done) > after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdamW, "step", stopped)
+
+
+@pytest.mark.parametrize(
+    "fields, after",
+    [
+        (dict(epochs=2), 7),
+        (dict(epochs=3, learning_rate=1e-6), 12),  # the score stays as it is: the first model is the best
+        (dict(tasks=("sts",), pairs="concat", evals_per_epoch=2, schedule="onecycle", max_grad_norm=0.5), 5),
+        (dict(frozen=True, epochs=3, schedule="cosine"), 11),
+    ],
+)
+def test_an_interrupted_run_goes_on_bit_for_bit(run, tiny_config, tmp_path, monkeypatch, fields, after):
+    config = tiny_config.but(**fields)
+    whole = run(config)
+    checkpoint = tmp_path / "run" / "checkpoint.pt"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, after)
+        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
+    torch.manual_seed(77)  # another process
+    steps = counted(monkeypatch, AdamW, "step")
+    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
+    assert len(steps) == whole.cost["steps"] - after
+    if config.learning_rate == 1e-6:
+        assert whole.cost["best_step"] == 5, "the kept model is older than the interruption"
+
+
+def counted(monkeypatch, owner, name: str) -> list:
+    """A list that gets an entry at every call."""
+    original, calls = getattr(owner, name), []
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "checkpoint.pt"
+    whole = run(tiny_config, checkpoint=checkpoint, checkpoint_seconds=0)
+    steps = counted(monkeypatch, AdamW, "step")
+    assert_same_bits(whole, run(tiny_config, checkpoint=checkpoint))
+    assert not steps
+
+
+def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path):
+    run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=1000)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "another configuration"])
+def test_a_checkpoint_that_does_not_serve_is_passed_over(run, tiny_config, tmp_path, caplog, damage):
+    checkpoint = tmp_path / "checkpoint.pt"
+    run(tiny_config.but(seed=5), checkpoint=checkpoint, checkpoint_seconds=0)
+    if damage == "truncated":
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    elif damage == "garbage":
+        checkpoint.write_bytes(b"no checkpoint")
+    with caplog.at_level(logging.WARNING):
+        resumed = run(tiny_config, checkpoint=checkpoint)
+    cause = "belongs to another configuration" if damage == "another configuration" else "is damaged"
+    assert cause in caplog.text and "training starts from the beginning" in caplog.text
+    assert_same_bits(run(tiny_config), resumed)
+
+
+def test_the_best_model_on_dev_is_kept(run, tiny_config, monkeypatch):
+    """A dev score that rises and falls: the model, the predictions and best_step are those of its peak."""
+    predictions = []
+    scores = iter([0.2, 0.4, 0.9, 0.9, 0.1, 0.3])
+
+    def metric(predicted, labels, axis=-1):
+        predictions.append(predicted)
+        return next(scores)
+
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": metric})
+    trained = run(tiny_config.but(epochs=3, evals_per_epoch=2, learning_rate=0.01))
+    assert trained.curve["dev_score"].tolist() == [0.2, 0.4, 0.9, 0.9, 0.1, 0.3]
+    assert trained.cost["best_step"] == trained.curve["step"][2], "of equal scores, the first"
+    assert trained.predictions["predicted"].tolist() == predictions[2].tolist()
+    assert any((predictions[2] != later).any() for later in predictions[3:])
+
+
+def test_the_kept_model_scores_what_the_curve_says(run, tiny_config):
+    trained = run(tiny_config.but(epochs=5, learning_rate=0.02))
+    dev = trained.predictions
+    best = trained.curve.loc[trained.curve["dev_score"].idxmax()]
+    assert trained.cost["best_step"] == best["step"]
+    assert accuracy(dev["predicted"].to_numpy(), dev["label"].to_numpy()) == best["dev_score"]
+
+
+def test_a_first_score_of_nan_is_beaten(run, tiny_config, monkeypatch):
+    scores = iter([math.nan, -0.2, math.nan])
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"pearson": lambda p, y: next(scores)})
+    assert run(tiny_config.but(epochs=3)).cost["best_step"] == 10
+
+
+def test_a_loss_that_is_not_finite_names_step_and_rows(run, tiny_config, monkeypatch, course_folder):
+    real, calls = module.task_loss, []
+
+    def loss(task, logits, labels):
+        calls.append(1)
+        return real(task, logits, labels) * (math.nan if len(calls) == 7 else 1)
+
+    monkeypatch.setattr(module, "task_loss", loss)
+    with pytest.raises(TrainingError) as error:
+        run(tiny_config)
+    config = tiny_config
+    table = Corpus.load(config, course_folder).train
+    lengths = module.tokenize("sst", table, config.encoder).lengths
+    batch = module.train_batches(lengths, 8, config.seed, epoch=1)[1]  # step 7: the second of the second epoch
+    message = str(error.value)
+    assert "the loss is nan at step 7 (epoch 2, batch of 8 rows" in message
+    assert f"ids {', '.join(table['id'].iloc[batch[:4]])}, ..." in message
+    assert "Lower learning_rate" in message
+    assert len(calls) == 7, "training stops at once"
+
+
+def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config):
+    with pytest.raises(TrainingError, match=r"learning rate 1\.00e\+30"):
+        run(tiny_config.but(learning_rate=1e30, schedule="none"))
+
+
+def test_frozen_features_are_computed_once(run, tiny_config, monkeypatch):
+    calls = counted(monkeypatch, MultitaskBert, "features")
+    run(tiny_config.but(frozen=True, epochs=6))
+    assert len(calls) == 2, "one batch holds each of the two splits"
+
+
+def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
+    config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
+    kept = run(config)
+    monkeypatch.setattr(module._Rows, "features", lambda self, rows: self._encode(rows))
+    fresh = run(config)
+    assert kept.curve["train_loss"].iloc[-1] < kept.curve["train_loss"].iloc[0]
+    np.testing.assert_allclose(kept.curve["train_loss"], fresh.curve["train_loss"], rtol=1e-4)
+    for name in ("heads.sts.linear.weight", "heads.sts.linear.bias"):
+        torch.testing.assert_close(weights(kept)[name], weights(fresh)[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_frozen_encoder_is_as_it_was(run, tiny_config):
+    config = tiny_config.but(frozen=True)
+    trained, fresh = weights(run(config)), MultitaskBert(config).state_dict()
+    changed = {name for name, tensor in fresh.items() if not torch.equal(tensor, trained[name])}
+    assert changed and all(name.startswith("heads.sst.") for name in changed)
+
+
+def test_score_tasks_are_scored(run, tiny_config, course_folder):
+    trained = run(tiny_config.but(score_tasks=("sts", "quora"), pairs="sum", frozen=True))
+    rows = trained.predictions.groupby("task", sort=False)
+    assert rows.size().to_dict() == {"sst": 20, "sts": 20, "quora": 20}
+    assert trained.predictions["split"].unique().tolist() == ["dev"]
+    table = module.load_table("sts", "dev", course_folder)[0]
+    assert rows.get_group("sts")["id"].tolist() == table["id"].tolist()
+    assert rows.get_group("sts")["label"].tolist() == table["label"].tolist()
+
+
+@pytest.mark.parametrize("evals, steps", [(1, [5, 10]), (2, [2, 5, 7, 10]), (5, list(range(1, 11)))])
+def test_points_of_the_curve(run, tiny_config, evals, steps):
+    curve = run(tiny_config.but(evals_per_epoch=evals)).curve
+    assert curve["step"].tolist() == steps
+    assert curve["epoch"].tolist() == [step / 5 for step in steps]
+    assert curve["tokens"].is_monotonic_increasing and curve["seconds"].is_monotonic_increasing
+
+
+def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):
+    trained = run(tiny_config)
+    table = Corpus.load(tiny_config, course_folder).train
+    lengths = module.tokenize("sst", table, tiny_config.encoder).lengths
+    assert trained.cost["tokens"] == trained.curve["tokens"].iloc[-1] == 2 * lengths.sum()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(dict(schedule=name) for name in ("none", "linear", "cosine", "onecycle")),
+        dict(max_grad_norm=1e-8, weight_decay=0.1),
+        dict(precision="bf16"),
+        dict(attention_dropout=0.0),
+        dict(weights="random"),
+        dict(max_length=8),
+        dict(train_rows=17),
+    ],
+)
+def test_every_option_changes_the_run(run, tiny_config, fields):
+    base = dict(schedule="linear") if fields.get("schedule") != "linear" else dict(schedule="none")
+    plain, changed = run(tiny_config.but(epochs=1, **base)), run(tiny_config.but(epochs=1, **{**base, **fields}))
+    assert np.isfinite(changed.curve["train_loss"]).all()
+    name = "encoder.layers.1.output_norm.weight"
+    assert not torch.equal(weights(plain)[name], weights(changed)[name])
+
+
+def test_clipping_bounds_the_gradient(run, tiny_config, monkeypatch):
+    norms, step = [], AdamW.step
+
+    def noted(self, closure=None):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(torch.cat([g.flatten() for g in gradients]).norm().item())
+        step(self, closure)
+
+    monkeypatch.setattr(AdamW, "step", noted)
+    run(tiny_config.but(max_grad_norm=0.1))
+    assert norms == pytest.approx([0.1] * 10, rel=1e-3)
+
+
+def test_learning_rates_follow_the_schedule(run, tiny_config, monkeypatch):
+    rates, step = [], AdamW.step
+    monkeypatch.setattr(
+        AdamW, "step", lambda self, closure=None: (rates.append(self.param_groups[0]["lr"]), step(self))[1]
+    )
+    run(tiny_config.but(schedule="linear", warmup=0.2, learning_rate=1.0e-3))
+    expected = [1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    assert [1000 * rate for rate in rates] == pytest.approx(expected)
+
+
+def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
+    subsets = [Corpus.load(tiny_config.but(train_rows=15, seed=seed), course_folder) for seed in (1, 1, 2)]
+    ids = [subset.train["id"].tolist() for subset in subsets]
+    whole = Corpus.load(tiny_config, course_folder)
+    assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 15
+    assert set(ids[0]) < set(whole.train["id"])
+    assert subsets[0].fingerprint == subsets[1].fingerprint != subsets[2].fingerprint != whole.fingerprint
+    assert len(subsets[0].dev["sst"]) == 20, "dev stays whole"
+    assert len(Corpus.load(tiny_config.but(train_rows=400), course_folder).train) == 40
+
+
+def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, course_folder):
+    trained = run(tiny_config.but(epochs=1))
+    table = module.load_table("sst", "test", course_folder)[0]
+    together = predict_table(trained.model, "sst", table, "test", device="cpu")
+    assert list(together.columns) == ["task", "split", "id", "predicted", "confidence"]
+    assert together["id"].tolist() == table["id"].tolist()
+    for i in range(len(table)):
+        alone = predict_table(trained.model, "sst", table.iloc[[i]].reset_index(drop=True), "test", device="cpu")
+        assert alone["predicted"][0] == together["predicted"][i]
+        assert alone["confidence"][0] == pytest.approx(together["confidence"][i], abs=1e-5)
+
+
+def test_confidence_is_that_of_evaluation_mode(run, tiny_config, course_folder):
+    trained = run(tiny_config)
+    again = predict_table(trained.model, "sst", Corpus.load(tiny_config, course_folder).dev["sst"], "dev", "cpu")
+    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
