@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from mtbert.data import MISSING, TASKS, DataError, Task, load_table
 
-FILES = [("sst", "train"), ("quora", "train"), ("sts", "dev"), ("sst", "test"), ("sts", "test")]
+FILES = [("sst", "train"), ("quora", "train"), ("sts", "dev"), ("sts", "test")]
 one_line = st.characters(codec="utf-8", exclude_characters="\0\r\n")
-texts = st.text(one_line, max_size=12).map(lambda text: f" w{text}w")
-nasty = st.sampled_from([b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" ", b"-", b"nan", b"1.5"])
-pieces = nasty | st.binary(min_size=1, max_size=4)
-operations = st.sampled_from(
-    ["overwrite", "insert", "drop", "cut", "drop tab", "replace field", "repeat", "insert line"]
+texts = st.text(one_line, max_size=6).map(lambda text: f" w{text}w")
+numbers = st.integers(0, 9), st.integers(0, 30)  # which line, where in it
+bytes_ = st.sampled_from([b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" "])
+pieces = bytes_ | st.binary(min_size=1, max_size=4)
+fields = st.sampled_from(
+    [b"", b" ", b"nan", b"inf", b"-1", b"1.5", b"0_1", b"2", b"5", b"6", b"a b", b"a\0b", b"\x01", b'"a', b'"a"b']
 )
-damages = st.lists(st.tuples(operations, st.integers(0, 9), st.integers(0, 30), pieces), max_size=5)
+operations = st.sampled_from(["overwrite", "insert", "drop", "cut", "drop tab", "repeat", "insert line"])
+damages = st.tuples(operations, *numbers, pieces) | st.tuples(st.just("replace field"), *numbers, fields)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def write_line(fields) -> bytes:
 def damage(lines: list[tuple[bytes, list | None]], steps) -> list[tuple[bytes, list | None]]:
     """Apply each step to one line. A line is its bytes and the row it holds, or None once it is touched."""
     for operation, number, place, piece in steps:
-        number %= len(lines)
+        number = min(number, 1 + number % (len(lines) - 1))  # the header once in ten
         content = lines[number][0]
         place %= len(content) + 1
         before, after = content[:place], content[place:]
@@ -121,7 +123,7 @@ def test_a_damaged_file_loses_its_damaged_lines_alone(folder, data):
     columns = ["id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
     lines = [(write_line(["", *columns]), columns)]
     lines += [(write_line([index, *row]), row) for index, row in enumerate(rows)]
-    lines = damage(lines, data.draw(damages))
+    lines = damage(lines, data.draw(st.lists(damages, min_size=1, max_size=4)))
     end = data.draw(st.just(b"\n") | st.binary(max_size=4))
     whole = len(lines) if end == b"\n" else len(lines) - 1
     content = b"\n".join(line for line, _ in lines) + end

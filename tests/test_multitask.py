@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mtbert.bert import BertModel
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.heads import sentence_embedding
 from mtbert.hub import CheckpointError
 from mtbert.multitask import MultitaskBert, parameter_counts, pick_device
@@ -153,5 +153,5 @@ def test_devices():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_named():
-    with pytest.raises(ValueError, match="no GPU is available here; use 'cpu' or 'auto'"):
+    with pytest.raises(ConfigError, match="no GPU is available here; use 'cpu' or 'auto'"):
         pick_device("cuda")

@@ -1,0 +1,76 @@
+"""Figures show the numbers of their table, and are written as the same bytes each time."""
+
+import math
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from mtbert import plots
+from mtbert.data import TASKS
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def test_every_task_and_metric_has_a_name_and_every_task_a_colour():
+    assert set(plots.TASK_LABELS) == set(TASKS)
+    assert set(TASKS) <= set(plots.COLOURS)
+    from mtbert.evaluate import metrics_of
+
+    assert {name for task in TASKS.values() for name in metrics_of(task)} == set(plots.METRIC_LABELS)
+
+
+def test_figures_are_written_as_the_same_bytes(isolated):
+    plots.use_style()
+    for name in ("first", "second"):
+        figure, ax = plt.subplots(figsize=(3, 2))
+        ax.plot([1, 2, 3])
+        plots.save(figure, name)
+    folder = isolated / "figures"
+    assert sorted(path.name for path in folder.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
+    for kind in ("png", "pdf"):
+        assert (folder / f"first.{kind}").read_bytes() == (folder / f"second.{kind}").read_bytes()
+
+
+def test_scores_show_values_and_intervals():
+    table = pd.DataFrame(
+        [("SST", "fine-tuned", 0.5, 0.45, 0.56), ("STS", "fine-tuned", 0.8, 0.7, 0.85), ("SST", "paper", 0.52, None, None)],
+        columns=["label", "kind", "value", "low", "high"],
+    )
+    figure, ax = plt.subplots()
+    assert plots.scores(table, ax) is ax
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["SST", "STS"]
+    [bars] = ax.containers
+    assert bars.lines[0].get_xydata().tolist() == [[0.5, 0], [0.8, 1]]
+    ends = [segment[:, 0].tolist() for segment in bars.lines[2][0].get_segments()]
+    assert ends == [pytest.approx([0.45, 0.56]), pytest.approx([0.7, 0.85])]
+    [paper] = [line for line in ax.get_lines() if line.get_label() == "paper"]
+    assert paper.get_xydata().tolist() == [[0.52, 0]]
+
+
+def test_learning_curves_are_a_line_a_seed_with_one_label_a_kind():
+    rows = [("frozen", seed, epoch, seed / 10 + epoch) for seed in (1, 2) for epoch in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["kind", "seed", "epoch", "dev_score"])
+    ax = plots.learning_curves(table, plt.subplots()[1])
+    lines = ax.get_lines()
+    assert [line.get_ydata().tolist() for line in lines] == [[1.1, 2.1, 3.1], [1.2, 2.2, 3.2]]
+    assert {to_hex(line.get_color()).upper() for line in lines} == {plots.COLOURS["frozen"]}
+    assert ax.get_legend_handles_labels()[1] == ["frozen"]
+
+
+def test_costs_are_bars():
+    table = pd.DataFrame({"kind": ["frozen", "fine-tuned"], "minutes": [1.5, 20.0]}, index=["a", "b"])
+    ax = plots.cost(table, "minutes", "minutes of training", plt.subplots()[1])
+    assert [bar.get_width() for bar in ax.patches] == [1.5, 20.0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    assert ax.get_xlabel() == "minutes of training"
+    assert math.isclose(ax.patches[0].get_y() + ax.patches[0].get_height() / 2, 0)

@@ -1,0 +1,206 @@
+"""The store: trained once, whole or not at all, found with and without the data."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert import demo, results
+from mtbert.config import RunConfig
+from mtbert.data import DataError, load_table
+from mtbert.evaluate import accuracy
+from mtbert.hub import CheckpointError
+from mtbert.paths import REPOSITORY, results_dir
+from mtbert.results import MissingRun, Run, data_root, load_model, load_or_run, model_folder, read_run, write_run
+from mtbert.train import predict_table
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(epochs=1, frozen=True)
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("trained")
+
+
+def assert_same(first: Run, second: Run) -> None:
+    assert (first.run_id, first.config, first.cost) == (second.run_id, second.config, second.cost)
+    assert first.provenance == second.provenance
+    for name in ("scores", "curve", "predictions"):
+        table, other = getattr(first, name), getattr(second, name)
+        pd.testing.assert_frame_equal(table, other, check_dtype=False)
+
+
+def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
+    trained = load_or_run(config, progress=False)
+    monkeypatch.setattr(results, "train", refuse)
+    assert_same(trained, load_or_run(config))
+    assert_same(trained, load_or_run(config, data=course_data, store=results_dir()))
+    with pytest.raises(AssertionError, match="trained"):
+        load_or_run(config.but(seed=2))
+
+
+def test_what_a_run_holds(config, course_data):
+    run = load_or_run(config.but(score_tasks=("sts",), pairs="sum"), progress=False)
+    digest, fingerprint = run.run_id.split("-")
+    assert digest == run.config.digest and run.provenance["data"].startswith(fingerprint)
+    assert run.provenance["rows"] == {"train": 40, "dev sst": 20, "dev sts": 20}
+    assert run.provenance["torch"] == torch.__version__
+    dev = run.predictions[run.predictions["task"] == "sst"]
+    assert run.score() == run.score("sst", "accuracy") == (dev["predicted"] == dev["label"]).mean()
+    assert run.score("sts") == run.score("sts", "pearson") != run.score()
+    assert run.scores[["task", "metric"]].values.tolist() == [["sst", "accuracy"], ["sst", "macro_f1"], ["sts", "pearson"]]
+    assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
+
+
+def test_the_tidy_tables(config, course_data):
+    runs = [load_or_run(config.but(seed=seed, evals_per_epoch=2), progress=False) for seed in (1, 2)]
+    scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
+    assert list(scores.columns) == [
+        "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "pooling", "pairs", "seed",
+        "task", "split", "metric", "value", "low", "high", "n",
+        "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "precision",
+    ]  # fmt: skip
+    assert list(curves.columns) == [
+        "run_id", "step", "epoch", "tokens", "seconds", "train_loss", "metric", "dev_score",
+    ]  # fmt: skip
+    for run in runs:
+        rows = scores[scores["run_id"] == run.run_id]
+        assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
+        assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
+        points = curves[curves["run_id"] == run.run_id]
+        assert points["step"].tolist() == [2, 5]
+        assert points["train_loss"].tolist() == pytest.approx(run.curve["train_loss"].tolist(), rel=1e-5)
+    assert len(scores) == 4 and len(curves) == 4
+
+
+def stored_files() -> list[str]:
+    return sorted(path.name for path in results_dir().rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("broken", ["pandas.DataFrame.to_parquet", "mtbert.results.os.replace"])
+def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypatch, broken):
+    def crash(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, crash)
+        with pytest.raises(OSError, match="no space left"):
+            load_or_run(config, progress=False)
+    with pytest.raises(MissingRun):
+        load_or_run(config, train_missing=False)
+    run = load_or_run(config, progress=False)  # the same process tries again
+    assert_same(run, load_or_run(config, train_missing=False))
+    assert stored_files() == ["curves.csv", "predictions.parquet", "run.json", "scores.csv"]
+
+
+def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
+    run = load_or_run(config, progress=False)
+    before = stored_files()
+    write_run(run, results_dir())
+    assert stored_files() == before
+
+
+def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
+    monkeypatch.setattr(results, "train", refuse)
+    with pytest.raises(MissingRun, match=rf"{config.digest} \(task sst, seed 1\).*mtbert train"):
+        load_or_run(config, train_missing=False)
+
+
+def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
+    run = load_or_run(config, progress=False)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(results, "find_data", lambda path=None: None)
+    assert_same(run, load_or_run(config, train_missing=False))
+    with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
+        load_or_run(config)
+
+
+def test_of_two_draws_of_the_data_the_one_at_hand_is_taken(config, course_data, tmp_path):
+    first = load_or_run(config, progress=False)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    second = load_or_run(config, data=other, progress=False)
+    assert first.run_id != second.run_id and second.provenance["rows"]["train"] == 37
+    assert load_or_run(config, data=other, train_missing=False).run_id == second.run_id
+    assert load_or_run(config, train_missing=False).run_id == first.run_id
+
+
+def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
+    first = load_or_run(config, progress=False)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-dev.csv"
+    path.write_text(path.read_text().replace("dull", "drab"))
+    assert load_or_run(config, data=other, progress=False).run_id != first.run_id
+
+
+def test_a_stored_configuration_that_differs_is_refused(config, course_data):
+    run = load_or_run(config, progress=False)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    content = json.loads(path.read_text())
+    content["config"]["batch_size"] = 16
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{run.run_id}: holds another configuration"):
+        load_or_run(config)
+    assert read_run(path.parent).config == config.but(batch_size=16)
+
+
+def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data):
+    run = load_or_run(config.but(frozen=False, epochs=2), progress=False)
+    assert not list(model_folder(run.run_id).glob("checkpoint*"))
+    model = load_model(run.run_id)
+    table, _ = load_table("sst", "dev", course_data)
+    again = predict_table(model, "sst", table, "dev", device="cpu")
+    pd.testing.assert_frame_equal(again, run.predictions, check_exact=True)
+
+
+def test_a_model_that_is_not_in_the_cache_is_named():
+    with pytest.raises(CheckpointError, match=r"0123456789-01234567: no trained model; run_config\.json"):
+        load_model("0123456789-01234567")
+
+
+def test_predictions_of_several_seeds(config, course_data):
+    runs = [load_or_run(config.but(seed=seed), progress=False) for seed in (1, 2)]
+    predicted, labels = results.stack_predictions(runs, "sst")
+    assert predicted.shape == (2, 20) and labels.shape == (20,)
+    scores = accuracy(predicted, labels)
+    assert scores.tolist() == pytest.approx([run.score() for run in runs])
+
+
+def test_the_demo_corpus_needs_no_data():
+    assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
+
+
+def test_a_killed_process_resumes_and_stores_the_same_run(tiny_config, course_data, isolated):
+    """A process that dies without a chance to clean up; the next one goes on from its checkpoint."""
+    config = tiny_config.but(epochs=3, evals_per_epoch=2)
+    script = """
+import functools, json, os, sys
+from mtbert import results, train
+from mtbert.config import RunConfig
+
+def save_and_die(self, state, save=train._Checkpoint.save):
+    save(self, state)
+    if state.step == 8:
+        os._exit(9)
+
+train._Checkpoint.save = save_and_die
+results.train = functools.partial(train.train, checkpoint_seconds=0)
+results.load_or_run(RunConfig.from_params(json.loads(sys.argv[1])), device="cpu", progress=False)
+"""
+    process = subprocess.run([sys.executable, "-c", script, config.model_dump_json()], cwd=REPOSITORY)
+    assert process.returncode == 9
+    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == 8
+    resumed = load_or_run(config, device="cpu", progress=False)
+    assert not checkpoint.exists()
+    whole = load_or_run(config, device="cpu", store=isolated / "again", progress=False)
+    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions, check_exact=True)
+    assert np.array_equal(resumed.curve["train_loss"], whole.curve["train_loss"])
