@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtbert.bert import BertConfig, BertModel
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.heads import TaskHead, pair_features, sentence_embedding
 from mtbert.hub import CheckpointError, locate
@@ -95,9 +95,9 @@ def parameter_counts(model: nn.Module) -> dict[str, int]:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """'auto' takes a GPU where there is one; raises ValueError for a device that is not there."""
+    """'auto' takes a GPU where there is one; raises ConfigError for a device that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
+        raise ConfigError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
     return torch.device(name)

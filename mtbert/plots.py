@@ -119,7 +119,7 @@ def similarity_map(cosines: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def parity(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Differences by depth on a log axis: columns part, quantity, weights ('pretrained' or 'random'), difference.
+    """Relative differences by depth, log axis: columns part, quantity, weights ('pretrained', 'random'), difference.
 
     A difference of exactly 0 has no place on the axis and is left out.
     """
@@ -128,10 +128,10 @@ def parity(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     markers = dict(zip(dict.fromkeys(table["quantity"]), "os^D", strict=False))
     for (weights, quantity), rows in table[table["difference"] > 0].groupby(["weights", "quantity"], sort=False):
         places = [parts.index(part) for part in rows["part"]]
-        label = f"{quantity}, {weights} weights"
+        label = f"{quantity}, {weights}"
         ax.plot(places, rows["difference"], markers[quantity], color=COLOURS[weights], label=label)
     ax.set_xticks(range(len(parts)), parts, rotation=30, ha="right")
-    ax.set(yscale="log", xlabel="part of the encoder", ylabel="largest difference")
+    ax.set(yscale="log", xlabel="part of the encoder", ylabel="difference / largest value")
     return ax
 
 
@@ -140,6 +140,7 @@ def optimizer_gap(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax = ax or plt.gca()
     sns.lineplot(table, x="step", y="gap", hue="settings", style="settings", markers=True, dashes=False,
                  palette="colorblind", ax=ax)  # fmt: skip
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set(yscale="log", xlabel="optimizer step", ylabel="gap / way gone")
     ax.legend(title=None)
     return ax

@@ -20,8 +20,8 @@ import pandas as pd
 
 from mtbert import demo
 from mtbert.config import RunConfig
-from mtbert.data import DataError, find_data
-from mtbert.evaluate import score_table
+from mtbert.data import TASKS, DataError, find_data
+from mtbert.evaluate import metrics_of, score_table, seed_difference, seed_mean
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.paths import cache_dir, results_dir
 from mtbert.profiling import environment
@@ -56,6 +56,30 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarra
     """Dev predictions of several seeds of one configuration, (S, N), and the labels, (N,)."""
     parts = [run.predictions[run.predictions["task"] == task] for run in runs]
     return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
+
+
+def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
+    """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %), seeds, n (examples).
+
+    By default the first metric of the training task. See `seed_mean` for the interval; the lowest and the highest
+    seed are beside it.
+    """
+    task = task or runs[0].config.train_task
+    metric = metric or next(iter(metrics_of(TASKS[task])))
+    function = metrics_of(TASKS[task])[metric]
+    predicted, labels = stack_predictions(runs, task)
+    value, low, high = seed_mean(function, predicted, labels)
+    by_seed = [float(score) for score in function(predicted, labels)]
+    spread = {"lowest seed": min(by_seed), "highest seed": max(by_seed)}
+    return {"metric": metric, "value": value, "low": low, "high": high, **spread, "seeds": len(runs), "n": len(labels)}
+
+
+def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
+    """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
+    task = task or first[0].config.train_task
+    metric = next(iter(metrics_of(TASKS[task]).values()))
+    (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
+    return seed_difference(metric, one, other, labels)
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:

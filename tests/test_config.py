@@ -61,7 +61,8 @@ def test_every_fault_is_named_at_once():
 
 
 def test_values_as_yaml_gives_them():
-    config = RunConfig.from_params({"learning_rate": "1e-5", "weight_decay": 1, "tasks": ["sts"], "max_grad_norm": None})
+    params = {"learning_rate": "1e-5", "weight_decay": 1, "tasks": ["sts"], "max_grad_norm": None}
+    config = RunConfig.from_params(params)
     assert config.learning_rate == 1e-5
     assert isinstance(config.weight_decay, float) and config.weight_decay == 1.0
     assert config.tasks == ("sts",) and config.train_task == "sts"

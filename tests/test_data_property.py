@@ -6,6 +6,7 @@ A valid file is written, then damaged line by line. Lines that stayed whole must
 import csv
 import io
 import math
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +17,9 @@ from mtbert.data import MISSING, TASKS, DataError, Task, load_table
 FILES = [("sst", "train"), ("quora", "train"), ("sts", "dev"), ("sts", "test")]
 one_line = st.characters(codec="utf-8", exclude_characters="\0\r\n")
 texts = st.text(one_line, max_size=6).map(lambda text: f" w{text}w")
-numbers = st.integers(0, 9), st.integers(0, 30)  # which line, where in it
-bytes_ = st.sampled_from([b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" "])
-pieces = bytes_ | st.binary(min_size=1, max_size=4)
-fields = st.sampled_from(
-    [b"", b" ", b"nan", b"inf", b"-1", b"1.5", b"0_1", b"2", b"5", b"6", b"a b", b"a\0b", b"\x01", b'"a', b'"a"b']
-)
-operations = st.sampled_from(["overwrite", "insert", "drop", "cut", "drop tab", "repeat", "insert line"])
-damages = st.tuples(operations, *numbers, pieces) | st.tuples(st.just("replace field"), *numbers, fields)
+pieces = [b"\t", b'"', b'""', b"\n", b"\r", b"\0", b"\xff", b"\xed\xa0\x80", b" ", b"w", b"7"]
+fields = [b"", b" ", b"nan", b"inf", b"-1", b"1.5", b"0_1", b"9", b"a b", b"a\0b", b"\x01", b'"a', b'"a"b', b"\xe9"]
+operations = ["overwrite", "insert", "drop", "cut", "drop tab", "repeat", "insert line", *["replace field"] * 7]
 
 
 @pytest.fixture(scope="module")
@@ -47,31 +43,32 @@ def write_line(fields) -> bytes:
     return line.getvalue().encode()
 
 
-def damage(lines: list[tuple[bytes, list | None]], steps) -> list[tuple[bytes, list | None]]:
-    """Apply each step to one line. A line is its bytes and the row it holds, or None once it is touched."""
-    for operation, number, place, piece in steps:
-        number = min(number, 1 + number % (len(lines) - 1))  # the header once in ten
+def damage(lines: list[tuple[bytes, list | None]], random: Random) -> None:
+    """Damage one to three lines. A line is its bytes and the row it holds, or None once it is touched."""
+    for _ in range(random.randint(1, 3)):
+        number = random.randrange(1, len(lines)) if random.random() < 0.95 else 0  # rarely the header
         content = lines[number][0]
-        place %= len(content) + 1
+        place = random.randint(0, len(content))
         before, after = content[:place], content[place:]
+        piece = random.choice([*pieces, random.randbytes(3)])
+        values = content.split(b"\t")
+        values[random.randrange(len(values))] = random.choice(fields)
+        operation = random.choice(operations)
         if operation == "repeat":
             lines.insert(number + 1, (content, None))
         elif operation == "insert line":
             lines.insert(number + 1, (piece, None))
         else:
-            fields = content.split(b"\t")
-            fields[place % len(fields)] = piece
             changed = {
                 "overwrite": before + piece + after[len(piece) :],
                 "insert": before + piece + after,
                 "drop": before + after[1:],
                 "cut": before,
-                "replace field": b"\t".join(fields),
                 "drop tab": before + after.replace(b"\t", b"", 1),
+                "replace field": b"\t".join(values),
             }[operation]
             if changed != content:
                 lines[number] = (changed, None)
-    return lines
 
 
 def load(folder, task: str, split: str, content: bytes):
@@ -123,11 +120,12 @@ def test_a_damaged_file_loses_its_damaged_lines_alone(folder, data):
     columns = ["id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
     lines = [(write_line(["", *columns]), columns)]
     lines += [(write_line([index, *row]), row) for index, row in enumerate(rows)]
-    lines = damage(lines, data.draw(st.lists(damages, min_size=1, max_size=4)))
-    end = data.draw(st.just(b"\n") | st.binary(max_size=4))
+    random = Random(data.draw(st.integers(0, 2**32)))  # hypothesis's own draws repeat themselves too often here
+    damage(lines, random)
+    end = b"\n" if random.random() < 0.7 else random.choice([b"", *pieces])
     whole = len(lines) if end == b"\n" else len(lines) - 1
     content = b"\n".join(line for line, _ in lines) + end
-    if data.draw(st.booleans()):
+    if random.random() < 0.1:
         content = b"\xef\xbb\xbf" + content
     header_is_whole = lines[0][1] is not None
     try:
@@ -154,7 +152,7 @@ def test_a_damaged_file_loses_its_damaged_lines_alone(folder, data):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(FILES), st.booleans(), st.lists(pieces, max_size=30).map(b"".join))
+@given(st.sampled_from(FILES), st.booleans(), st.binary(max_size=40))
 def test_arbitrary_bytes(folder, file, with_header, content):
     name, split = file
     task = TASKS[name]

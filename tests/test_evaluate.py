@@ -159,9 +159,7 @@ def test_the_difference_of_two_methods_on_the_same_examples():
     assert seed_difference(accuracy, np.stack([better]), np.stack([better]), labels) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")]
-)
+@pytest.mark.parametrize("task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")])
 def test_leaderboard_file(tmp_path, task, name):
     value = 2.34567 if task == "sts" else 1
     table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})

@@ -120,7 +120,7 @@ def test_a_missing_part_of_a_saved_model_is_named(build, tmp_path, name):
 
 
 def test_max_length_over_the_positions(build):
-    with pytest.raises(CheckpointError, match="max_length is 513.*512 positions"):
+    with pytest.raises(CheckpointError, match=r"max_length is 513.*512 positions"):
         build(max_length=513)
 
 
@@ -133,7 +133,8 @@ def test_attention_dropout_is_applied(build):
 def test_random_weights_are_a_function_of_the_seed(build):
     pretrained, random = build(), build(weights="random")
     assert random.encoder.config == pretrained.encoder.config
-    weights = [model.encoder.layers[0].feed_forward_in.weight for model in (pretrained, random, build(weights="random"))]
+    models = pretrained, random, build(weights="random")
+    weights = [model.encoder.layers[0].feed_forward_in.weight for model in models]
     assert not torch.equal(weights[0], weights[1])
     assert torch.equal(weights[1], weights[2])
     torch.manual_seed(1)

@@ -27,10 +27,16 @@ def imports(path: Path) -> set[str]:
     return {name.split(".")[1] for name in found if name.startswith("mtbert.")}
 
 
-GRAPH: dict[str, set[str]] = {}
-for _path in MODULES:
-    _name = _path.relative_to(PACKAGE).parts[0].removesuffix(".py")  # the demo package counts as one module
-    GRAPH[_name] = GRAPH.get(_name, set()) | (imports(_path) - {_name})
+def import_graph() -> dict[str, set[str]]:
+    """Module -> the modules it imports; the demo package counts as one."""
+    graph = {}
+    for path in MODULES:
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        graph.setdefault(name, set()).update(imports(path) - {name})
+    return graph
+
+
+GRAPH = import_graph()
 
 
 def reachable(name: str) -> set[str]:

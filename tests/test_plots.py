@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 
 from mtbert import plots
 from mtbert.data import TASKS
+from mtbert.evaluate import metrics_of
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +25,6 @@ def closed():
 def test_every_task_and_metric_has_a_name_and_every_task_a_colour():
     assert set(plots.TASK_LABELS) == set(TASKS)
     assert set(TASKS) <= set(plots.COLOURS)
-    from mtbert.evaluate import metrics_of
-
     assert {name for task in TASKS.values() for name in metrics_of(task)} == set(plots.METRIC_LABELS)
 
 
@@ -43,10 +42,14 @@ def test_figures_are_written_as_the_same_bytes(isolated):
 
 def test_scores_show_values_and_intervals():
     table = pd.DataFrame(
-        [("SST", "fine-tuned", 0.5, 0.45, 0.56), ("STS", "fine-tuned", 0.8, 0.7, 0.85), ("SST", "paper", 0.52, None, None)],
+        [
+            ("SST", "fine-tuned", 0.5, 0.45, 0.56),
+            ("STS", "fine-tuned", 0.8, 0.7, 0.85),
+            ("SST", "paper", 0.52, None, None),
+        ],
         columns=["label", "kind", "value", "low", "high"],
     )
-    figure, ax = plt.subplots()
+    ax = plt.subplots()[1]
     assert plots.scores(table, ax) is ax
     assert [label.get_text() for label in ax.get_yticklabels()] == ["SST", "STS"]
     [bars] = ax.containers

@@ -3,7 +3,6 @@
 import functools
 import random
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd

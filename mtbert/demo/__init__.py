@@ -8,6 +8,7 @@ import csv
 import hashlib
 import random
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +18,13 @@ from mtbert.paths import cache_dir
 
 SEED = 11
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a corpus by hand
-# The course's name for a task's files, its grammar, the columns of a row, and rows in train, dev, test.
+# The course's name for a task's files, its grammar, the columns of a row, rows in train, dev and test, and how
+# many of the words of dev and test, where there are such words, are ones that train does not show.
 TASKS = (
-    ("ids-sst", sst, ("sentence", "sentiment"), (800, 240, 200)),
-    ("ids-cfimdb", cfimdb, ("sentence", "sentiment"), (600, 200, 200)),
-    ("quora", quora, ("sentence1", "sentence2", "is_duplicate"), (1000, 240, 200)),
-    ("sts", sts, ("sentence1", "sentence2", "similarity"), (800, 240, 200)),
+    ("ids-sst", sst, ("sentence", "sentiment"), (800, 240, 200), 0.5),
+    ("ids-cfimdb", cfimdb, ("sentence", "sentiment"), (600, 200, 200), 0.3),
+    ("quora", quora, ("sentence1", "sentence2", "is_duplicate"), (1000, 240, 200), 0.2),
+    ("sts", sts, ("sentence1", "sentence2", "similarity"), (800, 240, 200), 0.3),
 )
 SPLITS = ("train", "dev", "test-student")
 
@@ -38,11 +40,12 @@ def root() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="demo-") as temporary:
         new = write(Path(temporary) / "new")
         if folder.exists() and not _is_whole(folder):
-            folder.rename(Path(temporary) / "damaged")  # deleted with the temporary folder
+            with suppress(FileNotFoundError):  # another process was first
+                folder.rename(Path(temporary) / "damaged")  # deleted with the temporary folder
         try:
             new.rename(folder)
         except OSError:
-            if not _is_whole(folder):  # else another process was first, with the same bytes
+            if not _is_whole(folder):  # else another process was first here, with the same bytes
                 raise
     return folder
 
@@ -52,11 +55,11 @@ def write(folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     checksums = ""
-    for name, grammar, columns, sizes in TASKS:
+    for name, grammar, columns, sizes, held_out in TASKS:
         rng = random.Random(f"{SEED} {name}")  # a task's rows do not depend on the other tasks
         seen = set()  # over the splits: no row of dev or test occurs in train
         for split, size in zip(SPLITS, sizes, strict=True):
-            rows = _different_rows(grammar, Draw(rng, held_out=split != "train"), size, seen)
+            rows = _different_rows(grammar, Draw(rng, 0.0 if split == "train" else held_out), size, seen)
             path = folder / f"{name}-{split}.csv"
             _write_csv(path, columns, rows, rng, labelled=split != "test-student")
             checksums += f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"

@@ -40,7 +40,7 @@ CLOSINGS = (
     ("so is it {word}? Yes, it is", "so is it {word}? No, it is not"),
     ("in the end I side with {other}, who found it {word}", "in the end I differ from {other}, who found it {word}"),
     ("all in all, {word} is the word for it", "all in all, {word} is not the word for it"),
-    ("I left the cinema sure that I had seen something {word}", "I left the cinema sure that I had not seen anything {word}"),
+    ("I left sure that I had seen something {word}", "I left sure that I had not seen anything {word}"),
     ("when they call it {word} again, I will nod", "when they call it {word} again, I will shake my head"),
 )
 OWN = (
@@ -83,14 +83,14 @@ DAYS = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"
 def row(draw: Draw) -> tuple[str, int]:
     """A review and 1 where the reviewer is for the film, 0 where against."""
     liked = draw.chance(0.5)
-    # Of the reviewer's own remarks three in four agree with the verdict, of the quoted ones one in four.
-    size = min(max(draw.rng.gauss(1.0, 0.35), 0.4), 1.9)
-    middle = [_remark(draw, OWN, liked if draw.chance(0.75) else not liked) for _ in range(round(4 * size))]
-    middle += [_remark(draw, QUOTED, not liked if draw.chance(0.75) else liked) for _ in range(round(4 * size))]
-    middle += [_fact(draw) for _ in range(round(5 * size))]
+    length = min(max(draw.rng.gauss(1.0, 0.35), 0.4), 1.9)
+    middle = [_fact(draw) for _ in range(round(5 * length))]
+    for _ in range(round(4 * length)):  # most own remarks lean as the verdict does, most quoted ones do not
+        middle.append(_remark(draw, OWN, liked == draw.chance(0.85)))
+        middle.append(_remark(draw, QUOTED, liked != draw.chance(0.7)))
     draw.rng.shuffle(middle)
-    middle += [verdict(draw, CLOSINGS, liked)]
-    return " ".join(sentence(text) for text in [verdict(draw, OPENINGS, liked), *middle]), int(liked)
+    review = [verdict(draw, OPENINGS, liked), *middle, verdict(draw, CLOSINGS, liked)]
+    return " ".join(sentence(text) for text in review), int(liked)
 
 
 def verdict(draw: Draw, pairs: tuple[tuple[str, str], ...], liked: bool) -> str:

@@ -1,14 +1,13 @@
 """Question pairs: duplicates ask the same in other words, the others ask something else in the same words.
 
-Each family of questions returns two lists: ways to ask one thing, and the same frames asking another thing, where
-places, people or steps have traded roles, "with" became "without" or "how" became "when". Most of these twists
-leave the words of a pair as they were.
+Each family of questions returns two lists: ways to ask one thing, and the same frames asking another, where places
+or steps have traded roles, "with" became "without", "how" became "when" or a couch became a lamp. A duplicate may
+change as many words: the couch into a sofa.
 """
 
 from mtbert.demo.words import Draw
 
 DUPLICATES = 0.385  # of all pairs
-OPENERS = "Just asking:, A beginner's question:, Please help me: | Quick question:, I wonder:"
 
 CITIES = "Oslo, Lisbon, Vienna, Porto, Prague, Ghent, Bergen, Milan, Lyon, Leeds, Cork, Turin, Basel, Kyoto, Quito"
 STEPS = (  # what one does, and doing it
@@ -27,7 +26,7 @@ PROJECTS = (
     ),
     (
         "plant/put in, prune/cut back, water, dig up, choose/pick | protect/guard",
-        "roses, garlic, a bush/a shrub, an apple tree, flowers/blossoms, potatoes/spuds, herbs | a vine, beets/beetroot",
+        "roses, a bush/a shrub, an apple tree, flowers/blossoms, potatoes/spuds, herbs | a vine, beets/beetroot",
     ),
     (
         "cook/prepare, freeze, season/flavour, reheat/warm up, store/keep | chop/cut up",
@@ -36,7 +35,7 @@ PROJECTS = (
     ),
     (
         "learn/study, teach, translate, forget, practise | explain/make clear",
-        "maths/mathematics, chess, Greek, first aid, poetry/verse, grammar, a dance, Danish | Latin, handwriting/penmanship",
+        "maths/mathematics, chess, Greek, first aid, poetry/verse, grammar, Danish | Latin, penmanship/handwriting",
     ),
 )
 MEALS = "bread, pancakes, ice cream, mayonnaise, a curry, a stew, noodles, jam, a pie, dumplings, a risotto, soup"
@@ -73,12 +72,7 @@ def row(draw: Draw) -> tuple[str, str, float]:
     same, other = draw.one(FAMILIES)(draw)
     first, second = draw.rng.sample(range(len(same)), 2)  # two frames
     duplicate = draw.chance(DUPLICATES)
-    return _open(draw, same[first]), _open(draw, (same if duplicate else other)[second]), float(duplicate)
-
-
-def _open(draw: Draw, question: str) -> str:
-    """Sometimes with a few words before it that change nothing."""
-    return f"{draw.word(OPENERS)} {question}" if draw.chance(0.15) else question
+    return same[first], (same if duplicate else other)[second], float(duplicate)
 
 
 def travel(draw: Draw) -> tuple[list[str], list[str]]:
@@ -88,9 +82,9 @@ def travel(draw: Draw) -> tuple[list[str], list[str]]:
     def ask(start: str, goal: str) -> list[str]:
         return [
             f"How long does it take to go from {start} to {goal} by {mode}?",
-            f"How long is the journey to {goal} from {start} by {mode}?",
+            f"What is the travel time from {start} to {goal} by {mode}?",
             f"If I leave {start} by {mode}, when do I get to {goal}?",
-            f"When do I reach {goal} if I set off from {start} by {mode}?",
+            f"When I set off from {start} by {mode}, at what time do I reach {goal}?",
         ]
 
     start, goal = draw.words(CITIES, 2)
@@ -104,7 +98,7 @@ def order(draw: Draw) -> tuple[list[str], list[str]]:
         (do_first, doing_first), (do_then, doing_then) = first.split("/"), then.split("/")
         return [
             f"Should I {do_first} before I {do_then}?",
-            f"Is it right to {do_then} only after {doing_first}?",
+            f"Is it right to {do_first} and only then {do_then}?",
             f"Do I {do_first} first and {do_then} later?",
             f"Does {doing_first} come before {doing_then}?",
         ]
@@ -120,11 +114,15 @@ def project(draw: Draw) -> tuple[list[str], list[str]]:
         return [frame.format(x=f"{draw.synonym(verb)} {draw.synonym(thing)}") for frame in QUESTIONS[question]]
 
     verbs, things = draw.one(PROJECTS)
-    asked = draw.one(range(len(QUESTIONS))), draw.word(verbs), draw.word(things)
+
+    def choices() -> list:
+        return [draw.one(range(len(QUESTIONS))), draw.word(verbs), draw.word(things)]
+
+    asked = choices()
     other = list(asked)
-    changed = draw.one(range(3))
-    while other == list(asked):
-        other[changed] = (draw.one(range(len(QUESTIONS))), draw.word(verbs), draw.word(things))[changed]
+    for changed in draw.rng.sample(range(3), draw.one((1, 2))):
+        while other[changed] == asked[changed]:
+            other[changed] = choices()[changed]
     return ask(*asked), ask(*other)
 
 
@@ -160,4 +158,4 @@ def taste(draw: Draw) -> tuple[list[str], list[str]]:
     return (liking, disliking) if draw.chance(0.5) else (disliking, liking)
 
 
-FAMILIES = (travel, order, recipe, taste, project, project, project, project)
+FAMILIES = (travel, order, taste, recipe, recipe, project, project, project, project, project)

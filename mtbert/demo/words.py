@@ -4,24 +4,21 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-HELD_OUT_SHARE = 0.5  # of the words drawn for dev and test from a list that has words after its bar
-
 
 class Draw:
     """Choices from one random stream.
 
-    A word list is one string, "fine, pleasant | agreeable". The words behind the bar never occur in train: they
-    are drawn only where `held_out` is true. There they ask for what a pretrained encoder knows and counts of
-    words cannot.
+    A word list is one string, "fine, pleasant | agreeable". The words behind the bar are drawn with probability
+    `held_out`, which is zero for train: they ask for what a pretrained encoder knows and counts of words cannot.
     """
 
-    def __init__(self, rng: random.Random, held_out: bool):
+    def __init__(self, rng: random.Random, held_out: float):
         self.rng, self.held_out = rng, held_out
 
     def word(self, words: str) -> str:
         """One of the words of a list."""
         known, unseen = _parse(words)
-        return self.rng.choice(unseen if unseen and self.held_out and self.chance(HELD_OUT_SHARE) else known)
+        return self.rng.choice(unseen if unseen and self.chance(self.held_out) else known)
 
     def words(self, words: str, count: int) -> list[str]:
         """Different words of a list without a bar."""
