@@ -16,7 +16,7 @@ from mtbert import demo
 from mtbert.data import SPLITS, TASKS, load_table
 from mtbert.tokens import load_tokenizer
 
-CORPUS_SHA256 = "?"
+CORPUS_SHA256 = "76559c55f5ea63a367c1783719e64bf25653ed78a951936bb14beb356ec1e698"
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,6 @@ def bag_of_words_score(tables: dict, task: str) -> float:
     return max(scores)
 
 
-@pytest.mark.parametrize(("task", "limit"), [("sst", 0.56), ("cfimdb", 0.7), ("quora", 0.7), ("sts", 0.72)])
+@pytest.mark.parametrize(("task", "limit"), [("sst", 0.55), ("cfimdb", 0.7), ("quora", 0.7), ("sts", 0.7)])
 def test_a_bag_of_words_is_not_enough(tables, task, limit):
     assert bag_of_words_score(tables, task) < limit

@@ -48,6 +48,33 @@ def test_two_runs_give_the_same_bits(run, tiny_config):
     assert_same_bits(first, run(tiny_config))
 
 
+def test_the_loop_is_the_plain_loop(run, tiny_config, course_folder, monkeypatch):
+    """Dropout on, clipped, decayed, two epochs: what anyone would write gives the same bits."""
+    config = tiny_config.but(tasks=("quora",), schedule="none", max_grad_norm=1.0, weight_decay=0.01)
+    table = Corpus.load(config, course_folder).train
+    tokens = module.tokenize("quora", table, config.encoder)
+    labels = torch.tensor(table["label"].tolist())
+    torch.manual_seed(config.seed)
+    model = MultitaskBert(config).train()
+    optimizer = AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
+    losses = []
+    for epoch in range(2):
+        for rows in module.train_batches(tokens.lengths, 8, config.seed, epoch):
+            optimizer.zero_grad()
+            logits = model("quora", tokens.batch(rows))
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels[rows].float())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+    rising = iter([0.1, 0.2])  # the last model is the best
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(rising)})
+    trained = run(config)
+    means = [np.mean(losses[:5]), np.mean(losses[5:])]
+    assert trained.curve["train_loss"].tolist() == pytest.approx(means, rel=1e-6)
+    assert all(torch.equal(tensor, weights(trained)[name]) for name, tensor in model.state_dict().items())
+
+
 def test_another_seed_gives_another_model(run, tiny_config):
     first, second = run(tiny_config), run(tiny_config.but(seed=2))
     assert not torch.equal(weights(first)["heads.sst.linear.weight"], weights(second)["heads.sst.linear.weight"])

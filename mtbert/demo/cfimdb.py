@@ -84,10 +84,10 @@ def row(draw: Draw) -> tuple[str, int]:
     """A review and 1 where the reviewer is for the film, 0 where against."""
     liked = draw.chance(0.5)
     length = min(max(draw.rng.gauss(1.0, 0.35), 0.4), 1.9)
-    middle = [_fact(draw) for _ in range(round(5 * length))]
-    for _ in range(round(4 * length)):  # most own remarks lean as the verdict does, most quoted ones do not
-        middle.append(_remark(draw, OWN, liked == draw.chance(0.85)))
-        middle.append(_remark(draw, QUOTED, liked != draw.chance(0.7)))
+    middle = [_fact(draw) for _ in range(round(4 * length))]
+    for _ in range(round(5 * length)):  # most own remarks lean as the verdict does, most quoted ones do not
+        middle.append(_remark(draw, OWN, liked == draw.chance(0.9)))
+        middle.append(_remark(draw, QUOTED, liked != draw.chance(0.75)))
     draw.rng.shuffle(middle)
     review = [verdict(draw, OPENINGS, liked), *middle, verdict(draw, CLOSINGS, liked)]
     return " ".join(sentence(text) for text in review), int(liked)
@@ -95,7 +95,7 @@ def row(draw: Draw) -> tuple[str, int]:
 
 def verdict(draw: Draw, pairs: tuple[tuple[str, str], ...], liked: bool) -> str:
     """The reviewer's stance: a judgement affirmed, or the opposite one denied."""
-    denied = draw.chance(0.5)
+    denied = draw.chance(0.35)
     return draw.one(pairs)[denied].format(other=draw.word(OTHERS), word=_adjective(draw, liked != denied))
 
 
