@@ -1,7 +1,8 @@
 """Scene pairs with a similarity of 0 to 5: five, less what was changed between the two sentences.
 
 A synonym costs little though the word is another, a sibling (a trumpet for a violin) costs much though only one
-word changed, traded roles cost more though no word changed, and a passive costs nothing. The constants are the whole rule.
+word changed, traded roles cost more though no word changed, and a passive costs nothing. The constants below are
+the whole rule.
 """
 
 from dataclasses import dataclass
