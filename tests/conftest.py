@@ -74,6 +74,7 @@ def course_folder(tmp_path_factory) -> Path:
 
 def _review(draw: random.Random, words: int, classes: int) -> tuple[str, int]:
     label = draw.randrange(classes)
+    words = draw.randint(words // 2, words)
     praise = round(words * label / (classes - 1))
     adjectives = draw.choices(PRAISE, k=praise) + draw.choices(BLAME, k=words - praise)
     draw.shuffle(adjectives)
