@@ -13,8 +13,7 @@ from mtbert.fetch import CHECKSUMS, fetch
 
 HEADER = "\tid\tsentence1\tsentence2\tsimilarity\n"
 TRAIN = HEADER + "".join(
-    f"{i}\tdemo{i:04d}\tLamp number {i} is green.\tLamp {i} has a green light.\t{i % 6}.0\n"
-    for i in range(400)
+    f"{i}\tdemo{i:04d}\tLamp number {i} is green.\tLamp {i} has a green light.\t{i % 6}.0\n" for i in range(400)
 )
 DEV = HEADER + "0\tdemo9000\tA heron stands in the pond.\tA bird is in the water.\t3.2\n"
 TEST = "\tid\tsentence1\tsentence2\n0\tdemo9500\tTwo boats leave.\tThe boats stay.\n"
