@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.hub import locate
+
+# How fast an example is made depends on what else the machine does: that is no fault of the code.
+settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mtbert")
 
 ROWS = {"train": 40, "dev": 20, "test-student": 10}
 PRAISE = ("bright", "tender", "witty", "lovely", "superb")

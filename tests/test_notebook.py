@@ -61,7 +61,8 @@ def test_notebook_is_committed_executed_and_clean(path):
 def test_notebook_takes_a_seed_and_its_profiles_name_its_parameters(path):
     declared = papermill.inspect_notebook(path)
     assert "seed" in declared
-    assert all(parameter["help"] for parameter in declared.values())
+    [cell] = [cell for cell in nbformat.read(path, 4).cells if "parameters" in cell.metadata.get("tags", [])]
+    assert all(re.fullmatch(r"\w+: \w+ = .+  # .+", line) for line in cell.source.splitlines())
     for file in sorted((REPOSITORY / "params").glob(f"*/{path.stem}.yaml")):
         unknown = yaml.safe_load(file.read_text(encoding="utf8")).keys() - declared.keys()
         assert not unknown, f"{file.relative_to(REPOSITORY)}: {unknown}"

@@ -58,13 +58,14 @@ def test_executes_with_parameters_and_exports_pages_that_read_offline(root, caps
     write_notebook(root, "01_tiny", COUNT)
     (root / "params/demo/01_tiny.yaml").write_text("seed: 40\n")
     (root / "my data").mkdir()
+    before = os.environ["MTBERT_RESULTS"]
     index = build_report(data=root / "my data", root=root)
 
     assert index == root / "build/report/index.html"
     output = root / "build/report"
     expected = f"41 {sys.executable} {output / 'results'} report {root / 'my data'}\n"
     assert printed(root, "01_tiny") == expected
-    assert "MTBERT_RESULTS" not in os.environ
+    assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
     assert re.match(r"\[1/1\] 01_tiny \.\.\. \d+ s\nThe report: .*index\.html\n$", shown)
 
