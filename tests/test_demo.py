@@ -18,7 +18,7 @@ from mtbert.data import SPLITS, TASKS, load_table
 from mtbert.tokens import load_tokenizer
 from mtbert.train import Corpus, train
 
-CORPUS_SHA256 = "76559c55f5ea63a367c1783719e64bf25653ed78a951936bb14beb356ec1e698"
+CORPUS_SHA256 = "bb1727cb61ab8bd097df942959cf573ea23ee89ad7dee2b8425ec05008b4ec89"
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def travel(draw: Draw) -> tuple[list[str], list[str]]:
 
     def ask(start: str, goal: str) -> list[str]:
         return [
-            f"How long does it take to go from {start} to {goal} by {mode}?",
+            f"How long does one travel from {start} to {goal} by {mode}?",
             f"What is the travel time from {start} to {goal} by {mode}?",
             f"If I leave {start} by {mode}, when do I get to {goal}?",
             f"When I set off from {start} by {mode}, at what time do I reach {goal}?",
