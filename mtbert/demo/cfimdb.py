@@ -5,7 +5,7 @@ leans the other way; and whether the reviewer agrees turns a judgement round: th
 dull, and the one that denies it, have the same words.
 """
 
-from mtbert.demo.words import ADJECTIVES, Draw, sentence
+from mtbert.demo.words import ADJECTIVES, DAYS, Draw, sentence
 
 ASPECTS = (
     "acting, plot, script, soundtrack, camera work, ending, dialogue, costume design, lighting, opening scene, "
@@ -77,7 +77,6 @@ FACTS = (
     "the book on which it is based is set in a {place} and has no {job} in it",
     "somebody in the row behind us had read about the {job} and {goal} beforehand",
 )
-DAYS = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"
 
 
 def row(draw: Draw) -> tuple[str, int]:

@@ -4,7 +4,7 @@ Negation turns a judgement ("far from dull" is good, "far from superb" is weak),
 end of the scale, and of two clauses one decides: the main clause, or the one after "but".
 """
 
-from mtbert.demo.words import ADJECTIVES, INTENSE, MODERATE, NEGATED, THINGS, VERBS, Draw, sentence
+from mtbert.demo.words import ADJECTIVES, DAYS, INTENSE, MODERATE, NEGATED, THINGS, VERBS, Draw, sentence
 
 # {own} decides, {other} is only conceded; each is found in either place.
 CONTRASTS = (
@@ -33,7 +33,6 @@ FACTS = (
     "this {thing} was new to me, and {day} was my first look at the {aspect}",
     "{others} had told me about the {aspect} of the {thing}",
 )
-DAYS = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"
 
 
 def row(draw: Draw) -> tuple[str, int]:

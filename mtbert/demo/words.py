@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
+DAYS = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"
+
 
 class Draw:
     """Choices from one random stream.
