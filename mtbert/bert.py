@@ -2,28 +2,29 @@
 
 Source: Devlin et al. 2018 (the architecture), Vaswani et al. 2017 (attention), paper 000, section 2 (the equations
 that notebook 01 walks through). Checkpoints are read and written in the Hugging Face layout, so that
-`transformers.BertModel` and this module exchange weights without a conversion step.
+`transformers.BertModel` and this module exchange weights without a conversion step; RoBERTa and DistilBERT, which
+are this architecture under other names, too (layouts.py).
 
 Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers.
 """
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtbert.hub import CheckpointError, locate
+from mtbert.layouts import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
 
 
 @dataclass(frozen=True)
 class BertConfig:
     """Sizes of the encoder, under the names of a Hugging Face `config.json`; the defaults are bert-base-uncased.
 
-    Raises ValueError if a size is not positive or the heads do not divide the hidden size.
+    Raises ValueError if a size is not positive, the heads do not divide the hidden size or no position is left.
     """
 
     vocab_size: int = 30522
@@ -32,43 +33,54 @@ class BertConfig:
     num_attention_heads: int = 12  # h
     intermediate_size: int = 3072  # d_i
     max_position_embeddings: int = 512
-    type_vocab_size: int = 2
+    type_vocab_size: int = 2  # 0: no token types
     layer_norm_eps: float = 1e-12
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
     hidden_act: str = "gelu"
+    model_type: str = "bert"  # or roberta, distilbert: decides the names in a checkpoint and where positions start
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                  "max_position_embeddings", "type_vocab_size")  # fmt: skip
+        if self.model_type not in LAYOUTS:
+            raise ValueError(f"model_type is {self.model_type!r}; known are {', '.join(LAYOUTS)}")
         for name in sizes:
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} is {size!r}; it must be an integer of at least 1")
+            size, least = getattr(self, name), 0 if name == "type_vocab_size" else 1
+            if not isinstance(size, int) or size < least:
+                raise ValueError(f"{name} is {size!r}; it must be an integer of at least {least}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
             )
         if self.hidden_act != "gelu":
             raise ValueError(f"hidden_act is {self.hidden_act!r}; minBERT implements 'gelu' only")
+        for name, value in LAYOUTS[self.model_type].fixed.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; {self.model_type} has {value!r}")
+        if self.model_type == "roberta" and not isinstance(self.pad_token_id, int):
+            raise ValueError(f"pad_token_id is {self.pad_token_id!r}; RoBERTa's positions start behind it")
+        if self.positions < 1:
+            raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}; no position is left for text")
+
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table where a sequence starts: RoBERTa leaves pad_token_id + 1 rows unused."""
+        return self.pad_token_id + 1 if self.model_type == "roberta" else 0
+
+    @property
+    def positions(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_position_embeddings - self.position_offset
 
     @classmethod
     def from_json(cls, path: Path) -> "BertConfig":
         """Read a Hugging Face `config.json`; keys that the encoder does not need are passed over."""
+        values = read_config(path, [field.name for field in fields(cls)])
         try:
-            values = json.loads(path.read_text(encoding="utf8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
-        if not isinstance(values, dict):
-            raise CheckpointError(f"{path}: holds no JSON object")
-        if values.get("model_type", "bert") != "bert":
-            raise CheckpointError(f"{path}: model_type is {values['model_type']!r}; this encoder reads 'bert'")
-        if values.get("position_embedding_type", "absolute") != "absolute":
-            raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
-        try:
-            return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+            return cls(**values)
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: {error}") from error
 
@@ -89,18 +101,18 @@ class BertEmbeddings(nn.Module):
         d = config.hidden_size
         self.word = nn.Embedding(config.vocab_size, d, padding_idx=config.pad_token_id)
         self.position = nn.Embedding(config.max_position_embeddings, d)
-        self.token_type = nn.Embedding(config.type_vocab_size, d)
+        self.token_type = nn.Embedding(config.type_vocab_size, d) if config.type_vocab_size else None
+        self.offset = config.position_offset
         self.norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """input_ids, token_type_ids (B, T) -> (B, T, d)."""
-        if token_type_ids is None:
-            types = self.token_type.weight[0]  # (d), one sentence: type 0 everywhere
-        else:
-            types = self.token_type(token_type_ids)  # (B, T, d)
-        positions = self.position.weight[: input_ids.size(1)]  # (T, d)
-        return self.dropout(self.norm(self.word(input_ids) + types + positions))
+        hidden = self.word(input_ids)  # (B, T, d)
+        if self.token_type is not None:  # without types given, one sentence: type 0 everywhere
+            hidden = hidden + (self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids))
+        positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
+        return self.dropout(self.norm(hidden + positions))
 
 
 class SelfAttention(nn.Module):
@@ -193,14 +205,16 @@ class BertModel(nn.Module):
         config = self.config
         if input_ids.dim() != 2 or input_ids.numel() == 0:
             raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {tuple(input_ids.shape)}")
-        if input_ids.size(1) > config.max_position_embeddings:
+        if input_ids.size(1) > config.positions:
             raise ValueError(
-                f"sequence of {input_ids.size(1)} tokens, but the encoder has {config.max_position_embeddings} "
-                "positions; truncate the input (RunConfig.max_length)"
+                f"sequence of {input_ids.size(1)} tokens, but the encoder has {config.positions} positions; "
+                "truncate the input (RunConfig.max_length)"
             )
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             if tensor is not None and tensor.shape != input_ids.shape:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(input_ids.shape)}")
+        if token_type_ids is not None and not config.type_vocab_size:
+            raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
         # On a GPU these look-ups would stall every step; there the embedding's own device assertion speaks.
         if input_ids.device.type == "cpu":
             for name, ids, size in (
@@ -212,81 +226,37 @@ class BertModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder_or_name: str | Path = "minilm") -> "BertModel":
-        """Load a BERT checkpoint in Hugging Face layout: a folder, 'minilm' (packaged), or a name on the hub.
+        """Load a checkpoint in Hugging Face layout (layouts.py): a folder, 'minilm' (packaged), or a name on the hub.
 
-        Raises CheckpointError if it cannot be found or a tensor is missing or of another shape.
+        A checkpoint without a pooler gets a random one and a warning. Raises CheckpointError if it cannot be found or
+        another tensor is missing or of another shape.
         """
         folder = locate(folder_or_name)
-        model = cls(BertConfig.from_json(folder / "config.json"))
-        model.load_state_dict(_to_ours(_read_tensors(folder), model.state_dict(), folder))
+        config = BertConfig.from_json(folder / "config.json")
+        model = cls(config)
+        model.load_state_dict(to_ours(read_tensors(folder), model.state_dict(), folder, config.model_type))
         return model.eval()
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors so that `transformers.BertModel.from_pretrained` reads them."""
+        """Write config.json and model.safetensors as transformers' class of the model_type reads them.
+
+        DistilBERT's class has no pooler and passes ours over.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        config = {"model_type": "bert", "architectures": ["BertModel"], **asdict(self.config)}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
-        tensors = {_their_name(name): tensor.contiguous() for name, tensor in self.state_dict().items()}
+        write_config(folder / "config.json", asdict(self.config))
+        model_type = self.config.model_type
+        tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-# The checkpoint's names beside ours: (ours, Hugging Face's), the longer one first where one starts another.
-_NAMES = (
-    ("embeddings.word.", "embeddings.word_embeddings."),
-    ("embeddings.position.", "embeddings.position_embeddings."),
-    ("embeddings.token_type.", "embeddings.token_type_embeddings."),
-    ("embeddings.norm.", "embeddings.LayerNorm."),
-    (".attention_output.", ".attention.output.dense."),
-    (".attention_norm.", ".attention.output.LayerNorm."),
-    (".attention.query.", ".attention.self.query."),
-    (".attention.key.", ".attention.self.key."),
-    (".attention.value.", ".attention.self.value."),
-    (".feed_forward_in.", ".intermediate.dense."),
-    (".feed_forward_out.", ".output.dense."),
-    (".output_norm.", ".output.LayerNorm."),
-    ("pooler.", "pooler.dense."),
-    ("layers.", "encoder.layer."),
-)
-
-
-def _their_name(name: str) -> str:
-    for ours, theirs in _NAMES:
-        name = name.replace(ours, theirs)
-    return name
-
-
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint folder: safetensors first; a pickle is opened with weights_only=True."""
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    try:
-        if safe.exists():
-            return load_file(safe)
-        if pickled.exists():
-            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
-            return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
-    except Exception as error:
-        raise CheckpointError(f"{folder}: the weight file is damaged or not a plain tensor file ({error})") from error
-    raise CheckpointError(f"{folder}: holds neither model.safetensors nor pytorch_model.bin")
-
-
-def _to_ours(tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Rename a checkpoint's tensors to ours; name every one that is missing or has another shape."""
-
-    def plain(name: str) -> str:  # "bert." is put in front by models with a head, gamma and beta are older names
-        name = name.removeprefix("bert.")
-        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-    found = {plain(name): tensor for name, tensor in tensors.items()}
-    missing = [_their_name(name) for name in expected if _their_name(name) not in found]
-    wrong = [
-        f"{_their_name(name)} {tuple(found[_their_name(name)].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if _their_name(name) in found and found[_their_name(name)].shape != tensor.shape
-    ]
-    if missing or wrong:
-        problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [
-            f"of another shape: {'; '.join(wrong)}"
-        ] * bool(wrong)
-        raise CheckpointError(f"{folder}: tensors {'; '.join(problems)}")
-    return {name: found[_their_name(name)].float() for name in expected}
+def part_sizes(config: BertConfig) -> dict[str, int]:
+    """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
+    d, d_i = config.hidden_size, config.intermediate_size
+    tokens = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    attention = 4 * (d * d + d)  # Q, K, V and W^O
+    return {
+        "embeddings": tokens * d + 2 * d,
+        "layer": attention + 2 * d * d_i + d_i + d + 2 * (2 * d),  # two layer norms
+        "pooler": d * d + d,
+    }

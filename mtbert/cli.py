@@ -81,7 +81,7 @@ def predict(
     from mtbert.evaluate import write_leaderboard
     from mtbert.paths import cache_dir
     from mtbert.results import data_root, load_model
-    from mtbert.train import predict_table
+    from mtbert.rows import predict_table
 
     found = sorted(path.name for path in (cache_dir() / "models").glob(f"{run_id}*"))
     if len(found) != 1:

@@ -3,11 +3,16 @@
 import difflib
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mtbert.sharing import PlanError, SharingPlan
+
 TASK_NAMES = ("sst", "cfimdb", "quora", "sts")
+PAIR_TASKS = ("quora", "sts")
+PAIR_FEATURES = ("sum", "concat", "product", "difference", "cosine")
 TaskName = Literal["sst", "cfimdb", "quora", "sts"]
 
 
@@ -31,6 +36,9 @@ def _sequence(value: Any) -> Any:
 
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
+Reals = Annotated[tuple[Annotated[Real, Field(gt=0)], ...], BeforeValidator(_sequence)]
+Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_sequence)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
 
 
 class RunConfig(BaseModel):
@@ -39,17 +47,45 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     corpus: Literal["demo", "course"] = Field("demo", description="embedded demo corpus, or the course's datasets")
-    tasks: Tasks = Field(("sst",), description="the task to train on")
+    tasks: Tasks = Field(("sst",), description="the tasks to train on")
     score_tasks: Tasks = Field((), description="tasks scored on dev; empty: those trained on")
 
     encoder: str = Field("minilm", min_length=1, description="'minilm', a checkpoint folder, or a name on the hub")
     weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
-    frozen: bool = Field(False, description="train the heads only, on features computed once")
+    frozen: bool = Field(False, description="train the heads only, on features computed once; the plan 'frozen'")
+    plan: str = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
+    soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
+    soft_strength: Real = Field(0.01, gt=0, description="factor of that pull in the loss")
+
+    adapter: Literal["none", "pal", "low_rank", "houlsby", "lhuc"] = Field("none", description="of each task's own")
+    adapter_size: int = Field(204, ge=1, description="s, the width inside an adapter")
+    adapter_heads: int = Field(12, ge=1, description="attention heads of a PAL; they divide adapter_size")
+    adapter_bias: bool = Field(True, description="biases inside an adapter")
+    adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
+
     pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="what stands for a sentence")
-    pairs: Literal["joint", "sum", "concat"] = Field(
-        "joint", description="joint: one sequence with [SEP]; sum, concat: of the two sentences' embeddings"
+    pairs: str = Field(
+        "joint",
+        description="joint: one sequence with [SEP]; or what is made of the two sentences' embeddings, joined by +: "
+        "sum, concat, product (Hadamard), difference (absolute), cosine",
     )
-    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout in front of the linear head")
+    pos_features: bool = Field(False, description="append the shares of the part-of-speech tags to the features")
+    similarity: Literal["mse", "sigmoid_cosine"] = Field(
+        "mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
+    )
+    head_layers: int = Field(1, ge=1, description="linear layers of a head, ReLU between them")
+    head_width: int = Field(256, ge=1, description="of a head's hidden layers")
+    head_norm: bool = Field(False, description="layer norm of the embeddings in front of the heads")
+    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout of the heads")
+    dropout_place: Literal["before", "inside", "after"] = Field(
+        "before", description="before the head, before each of its linear layers, or after the last one"
+    )
+    feeds: Names = Field((), description="progressive heads: 'sst>quora' shows the sst head's output to quora's head")
+    upstream: Literal["frozen", "slow", "free"] = Field(
+        "frozen", description="weights of the head that feeds while the fed task trains; slow: at upstream_rate"
+    )
+    upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the gradient of a slow upstream head")
+    combine: Literal["concat", "attention"] = Field("concat", description="how a head takes in what is fed to it")
     attention_dropout: Real | None = Field(
         None,
         ge=0,
@@ -58,8 +94,30 @@ class RunConfig(BaseModel):
     )
     max_length: int = Field(512, ge=4, description="tokens of a sequence, [CLS] and [SEP] included")
 
+    scheme: Literal["sampled", "in_turn", "unified"] = Field(
+        "sampled", description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each"
+    )
+    sampling: Literal["round_robin", "sqrt", "proportional", "annealed"] = Field(
+        "proportional", description="which task a sampled step draws, by numbers of examples"
+    )
+    steps_per_epoch: int | None = Field(None, ge=1, description="none: as many examples as the datasets hold")
+    weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field("fixed", description="of a unified step's losses")
+    task_weights: Reals = Field((), description="fixed weights of the losses, in the order of tasks; empty: all 1")
+    gradients: Literal["sum", "pcgrad", "gem", "agem"] = Field("sum", description="what is done about conflicts")
+    memory: Literal["reservoir", "ring"] = Field("reservoir", description="how GEM keeps examples of a task")
+    memory_size: int = Field(256, ge=1, description="examples that GEM keeps of a task")
+    memory_batch: int = Field(32, ge=1, description="of them, those that a step's constraint is computed on")
+    gem_margin: Real = Field(0.0, ge=0, description="lower bound of GEM's dual variables")
+    cosine_every: int | None = Field(None, ge=1, description="record the cosines of the tasks' gradients, in steps")
+
+    pretrain: Literal["none", "before", "after"] = Field("none", description="masked language modelling on the texts")
+    pretrain_epochs: int = Field(1, ge=1)
+    pretrain_learning_rate: Real = Field(5e-5, gt=0)
+    mask_rate: Real = Field(0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
+
     epochs: int = Field(3, ge=1)
-    batch_size: int = Field(32, ge=1, description="examples of a step")
+    batch_size: int = Field(32, ge=1, description="examples of a step, of each task in a unified one")
+    accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
     learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
     schedule: Literal["none", "linear", "cosine", "onecycle"] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
@@ -67,25 +125,98 @@ class RunConfig(BaseModel):
     max_grad_norm: Real | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: autocast, weights stay fp32")
     evals_per_epoch: int = Field(1, ge=1, description="points of the learning curve")
-    train_rows: int | None = Field(None, ge=1, description="a random subset of the training rows; none: all")
+    train_rows: int | None = Field(None, ge=1, description="a random subset of each task's training rows; none: all")
     seed: int = Field(1, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
-        if len(self.tasks) != 1:
-            raise ValueError(f"tasks: a run trains on exactly one task, got {list(self.tasks)}")
-        if len(set(self.score_tasks)) != len(self.score_tasks):
-            raise ValueError(f"score_tasks: a task stands twice in {list(self.score_tasks)}")
+        for problem in (*self._task_problems(), *self._model_problems(), *self._step_problems()):
+            raise ValueError(problem)
         return self
 
+    def _task_problems(self) -> Iterator[str]:
+        if not self.tasks:
+            yield "tasks: at least one task to train on is needed"
+            return
+        for name in ("tasks", "score_tasks"):
+            if len(set(getattr(self, name))) != len(getattr(self, name)):
+                yield f"{name}: a task stands twice in {list(getattr(self, name))}"
+        if self.frozen and self.plan != "1-bert":
+            yield f"frozen: is the plan 'frozen', and plan is {self.plan!r}; set one of the two"
+        try:
+            plan = SharingPlan.parse(self.plan_text, self.scored)
+        except PlanError as error:
+            yield f"plan: {error}"
+            return
+        if self.soft_sharing != "none" and not (plan.has_individual and len(self.scored) > 1):
+            yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies to pull together"
+
+    def _model_problems(self) -> Iterator[str]:
+        parts = self.pairs.split("+")
+        if self.pairs != "joint" and (set(parts) - set(PAIR_FEATURES) or len(set(parts)) < len(parts)):
+            yield f"pairs: {self.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
+        if self.adapter == "pal" and self.adapter_size % self.adapter_heads:
+            yield f"adapter_heads: {self.adapter_heads} heads do not divide adapter_size {self.adapter_size}"
+        if len(set(self.adapter_layers)) != len(self.adapter_layers):
+            yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
+        if self.similarity == "sigmoid_cosine" and self.pairs == "joint":
+            yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
+        fixed = self.plan_text == "frozen" and self.adapter == "none" and not self.head_norm
+        if self.similarity == "sigmoid_cosine" and fixed and "sts" in self.tasks:
+            yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
+        fed: dict[str, set[str]] = {}
+        for feed in self.feeds:
+            upstream, arrow, task = feed.partition(">")
+            if not arrow or {upstream, task} - set(self.scored) or upstream == task:
+                yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(self.scored)}"
+                return
+            if upstream in fed.setdefault(task, set()):
+                yield f"feeds: {feed!r} stands twice"
+            if self.pairs != "joint" and upstream in PAIR_TASKS and task not in PAIR_TASKS:
+                yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
+            if self.similarity == "sigmoid_cosine" and "sts" in (upstream, task):
+                yield f"feeds: {feed!r}: with similarity sigmoid_cosine sts has no head"
+            fed[task].add(upstream)
+        while ready := [task for task in fed if not fed[task] & set(fed)]:
+            for task in ready:
+                del fed[task]
+        if fed:
+            yield f"feeds: {', '.join(sorted(fed))} feed one another in a circle"
+
+    def _step_problems(self) -> Iterator[str]:
+        several = len(self.tasks) > 1
+        if self.gradients != "sum" and not several:
+            yield f"gradients: {self.gradients} needs at least two tasks"
+        for name, default in (("weighting", "fixed"), ("task_weights", ()), ("cosine_every", None)):
+            if getattr(self, name) != default and not (several and self.scheme == "unified"):
+                yield f"{name}: needs scheme 'unified' and at least two tasks"
+        if self.gradients == "pcgrad" and self.scheme != "unified":
+            yield f"gradients: pcgrad needs several tasks in a step; scheme is {self.scheme!r}, not 'unified'"
+        if self.task_weights and len(self.task_weights) != len(self.tasks):
+            yield f"task_weights: {len(self.task_weights)} weights for {len(self.tasks)} tasks"
+        if self.task_weights and self.weighting != "fixed":
+            yield f"task_weights: are fixed, but weighting is {self.weighting!r}"
+        if self.steps_per_epoch is not None and self.scheme == "in_turn" and several:
+            yield "steps_per_epoch: an epoch of scheme 'in_turn' is one pass over every task"
+        if self.accumulation > self.batch_size:
+            yield f"accumulation: {self.accumulation} parts of a batch of {self.batch_size} examples"
+        whole = not self.frozen and self.plan == "1-bert" and self.adapter == "none"
+        if self.pretrain == "after" and not whole:
+            yield "pretrain: 'after' trains the one encoder of plan '1-bert' without adapters"
+
     @property
-    def train_task(self) -> str:
-        """The task that the run trains on."""
-        return self.tasks[0]
+    def plan_text(self) -> str:
+        """The sharing plan, `frozen` taken into account."""
+        return "frozen" if self.frozen else self.plan
+
+    @property
+    def two_encodings(self) -> bool:
+        """Whether the sentences of a pair are encoded apart."""
+        return self.pairs != "joint"
 
     @property
     def scored(self) -> tuple[str, ...]:
-        """The tasks scored on the dev split; the training task, which selects the best model, is always among them."""
+        """The tasks scored on the dev split: the training tasks, which select the best model, then `score_tasks`."""
         return tuple(dict.fromkeys(self.tasks + self.score_tasks))
 
     @classmethod

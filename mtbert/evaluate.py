@@ -49,6 +49,13 @@ def metrics_of(task: Task) -> dict:
     return {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
 
 
+def overall(scores: dict[str, float]) -> float:
+    """One score for several tasks: the mean of accuracies and of (1 + Pearson) / 2 (paper 002); of one task its own."""
+    if len(scores) == 1:
+        return next(iter(scores.values()))
+    return float(np.mean([(1 + s) / 2 if TASKS[task].kind == "similarity" else s for task, s in scores.items()]))
+
+
 def interval(metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
     """95 % bootstrap interval of a metric over the examples (percentiles of 1,000 resamples)."""
     if len(labels) < 2:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # the hub's own file
-_FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt"]
+_FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt",
+          "vocab.json", "merges.txt"]  # fmt: skip
 
 
 class CheckpointError(ValueError):

@@ -1,80 +1,136 @@
-"""MultitaskBert: one encoder under a head for every task."""
+"""MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mtbert.adapters import build_adapter
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
-from mtbert.heads import TaskHead, pair_features, sentence_embedding
+from mtbert.heads import TaskHeads, sentence_embedding
 from mtbert.hub import CheckpointError, locate
+from mtbert.sharing import SharingPlan
 from mtbert.tokens import Batch
+from mtbert.trunk import SharedEncoder
+
+FILES = ("run_config.json", "encoder.json", "model.safetensors")
 
 
 class MultitaskBert(nn.Module):
-    """The encoder and one head a task, as a RunConfig describes them.
+    """Encoder, sharing plan, adapters and one head a task, as a RunConfig describes them.
 
-    The heads are drawn from torch's generator: seed it before building the model.
+    Adapters and heads are drawn from torch's generator: seed it before building the model. Raises CheckpointError or
+    PlanError where the encoder does not fit the configuration.
     """
 
     def __init__(self, config: RunConfig, encoder: BertModel | None = None) -> None:
         super().__init__()
         self.run_config = config
-        self.encoder = _build_encoder(config) if encoder is None else encoder
-        if config.max_length > self.encoder.config.max_position_embeddings:
+        base = build_encoder(config) if encoder is None else encoder
+        if config.max_length > base.config.positions:
             raise CheckpointError(
                 f"max_length is {config.max_length}, but the encoder {config.encoder!r} has "
-                f"{self.encoder.config.max_position_embeddings} positions; lower max_length"
+                f"{base.config.positions} positions; lower max_length"
             )
-        d = self.encoder.config.hidden_size
-        self.heads = nn.ModuleDict(
-            {name: TaskHead(TASKS[name], config.pairs, d, config.head_dropout) for name in config.scored}
-        )
-        if config.frozen:
-            self.encoder.requires_grad_(False)
+        plan = SharingPlan.parse(config.plan_text, config.scored, base.config.num_hidden_layers)
+        adapters = {task: build_adapter(config, base.config) for task in config.scored}
+        self.encoder = SharedEncoder(base, plan, {task: a for task, a in adapters.items() if a is not None})
+        self.encoder.freeze()
+        self.heads = TaskHeads(config, base.config.hidden_size)
+        if config.weighting == "uncertainty":  # s_t = log sigma_t^2
+            self.log_variances = nn.ParameterDict({task: torch.zeros(()) for task in config.tasks})
 
-    def features(self, task: str, batch: Batch) -> Tensor:
-        """What the task's head sees: (B, d), or (B, 2d) for concatenated pairs."""
-        output = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        embeddings = sentence_embedding(output, batch.attention_mask, self.run_config.pooling)
-        apart = TASKS[task].is_pair and self.run_config.pairs != "joint"
-        return pair_features(embeddings, self.run_config.pairs) if apart else embeddings
+    @property
+    def plan(self) -> SharingPlan:
+        """The sharing plan, for this encoder's number of layers."""
+        return self.encoder.plan
 
-    def forward(self, task: str, batch: Batch) -> Tensor:
-        """Logits of a task: (B, classes), or (B,) for binary pairs and similarity."""
-        return self.heads[task](self.features(task, batch))
+    @property
+    def features_are_fixed(self) -> bool:
+        """Whether training changes the heads alone, so that embeddings are a function of the text."""
+        return self.plan.is_frozen and not self.encoder.adapters
 
-    def train(self, mode: bool = True) -> "MultitaskBert":
-        """Training mode; a frozen encoder stays in evaluation mode, without dropout."""
-        super().train(mode)
-        if self.run_config.frozen:
-            self.encoder.eval()
-        return self
+    def embed(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Task -> embeddings (B, k, d): k is 2 where the sentences of a pair are encoded apart, else 1."""
+        hidden = self.encoder(batches)
+        result = {}
+        for task, states in hidden.items():
+            if self.run_config.pooling == "pooler":
+                embeddings = self.encoder.pool(task, states)
+            else:
+                embeddings = sentence_embedding(states, batches[task].attention_mask, self.run_config.pooling)
+            k = 2 if TASKS[task].is_pair and self.run_config.two_encodings else 1
+            result[task] = embeddings.view(k, -1, embeddings.size(-1)).transpose(0, 1)  # first sentences come first
+        return result
+
+    def forward(self, batches: dict[str, Batch], tags: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Logits of every task of the batch: (B, classes), or (B,) for binary pairs and similarity.
+
+        tags: part-of-speech features (B, p) by task, where the configuration asks for them.
+        """
+        embeddings = self.embed(batches)
+        return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that more than one of the training tasks trains, by their names in this module."""
+        trained = set(self.run_config.tasks)
+        shared = {id(p) for p in self.heads.shared_parameters().values()}
+        for name, (level, copies) in self.encoder.levels().items():
+            if name != "pooler" or self.run_config.pooling == "pooler":
+                for group, module in zip(level.groups, copies, strict=True):
+                    if len(trained & set(group)) > 1:
+                        shared |= {id(p) for p in module.parameters()}
+        return {name: p for name, p in self.named_parameters() if p.requires_grad and id(p) in shared}
+
+    def individual_copies(self) -> list[list[nn.Module]]:
+        """The copies of every individual level, for soft sharing."""
+        levels = self.encoder.levels().values()
+        return [list(copies) for level, copies in levels if level.mode == "I" and len(copies) > 1]
+
+    def table(self) -> pd.DataFrame:
+        """`SharingPlan.table` for this encoder, and rows for adapters and heads."""
+        tasks = self.run_config.scored
+        rows = [self.plan.table(self.encoder.config)]
+        for name, part in (("adapters", self.encoder.adapters), ("heads", self.heads)):
+            if count := parameter_counts(part)["parameters"]:
+                about = dict(mode="individual", groups=" | ".join(tasks), copies=len(tasks))
+                rows.append(pd.DataFrame({**about, "parameters": count, "trained": count}, index=[name]))
+        return pd.concat(rows).rename_axis("level")
 
     def save(self, folder: Path) -> None:
-        """Write the encoder in Hugging Face layout, the heads beside it, and the configuration."""
-        self.encoder.save_pretrained(folder)
-        save_file({name: t.contiguous() for name, t in self.heads.state_dict().items()}, folder / "heads.safetensors")
-        text = json.dumps(self.run_config.model_dump(mode="json"), indent=2)
-        (folder / "run_config.json").write_text(text + "\n", encoding="utf8")
+        """Write the weights, the encoder's sizes and the configuration.
+
+        A task's encoder alone: `model.encoder.task_encoder(task).save_pretrained(folder)`, for transformers.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: t.contiguous() for name, t in self.state_dict().items()}, folder / "model.safetensors")
+        for name, content in (
+            ("encoder.json", asdict(self.encoder.config)),
+            ("run_config.json", self.run_config.model_dump(mode="json")),
+        ):
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
 
     @classmethod
     def load(cls, folder: Path) -> "MultitaskBert":
         """Read what `save` wrote; raises CheckpointError if a part is missing."""
-        missing = [name for name in ("run_config.json", "heads.safetensors") if not (folder / name).exists()]
+        missing = [name for name in FILES if not (folder / name).exists()]
         if missing:
             raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
         config = RunConfig.from_params(json.loads((folder / "run_config.json").read_text(encoding="utf8")))
-        model = cls(config, BertModel.from_pretrained(folder))
-        model.heads.load_state_dict(load_file(folder / "heads.safetensors"))
+        encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
+        model = cls(config, encoder)
+        model.load_state_dict(load_file(folder / "model.safetensors"))
         return model.eval()
 
 
-def _build_encoder(config: RunConfig) -> BertModel:
+def build_encoder(config: RunConfig) -> BertModel:
+    """The encoder that a configuration starts from; raises CheckpointError."""
     if config.weights == "pretrained":
         encoder = BertModel.from_pretrained(config.encoder)
     else:

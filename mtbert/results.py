@@ -2,6 +2,7 @@
 
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, split, id, label, predicted, confidence
+results/runs/<run id>/cosines.parquet      where recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     the same for reading: one row per run x task x split x metric; per point
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of the tables it reads. Without the data, a run
@@ -12,7 +13,7 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,19 @@ import pandas as pd
 from mtbert import demo
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, find_data
-from mtbert.evaluate import metrics_of, score_table, seed_difference, seed_mean
+from mtbert.evaluate import metrics_of, overall, score_table, seed_difference, seed_mean
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.paths import cache_dir, results_dir
 from mtbert.profiling import environment
-from mtbert.train import Corpus, train
+from mtbert.rows import Corpus
+from mtbert.train import train
 
 log = logging.getLogger(__name__)
+
+TOLD = (  # the fields of a configuration that stand in scores.csv
+    "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
+    "seed",
+)  # fmt: skip
 
 
 class MissingRun(LookupError):
@@ -41,14 +48,17 @@ class Run:
     run_id: str
     config: RunConfig
     scores: pd.DataFrame  # task, split, metric, value, low, high, n
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; dev_TASK of several tasks
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
     cost: dict
     provenance: dict
+    cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, where recorded
 
     def score(self, task: str | None = None, metric: str | None = None) -> float:
-        """One dev score; by default the first metric of the training task."""
-        table = self.scores[self.scores["task"] == (task or self.config.train_task)]
+        """One dev score of a task, by default its first metric; without a task that of the training tasks together."""
+        if task is None:
+            return overall({name: self.score(name, metric) for name in self.config.tasks})
+        table = self.scores[self.scores["task"] == task]
         return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
 
 
@@ -61,10 +71,10 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarra
 def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
     """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %), seeds, n (examples).
 
-    By default the first metric of the training task. See `seed_mean` for the interval; the lowest and the highest
-    seed are beside it.
+    By default the first metric of the first training task. See `seed_mean` for the interval; the lowest and the
+    highest seed are beside it.
     """
-    task = task or runs[0].config.train_task
+    task = task or runs[0].config.tasks[0]
     metric = metric or next(iter(metrics_of(TASKS[task])))
     function = metrics_of(TASKS[task])[metric]
     predicted, labels = stack_predictions(runs, task)
@@ -76,7 +86,7 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
 
 def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
     """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
-    task = task or first[0].config.train_task
+    task = task or first[0].config.tasks[0]
     metric = next(iter(metrics_of(TASKS[task]).values()))
     (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
     return seed_difference(metric, one, other, labels)
@@ -129,10 +139,14 @@ def load_or_run(
         curve=trained.curve,
         predictions=trained.predictions,
         cost=trained.cost,
+        cosines=trained.cosines,
         provenance={
             **environment(pick_device(device)),
             "data": corpus.fingerprint,
-            "rows": {"train": len(corpus.train), **{f"dev {task}": len(t) for task, t in corpus.dev.items()}},
+            "rows": {
+                **{f"train {task}": len(table) for task, table in corpus.train.items()},
+                **{f"dev {task}": len(t) for task, t in corpus.dev.items()},
+            },
         },
     )
     write_run(run, store)
@@ -165,7 +179,7 @@ def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
     if not folders:
         raise MissingRun(
-            f"no stored run of configuration {config.digest} (task {config.train_task}, seed {config.seed}) in "
+            f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
             f"{store.name}/; train it with train_missing=True or `mtbert train`"
         )
     return read_run(folders[0], config)
@@ -188,6 +202,8 @@ def write_run(run: Run, store: Path) -> None:
     (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
     table = run.predictions.astype({"confidence": "float32"})
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
+    if len(run.cosines):
+        run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
     if folder.exists():  # left by a process that finished the same run at the same time
         shutil.rmtree(partial)
     else:
@@ -209,6 +225,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
         predictions=pd.read_parquet(folder / "predictions.parquet"),
         cost=content["cost"],
         provenance=content["provenance"],
+        cosines=pd.read_parquet(cosines) if (cosines := folder / "cosines.parquet").exists() else pd.DataFrame(),
     )
 
 
@@ -216,14 +233,11 @@ def _renew_tables(store: Path) -> None:
     scores, curves = [], []
     for path in sorted((store / "runs").glob("[!.]*/run.json")):
         content = json.loads(path.read_text(encoding="utf8"))
-        config, cost = content["config"], content["cost"]
-        about = {
-            "run_id": content["run_id"],
-            "trained_on": "+".join(config["tasks"]),
-            **{key: config[key] for key in ("corpus", "encoder", "weights", "frozen", "pooling", "pairs", "seed")},
-        }
+        config, cost = RunConfig.from_params(content["config"]), content["cost"]
+        about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
+        about |= {key: getattr(config, key) for key in TOLD} | {"plan": config.plan_text}
         spent = {key: cost[key] for key in ("train_seconds", "peak_memory_mib", "parameters", "trained_parameters")}
-        device = {"device": content["provenance"]["device"], "precision": config["precision"]}
+        device = {"device": content["provenance"]["device"], "precision": config.precision}
         scores += [about | row | spent | device for row in content["scores"]]
         curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
     for name, rows in (("scores.csv", scores), ("curves.csv", curves)):

@@ -1,7 +1,8 @@
 """Checked tables -> token ids, cached on disk -> padded batches of similar length.
 
-Sentences are tokenized once, without special tokens, into one flat array a column ("ragged" storage); [CLS], [SEP],
-truncation and padding are applied when a batch is made, so that one cache serves every pair encoding and length.
+Sentences are tokenized once, without special tokens, into one flat array a column ("ragged" storage); [CLS], [SEP]
+(RoBERTa: <s>, </s>), truncation and padding are applied when a batch is made, so that one cache serves every pair
+encoding and length.
 """
 
 import hashlib
@@ -15,13 +16,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
 
 from mtbert.data import TASKS
 from mtbert.hub import CheckpointError, locate
+from mtbert.layouts import has_token_types
 from mtbert.paths import cache_dir
 
+SPECIAL = {  # start of a sequence, end of a sentence, padding
+    "BERT": ("[CLS]", "[SEP]", "[PAD]"),
+    "RoBERTa": ("<s>", "</s>", "<pad>"),
+}
 POOL = 64  # batches that are sorted by length together: enough for little padding, few enough to stay random
 
 
@@ -60,7 +66,10 @@ class Batch:
 
 
 def load_tokenizer(encoder: str | Path) -> Tokenizer:
-    """The WordPiece tokenizer of a checkpoint, from tokenizer.json or vocab.txt, without padding or truncation."""
+    """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError where there is none.
+
+    From tokenizer.json; else WordPiece from vocab.txt; else byte-level BPE from vocab.json and merges.txt.
+    """
     folder = locate(encoder)
     if (folder / "tokenizer.json").exists():
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -74,23 +83,38 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
             return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
         except TypeError as error:  # [CLS] or [SEP] is not in it
             raise CheckpointError(f"{folder / 'vocab.txt'}: {error}; a BERT vocabulary is needed") from error
-    raise CheckpointError(f"{folder}: holds neither tokenizer.json nor vocab.txt")
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        from tokenizers.implementations import ByteLevelBPETokenizer
+
+        tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))._tokenizer
+        special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
+        tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(str(token)) is not None])
+        return tokenizer
+    raise CheckpointError(f"{folder}: holds neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
 
 
 class TokenizedTable:
     """One split of one task as token ids; makes batches of any rows.
 
-    joint: a pair becomes one sequence [CLS] a [SEP] b [SEP]; otherwise each sentence is a sequence of its own.
+    joint: a pair becomes one sequence, [CLS] a [SEP] b [SEP] or, with RoBERTa's special tokens, <s> a </s></s> b </s>;
+    otherwise each sentence is a sequence of its own. token_types: whether the encoder tells b from a by them; RoBERTa
+    never does.
     """
 
-    def __init__(self, columns: list[Ragged], tokenizer: Tokenizer, joint: bool, max_length: int) -> None:
+    def __init__(
+        self, columns: list[Ragged], tokenizer: Tokenizer, joint: bool, max_length: int, token_types: bool = True
+    ) -> None:
         self.columns = columns
         self.joint = joint and len(columns) == 2
         self.max_length = max_length
-        self.cls, self.sep, self.pad = (_special(tokenizer, name) for name in ("[CLS]", "[SEP]", "[PAD]"))
+        roberta = tokenizer.token_to_id("[CLS]") is None and tokenizer.token_to_id("<s>") is not None
+        self.cls, self.sep, self.pad = special_ids(tokenizer, "RoBERTa" if roberta else "BERT")
+        self.mask = tokenizer.token_to_id("<mask>" if roberta else "[MASK]")  # None: not made for pretraining
+        self.between = [self.sep] * (2 if roberta else 1)  # what parts a pair
+        self.token_types = self.joint and token_types and not roberta
         lengths = [column.lengths for column in columns]
         if self.joint:
-            self.lengths = np.minimum(lengths[0] + lengths[1] + 3, max_length)
+            self.lengths = np.minimum(lengths[0] + lengths[1] + 2 + len(self.between), max_length)
         else:
             self.lengths = np.minimum(np.maximum.reduce(lengths) + 2, max_length)  # the longer sentence decides
 
@@ -112,37 +136,49 @@ class TokenizedTable:
             mask[row, : len(ids)] = True
             if second:
                 types[row, second : len(ids)] = 1
-        token_types = torch.from_numpy(types) if self.joint else None
+        token_types = torch.from_numpy(types) if self.token_types else None
         return Batch(torch.from_numpy(input_ids), torch.from_numpy(mask), token_types)
 
     def _single(self, ids: np.ndarray) -> np.ndarray:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
     def _pair(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, int]:
-        """[CLS] a [SEP] b [SEP] and where b starts; over the limit, tokens go from the end of the longer sentence."""
-        room = self.max_length - 3
+        """The pair as one sequence and where b starts; over the limit, the longer sentence loses tokens at its end."""
+        room = self.max_length - 2 - len(self.between)
         if len(first) + len(second) > room:
             keep_first = min(len(first), max(room - len(second), (room + 1) // 2))
             first, second = first[:keep_first], second[: room - keep_first]
-        ids = np.concatenate(([self.cls], first, [self.sep], second, [self.sep]))
-        return ids, len(first) + 2
+        ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
+        return ids, 1 + len(first) + len(self.between)
 
 
-def _special(tokenizer: Tokenizer, token: str) -> int:
-    index = tokenizer.token_to_id(token)
-    if index is None:
-        raise CheckpointError(f"the tokenizer has no {token}; a BERT vocabulary is needed")
-    return index
+def special_ids(tokenizer: Tokenizer, kind: str) -> list[int]:
+    """The ids of a kind's SPECIAL tokens; raises CheckpointError where the vocabulary lacks one."""
+    ids = [tokenizer.token_to_id(token) for token in SPECIAL[kind]]
+    for token, index in zip(SPECIAL[kind], ids, strict=True):
+        if index is None:
+            raise CheckpointError(f"the tokenizer has no {token}; a {kind} vocabulary is needed")
+    return ids
 
 
 def tokenize(
     task: str, table: pd.DataFrame, encoder: str, pairs: str = "joint", max_length: int = 512
 ) -> TokenizedTable:
     """Token ids of a checked table; each text column is tokenized once and cached by the hash of its content."""
-    tokenizer = load_tokenizer(encoder)
+    return _tokenize([table[column].tolist() for column in TASKS[task].sentence_columns], encoder, pairs, max_length)
+
+
+def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> TokenizedTable:
+    """Token ids of single sentences that belong to no task, cached likewise."""
+    return _tokenize([texts], encoder, "joint", max_length)
+
+
+def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: int) -> TokenizedTable:
+    folder = locate(encoder)
+    tokenizer = load_tokenizer(folder)
     vocabulary = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    columns = [_cached_ids(table[column].tolist(), tokenizer, vocabulary) for column in TASKS[task].sentence_columns]
-    return TokenizedTable(columns, tokenizer, pairs == "joint", max_length)
+    ids = [_cached_ids(texts, tokenizer, vocabulary) for texts in columns]
+    return TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
 
 
 def _cached_ids(texts: list[str], tokenizer: Tokenizer, vocabulary: str) -> Ragged:

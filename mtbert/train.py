@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,54 +18,22 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, fingerprint, load_table
-from mtbert.evaluate import metrics_of
-from mtbert.heads import predict, task_loss
+from mtbert.data import TASKS
+from mtbert.evaluate import metrics_of, overall
 from mtbert.multitask import MultitaskBert, parameter_counts, pick_device
 from mtbert.optim import AdamW, make_schedule
 from mtbert.profiling import PeakMemory
-from mtbert.tokens import TokenizedTable, eval_batches, tokenize, train_batches
+from mtbert.rows import Corpus, TaskRows
+from mtbert.samplers import steps_per_epoch, training_steps
+from mtbert.updates import LossWeights, Updates
 
 log = logging.getLogger(__name__)
 
-EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
 CHECKPOINT_SECONDS = 300.0
 
 
 class TrainingError(RuntimeError):
     """Training broke down; the message names the step, the rows and what to change."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The checked tables of a run: the training task's train split, every scored task's dev split."""
-
-    train: pd.DataFrame
-    dev: dict[str, pd.DataFrame]
-
-    @classmethod
-    def load(cls, config: RunConfig, root: Path) -> "Corpus":
-        """Read the tables and warn of rejected rows; raises DataError.
-
-        `train_rows` takes a random subset, a function of the seed.
-        """
-        train = _load(config.train_task, "train", root)
-        if config.train_rows is not None and config.train_rows < len(train):
-            chosen = np.random.default_rng(config.seed).permutation(len(train))[: config.train_rows]
-            train = train.iloc[np.sort(chosen)].reset_index(drop=True)
-        return cls(train, {task: _load(task, "dev", root) for task in config.scored})
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digits that name the content of the tables."""
-        return fingerprint(self.train, *self.dev.values())
-
-
-def _load(task: str, split: str, root: Path) -> pd.DataFrame:
-    table, report = load_table(task, split, root)
-    if report.rejects:
-        log.warning("%s", report)
-    return table
 
 
 @dataclass
@@ -75,7 +42,8 @@ class TrainedRun:
 
     model: MultitaskBert
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, dev_score
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score, and dev_TASK of several tasks
+    cosines: pd.DataFrame  # step, layer, first, second, cosine: of the tasks' gradients, where recorded
     cost: dict[str, float]
 
 
@@ -87,6 +55,9 @@ class _Progress:
     tokens: int = 0
     seconds: float = 0.0  # of training, evaluation not counted
     losses: list[float] = field(default_factory=list)  # since the last evaluation
+    first_losses: dict[str, float] = field(default_factory=dict)  # by task, for weighting by loss ratio
+    last_losses: dict[str, float] = field(default_factory=dict)
+    cosines: list[dict] = field(default_factory=list)  # step, layer, first, second, cosine
     curve: list[dict] = field(default_factory=list)
     best_score: float = -math.inf
     best_step: int = 0
@@ -111,42 +82,45 @@ def train(
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     model = MultitaskBert(config).to(place)
-    task = config.train_task
-    rows = _Rows(model, config, task, corpus.train, place)
-    dev = {name: _Rows(model, config, name, table, place) for name, table in corpus.dev.items()}
+    tables = {task: TaskRows(model, task, table, place) for task, table in corpus.train.items()}
+    dev = {task: TaskRows(model, task, table, place) for task, table in corpus.dev.items()}
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-    steps_per_epoch = math.ceil(len(rows) / config.batch_size)
-    total_steps = config.epochs * steps_per_epoch
+    epoch_steps = steps_per_epoch(config, [len(table) for table in tables.values()])
+    total_steps = config.epochs * epoch_steps
     schedule = make_schedule(optimizer, config.schedule, total_steps, config.warmup)
-    marks = {round(i * steps_per_epoch / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
+    marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
     saver = _Checkpoint(checkpoint, config, model, optimizer, schedule)
     state = saver.restore()
+    updates = Updates(model, tables, LossWeights(state.first_losses, state.last_losses), state.cosines)
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     last_saved = time.monotonic()
-    for step, batch in _batches(rows, config, state.step):
+    lengths = {task: table.tokens.lengths for task, table in tables.items()}
+    for step, rows in enumerate(training_steps(config, lengths), start=1):
+        if step <= state.step:  # of the part before an interruption only the memory of examples is made again
+            updates.remember(rows)
+            continue
         started = time.perf_counter()
         model.train()
-        loss = task_loss(TASKS[task], model.heads[task](rows.features(batch)), rows.labels[batch])
-        value = loss.item()
-        if not math.isfinite(value):
-            raise TrainingError(_broken(value, step, steps_per_epoch, corpus.train, batch, schedule))
-        loss.backward()
+        losses = updates.gradients(step, rows)
+        if not all(math.isfinite(loss) for loss in losses.values()):
+            raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, schedule))
         if config.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
+        updates.remember(rows)
 
         state.step = step
-        state.tokens += int(rows.tokens.lengths[batch].sum())
-        state.losses.append(value)
+        state.tokens += sum(int(lengths[task][part].sum()) for task, part in rows.items())
+        state.losses.append(sum(losses.values()) / len(losses))
         state.seconds += time.perf_counter() - started
         bar.update()
-        if (step - 1) % steps_per_epoch + 1 in marks:
-            _evaluate(state, model, config, dev[task], step / steps_per_epoch)
+        if (step - 1) % epoch_steps + 1 in marks:
+            _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         if time.monotonic() - last_saved >= checkpoint_seconds:
             saver.save(state)
@@ -155,7 +129,7 @@ def train(
 
     model.load_state_dict(state.best_state, strict=False)
     started = time.perf_counter()
-    predictions = pd.concat([dev[name].predictions("dev") for name in dev], ignore_index=True)
+    predictions = pd.concat([dev[task].predictions("dev") for task in dev], ignore_index=True)
     cost = {
         "train_seconds": round(state.seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
@@ -165,89 +139,24 @@ def train(
         "steps": total_steps,
         **parameter_counts(model),
     }
-    return TrainedRun(model.eval(), predictions, pd.DataFrame(state.curve), cost)
+    return TrainedRun(model.eval(), predictions, pd.DataFrame(state.curve), pd.DataFrame(state.cosines), cost)
 
 
-class _Rows:
-    """One split of one task on a device: labels, tokens, and the features that the task's head sees."""
-
-    def __init__(
-        self, model: MultitaskBert, config: RunConfig, task: str, table: pd.DataFrame, device: torch.device
-    ) -> None:
-        self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
-        self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
-        self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
-        self.kept: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def features(self, rows: np.ndarray) -> Tensor:
-        """(B, D) features of these rows; a frozen encoder's depend on the text alone and are computed once for all."""
-        if not self.config.frozen:
-            return self._encode(rows)
-        if self.kept is None:
-            self.kept = self._over_all_rows(self._encode)
-        return self.kept[rows]
-
-    def _encode(self, rows: np.ndarray) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            return self.model.features(self.task, self.tokens.batch(rows).to(self.device)).float()
-
-    @torch.no_grad()
-    def _over_all_rows(self, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """compute(rows) over the whole split, in length-sorted batches; the result is in the table's order."""
-        was_training = self.model.training
-        self.model.eval()
-        order, parts = [], []
-        for rows in eval_batches(self.tokens.lengths, EVAL_TOKENS):
-            order.append(rows)
-            parts.append(compute(rows))
-        self.model.train(was_training)
-        result = torch.cat(parts)
-        return torch.empty_like(result).index_copy_(
-            0, torch.as_tensor(np.concatenate(order), device=self.device), result
-        )
-
-    def logits(self) -> Tensor:
-        """Logits of every row, in the table's order."""
-        return self._over_all_rows(lambda rows: self.model.heads[self.task](self.features(rows)))
-
-    def predictions(self, split: str) -> pd.DataFrame:
-        """task, split, id, label (where there is one), predicted, confidence: a row an example."""
-        predicted, confidence = (part.cpu().numpy() for part in predict(TASKS[self.task], self.logits()))
-        table = pd.DataFrame({"task": self.task, "split": split, "id": self.table["id"]})
-        if self.labels is not None:
-            table["label"] = self.table["label"]
-        return table.assign(predicted=predicted, confidence=confidence)
-
-
-def predict_table(
-    model: MultitaskBert, task: str, table: pd.DataFrame, split: str, device: str = "auto"
-) -> pd.DataFrame:
-    """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known."""
-    place = pick_device(device)
-    return _Rows(model.to(place), model.run_config, task, table, place).predictions(split)
-
-
-def _batches(rows: _Rows, config: RunConfig, done: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(step, row numbers) of all epochs, from the step after `done`: the order is a function of the seed."""
-    step = 0
-    for epoch in range(config.epochs):
-        for batch in train_batches(rows.tokens.lengths, config.batch_size, config.seed, epoch):
-            step += 1
-            if step > done:
-                yield step, batch
-
-
-def _evaluate(state: _Progress, model: MultitaskBert, config: RunConfig, dev: _Rows, epoch: float) -> None:
+def _evaluate(
+    state: _Progress, model: MultitaskBert, config: RunConfig, dev: dict[str, TaskRows], epoch: float
+) -> None:
     """Append a point of the learning curve; keep the model if it is the best so far."""
-    predicted = dev.predictions("dev")
-    name, metric = next(iter(metrics_of(TASKS[config.train_task]).items()))
-    score = float(metric(predicted["predicted"].to_numpy(), predicted["label"].to_numpy()))
+    scores, names = {}, {}
+    for task in config.tasks:
+        predicted = dev[task].predictions("dev")
+        names[task], metric = next(iter(metrics_of(TASKS[task]).items()))
+        scores[task] = float(metric(predicted["predicted"].to_numpy(), predicted["label"].to_numpy()))
+    by_task = {f"dev_{task}": score for task, score in scores.items()} if len(scores) > 1 else {}
+    score = overall(scores)
     state.curve.append(
         dict(step=state.step, epoch=round(epoch, 4), tokens=state.tokens, seconds=round(state.seconds, 2),
-             train_loss=float(np.mean(state.losses)), metric=name, dev_score=score)
+             train_loss=float(np.mean(state.losses)), metric="overall" if by_task else names[config.tasks[0]],
+             dev_score=score, **by_task)
     )  # fmt: skip
     state.losses = []
     if not state.best_state or score > state.best_score or math.isnan(state.best_score):  # no score beats nan
@@ -295,10 +204,13 @@ class _Checkpoint:
         return _Progress(**content["progress"])
 
 
-def _broken(value: float, step: int, steps_per_epoch: int, table: pd.DataFrame, batch: np.ndarray, schedule) -> str:
-    ids = ", ".join(table["id"].iloc[batch[:4]])
+def _broken(
+    losses: dict[str, float], step: int, epoch_steps: int, corpus: Corpus, rows: dict[str, np.ndarray], schedule
+) -> str:
+    task, value = next((task, loss) for task, loss in losses.items() if not math.isfinite(loss))
+    ids = ", ".join(corpus.train[task]["id"].iloc[rows[task][:4]])
     return (
-        f"the loss is {value} at step {step} (epoch {(step - 1) // steps_per_epoch + 1}, batch of {len(batch)} rows, "
-        f"ids {ids}, ...), learning rate {schedule.get_last_lr()[0]:.2e}. Lower learning_rate, lengthen the warm-up "
-        "or set max_grad_norm; the checkpoint before this step is kept."
+        f"the loss of {task} is {value} at step {step} (epoch {(step - 1) // epoch_steps + 1}, batch of "
+        f"{len(rows[task])} rows, ids {ids}, ...), learning rate {schedule.get_last_lr()[0]:.2e}. Lower learning_rate, "
+        "lengthen the warm-up or set max_grad_norm; the checkpoint before this step is kept."
     )

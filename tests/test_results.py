@@ -17,7 +17,7 @@ from mtbert.evaluate import accuracy
 from mtbert.hub import CheckpointError
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import MissingRun, Run, data_root, load_model, load_or_run, model_folder, read_run, write_run
-from mtbert.train import predict_table
+from mtbert.rows import predict_table
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_what_a_run_holds(config, course_data):
     run = run_of(config.but(score_tasks=("sts",), pairs="sum"))
     digest, fingerprint = run.run_id.split("-")
     assert digest == run.config.digest and run.provenance["data"].startswith(fingerprint)
-    assert run.provenance["rows"] == {"train": 40, "dev sst": 20, "dev sts": 20}
+    assert run.provenance["rows"] == {"train sst": 40, "dev sst": 20, "dev sts": 20}
     assert run.provenance["torch"] == torch.__version__
     dev = run.predictions[run.predictions["task"] == "sst"]
     assert run.score() == run.score("sst", "accuracy") == (dev["predicted"] == dev["label"]).mean()
@@ -68,8 +68,8 @@ def test_the_tidy_tables(config, course_data):
     runs = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
     scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
     assert list(scores.columns) == [
-        "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "pooling", "pairs", "seed",
-        "task", "split", "metric", "value", "low", "high", "n",
+        "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
+        "scheme", "sampling", "gradients", "seed", "task", "split", "metric", "value", "low", "high", "n",
         "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "precision",
     ]  # fmt: skip
     assert list(curves.columns) == [
@@ -114,7 +114,7 @@ def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
 
 def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
     monkeypatch.setattr(results, "train", refuse)
-    with pytest.raises(MissingRun, match=rf"{config.digest} \(task sst, seed 1\).*mtbert train"):
+    with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
         run_of(config, train_missing=False)
 
 
@@ -133,7 +133,7 @@ def test_of_two_draws_of_the_data_the_one_at_hand_is_taken(config, course_data, 
     path = other / "ids-sst-train.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     second = run_of(config, data=other)
-    assert first.run_id != second.run_id and second.provenance["rows"]["train"] == 37
+    assert first.run_id != second.run_id and second.provenance["rows"]["train sst"] == 37
     assert run_of(config, data=other, train_missing=False).run_id == second.run_id
     assert run_of(config, train_missing=False).run_id == first.run_id
 

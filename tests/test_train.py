@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from mtbert import train as module
+from mtbert import updates
 from mtbert.config import RunConfig
+from mtbert.data import load_table
 from mtbert.evaluate import accuracy, pearson
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
-from mtbert.train import Corpus, TrainedRun, TrainingError, predict_table, train
+from mtbert.rows import Corpus, predict_table
+from mtbert.samplers import train_batches
+from mtbert.tokens import tokenize
+from mtbert.train import TrainedRun, TrainingError, train
 
 
 @pytest.fixture
@@ -51,17 +56,17 @@ def test_two_runs_give_the_same_bits(run, tiny_config):
 def test_the_loop_is_the_plain_loop(run, tiny_config, course_folder, monkeypatch):
     """Dropout on, clipped, decayed, two epochs: what anyone would write gives the same bits."""
     config = tiny_config.but(tasks=("quora",), schedule="none", max_grad_norm=1.0, weight_decay=0.01)
-    table = Corpus.load(config, course_folder).train
-    tokens = module.tokenize("quora", table, config.encoder)
+    table = Corpus.load(config, course_folder).train[config.tasks[0]]
+    tokens = tokenize("quora", table, config.encoder)
     labels = torch.tensor(table["label"].tolist())
     torch.manual_seed(config.seed)
     model = MultitaskBert(config).train()
     optimizer = AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
     losses = []
     for epoch in range(2):
-        for rows in module.train_batches(tokens.lengths, 8, config.seed, epoch):
+        for rows in train_batches(tokens.lengths, 8, config.seed, epoch):
             optimizer.zero_grad()
-            logits = model("quora", tokens.batch(rows))
+            logits = model({"quora": tokens.batch(rows)})["quora"]
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels[rows].float())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -77,7 +82,9 @@ def test_the_loop_is_the_plain_loop(run, tiny_config, course_folder, monkeypatch
 
 def test_another_seed_gives_another_model(run, tiny_config):
     first, second = run(tiny_config), run(tiny_config.but(seed=2))
-    assert not torch.equal(weights(first)["heads.sst.linear.weight"], weights(second)["heads.sst.linear.weight"])
+    assert not torch.equal(
+        weights(first)["heads.by_task.sst.layers.0.weight"], weights(second)["heads.by_task.sst.layers.0.weight"]
+    )
     assert first.curve["train_loss"].tolist() != second.curve["train_loss"].tolist()
 
 
@@ -202,21 +209,21 @@ def test_a_first_score_of_nan_is_beaten(run, tiny_config, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_names_step_and_rows(run, tiny_config, monkeypatch, course_folder):
-    real, calls = module.task_loss, []
+    real, calls = updates.task_loss, []
 
-    def loss(task, logits, labels):
+    def loss(*args):
         calls.append(1)
-        return real(task, logits, labels) * (math.nan if len(calls) == 7 else 1)
+        return real(*args) * (math.nan if len(calls) == 7 else 1)
 
-    monkeypatch.setattr(module, "task_loss", loss)
+    monkeypatch.setattr(updates, "task_loss", loss)
     with pytest.raises(TrainingError) as error:
         run(tiny_config)
     config = tiny_config
-    table = Corpus.load(config, course_folder).train
-    lengths = module.tokenize("sst", table, config.encoder).lengths
-    batch = module.train_batches(lengths, 8, config.seed, epoch=1)[1]  # step 7: the second of the second epoch
+    table = Corpus.load(config, course_folder).train[config.tasks[0]]
+    lengths = tokenize("sst", table, config.encoder).lengths
+    batch = train_batches(lengths, 8, config.seed, epoch=1)[1]  # step 7: the second of the second epoch
     message = str(error.value)
-    assert "the loss is nan at step 7 (epoch 2, batch of 8 rows" in message
+    assert "the loss of sst is nan at step 7 (epoch 2, batch of 8 rows" in message
     assert f"ids {', '.join(table['id'].iloc[batch[:4]])}, ..." in message
     assert "Lower learning_rate" in message
     assert len(calls) == 7, "training stops at once"
@@ -228,7 +235,7 @@ def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config):
 
 
 def test_frozen_features_are_computed_once(run, tiny_config, monkeypatch):
-    calls = counted(monkeypatch, MultitaskBert, "features")
+    calls = counted(monkeypatch, MultitaskBert, "embed")
     run(tiny_config.but(frozen=True, epochs=6))
     assert len(calls) == 2, "one batch holds each of the two splits"
 
@@ -236,11 +243,11 @@ def test_frozen_features_are_computed_once(run, tiny_config, monkeypatch):
 def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
     kept = run(config)
-    monkeypatch.setattr(module._Rows, "features", lambda self, rows: self._encode(rows))
+    monkeypatch.setattr(MultitaskBert, "features_are_fixed", False)
     fresh = run(config)
     assert kept.curve["train_loss"].iloc[-1] < kept.curve["train_loss"].iloc[0]
     np.testing.assert_allclose(kept.curve["train_loss"], fresh.curve["train_loss"], rtol=1e-4)
-    for name in ("heads.sts.linear.weight", "heads.sts.linear.bias"):
+    for name in ("heads.by_task.sts.layers.0.weight", "heads.by_task.sts.layers.0.bias"):
         torch.testing.assert_close(weights(kept)[name], weights(fresh)[name], rtol=1e-3, atol=1e-5)
 
 
@@ -248,7 +255,7 @@ def test_a_frozen_encoder_is_as_it_was(run, tiny_config):
     config = tiny_config.but(frozen=True)
     trained, fresh = weights(run(config)), MultitaskBert(config).state_dict()
     changed = {name for name, tensor in fresh.items() if not torch.equal(tensor, trained[name])}
-    assert changed and all(name.startswith("heads.sst.") for name in changed)
+    assert changed and all(name.startswith("heads.by_task.sst.") for name in changed)
 
 
 def test_score_tasks_are_scored(run, tiny_config, course_folder):
@@ -256,7 +263,7 @@ def test_score_tasks_are_scored(run, tiny_config, course_folder):
     rows = trained.predictions.groupby("task", sort=False)
     assert rows.size().to_dict() == {"sst": 20, "sts": 20, "quora": 20}
     assert trained.predictions["split"].unique().tolist() == ["dev"]
-    table = module.load_table("sts", "dev", course_folder)[0]
+    table = load_table("sts", "dev", course_folder)[0]
     assert rows.get_group("sts")["id"].tolist() == table["id"].tolist()
     assert rows.get_group("sts")["label"].tolist() == table["label"].tolist()
 
@@ -271,8 +278,8 @@ def test_points_of_the_curve(run, tiny_config, evals, steps):
 
 def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):
     trained = run(tiny_config)
-    table = Corpus.load(tiny_config, course_folder).train
-    lengths = module.tokenize("sst", table, tiny_config.encoder).lengths
+    table = Corpus.load(tiny_config, course_folder).train["sst"]
+    lengths = tokenize("sst", table, tiny_config.encoder).lengths
     assert trained.cost["tokens"] == trained.curve["tokens"].iloc[-1] == 2 * lengths.sum()
 
 
@@ -292,7 +299,7 @@ def test_every_option_changes_the_run(run, tiny_config, fields):
     base = dict(schedule="linear") if fields.get("schedule") != "linear" else dict(schedule="none")
     plain, changed = run(tiny_config.but(epochs=1, **base)), run(tiny_config.but(epochs=1, **{**base, **fields}))
     assert np.isfinite(changed.curve["train_loss"]).all()
-    name = "encoder.layers.1.output_norm.weight"
+    name = "encoder.layers.1.0.output_norm.weight"
     assert not torch.equal(weights(plain)[name], weights(changed)[name])
 
 
@@ -321,18 +328,18 @@ def test_learning_rates_follow_the_schedule(run, tiny_config, monkeypatch):
 
 def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
     subsets = [Corpus.load(tiny_config.but(train_rows=15, seed=seed), course_folder) for seed in (1, 1, 2)]
-    ids = [subset.train["id"].tolist() for subset in subsets]
+    ids = [subset.train["sst"]["id"].tolist() for subset in subsets]
     whole = Corpus.load(tiny_config, course_folder)
     assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 15
-    assert set(ids[0]) < set(whole.train["id"])
+    assert set(ids[0]) < set(whole.train["sst"]["id"])
     assert subsets[0].fingerprint == subsets[1].fingerprint != subsets[2].fingerprint != whole.fingerprint
     assert len(subsets[0].dev["sst"]) == 20, "dev stays whole"
-    assert len(Corpus.load(tiny_config.but(train_rows=400), course_folder).train) == 40
+    assert len(Corpus.load(tiny_config.but(train_rows=400), course_folder).train["sst"]) == 40
 
 
 def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, course_folder):
     trained = run(tiny_config.but(epochs=1))
-    table = module.load_table("sst", "test", course_folder)[0]
+    table = load_table("sst", "test", course_folder)[0]
     together = predict_table(trained.model, "sst", table, "test", device="cpu")
     assert list(together.columns) == ["task", "split", "id", "predicted", "confidence"]
     assert together["id"].tolist() == table["id"].tolist()

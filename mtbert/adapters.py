@@ -1,0 +1,186 @@
+"""Adapters: the few parameters that a task has to itself inside the layers of an encoder.
+
+Source: papers 001 (section 4.2, equations 6 and 7) and 003 (section 2.2.1, equations 1 and 2) for projected attention
+layers; the low-rank variant and the N(0, 0.02) weights are those of Stickland and Murray 2019, whom both follow;
+Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and Renals 2014.
+
+Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, L layers that have an adapter.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtbert.bert import BertConfig, SelfAttention
+from mtbert.config import ConfigError, RunConfig
+
+
+class Adapter(nn.Module):
+    """One task's adapter in a whole encoder; the encoder calls the hooks on the task's rows, at the depths `layers`.
+
+    Depths count from 0. A subclass overrides the hooks of the places where it works; the others change nothing.
+    """
+
+    def __init__(self, layers: Iterable[int]) -> None:
+        super().__init__()
+        self.layers = frozenset(layers)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """The attention block's output after W^O, before dropout and residual: (B, T, d) -> (B, T, d)."""
+        return x
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+        """TS(h) of the layer's input: (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d), or None for no term.
+
+        It joins the residual of the second layer norm, LN(h_att + FFN(h_att) + TS(h)) (003, equation 2).
+        """
+        return None
+
+    def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
+        """The feed-forward block's output, before dropout and residual: (B, T, d) -> (B, T, d)."""
+        return x
+
+    def after_layer(self, depth: int, x: Tensor) -> Tensor:
+        """The layer's output: (B, T, d) -> (B, T, d)."""
+        return x
+
+
+class PAL(Adapter):
+    """Projected attention layer: TS(h) = GELU(V_D g(V_E h)) (001, equation 6; 003, equation 1).
+
+    g is multi-head attention in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one.
+    """
+
+    def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
+        super().__init__(_depths(config, encoder))
+        d, s = encoder.hidden_size, config.adapter_size
+        dropout = config.attention_dropout
+        small = replace(
+            encoder,
+            hidden_size=s,
+            num_attention_heads=config.adapter_heads,
+            attention_probs_dropout_prob=encoder.attention_probs_dropout_prob if dropout is None else dropout,
+        )
+        self.encode = nn.Linear(d, s)  # V_E
+        self.decode = nn.Linear(s, d)  # V_D
+        self.attention = nn.ModuleDict({str(depth): SelfAttention(small) for depth in sorted(self.layers)})  # g
+        _initialize(self, config.adapter_bias)
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
+        attended = self.attention[str(depth)](self.encode(hidden), mask)  # (B, T, s)
+        return F.gelu(self.decode(attended))  # (B, T, d)
+
+
+class Bottleneck(nn.Module):
+    """V_D GELU(V_E x): (B, T, d) -> (B, T, s) -> (B, T, d)."""
+
+    def __init__(self, d: int, s: int) -> None:
+        super().__init__()
+        self.encode = nn.Linear(d, s)  # V_E
+        self.decode = nn.Linear(s, d)  # V_D
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, d) -> (B, T, d)."""
+        return self.decode(F.gelu(self.encode(x)))
+
+
+class LowRank(Adapter):
+    """TS(h) = V_D GELU(V_E h) beside the layer, like a PAL; every layer has its own V_E and V_D."""
+
+    def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
+        super().__init__(_depths(config, encoder))
+        self.blocks = _bottlenecks(self.layers, config, encoder)
+        _initialize(self, config.adapter_bias)
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
+        return self.blocks[str(depth)](hidden)
+
+
+class Houlsby(Adapter):
+    """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer."""
+
+    def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
+        super().__init__(_depths(config, encoder))
+        self.attention_blocks = _bottlenecks(self.layers, config, encoder)
+        self.feed_forward_blocks = _bottlenecks(self.layers, config, encoder)
+        _initialize(self, config.adapter_bias)
+        # Smaller, and cut at two standard deviations: the pretrained layers start almost undisturbed.
+        for name, parameter in self.named_parameters():
+            if name.endswith("weight"):
+                nn.init.trunc_normal_(parameter, std=0.01, a=-0.02, b=0.02)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.attention_blocks[str(depth)](x)
+
+    def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.feed_forward_blocks[str(depth)](x)
+
+
+class LHUC(Adapter):
+    """h * 2 sigmoid(a): one amplitude for every hidden unit of a layer's output, 1 at the start."""
+
+    def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
+        super().__init__(_depths(config, encoder))
+        self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in sorted(self.layers)})
+
+    def after_layer(self, depth: int, x: Tensor) -> Tensor:
+        """h * 2 sigmoid(a): (B, T, d) -> (B, T, d)."""
+        return x * (2 * torch.sigmoid(self.a[str(depth)]))
+
+
+_ADAPTERS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "lhuc": LHUC}
+
+
+def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
+    """One task's adapter, drawn from torch's generator, or None for adapter "none".
+
+    Raises ConfigError if adapter_layers names a layer that the encoder does not have.
+    """
+    return None if config.adapter == "none" else _ADAPTERS[config.adapter](config, encoder)
+
+
+def adapter_parameters(config: RunConfig, encoder: BertConfig) -> int:
+    """Number of parameters of one task's adapter; of a PAL without biases 2sd + L 3s^2 (001, section 4.2).
+
+    Raises ConfigError as `build_adapter` does.
+    """
+    d, s, L, bias = encoder.hidden_size, config.adapter_size, len(_depths(config, encoder)), int(config.adapter_bias)
+    projections = 2 * s * d + bias * (s + d)  # V_E and V_D
+    return {
+        "none": 0,
+        "pal": projections + L * 3 * (s * s + bias * s),
+        "low_rank": L * projections,
+        "houlsby": 2 * L * projections,
+        "lhuc": L * d,
+    }[config.adapter]
+
+
+def _depths(config: RunConfig, encoder: BertConfig) -> frozenset[int]:
+    """adapter_layers, which count from 1, as depths from 0; empty: all."""
+    L = encoder.num_hidden_layers
+    if beyond := [layer for layer in config.adapter_layers if layer > L]:
+        raise ConfigError(f"adapter_layers: {beyond} are beyond the {L} layers of the encoder {config.encoder!r}")
+    return frozenset(layer - 1 for layer in config.adapter_layers) or frozenset(range(L))
+
+
+def _bottlenecks(depths: Iterable[int], config: RunConfig, encoder: BertConfig) -> nn.ModuleDict:
+    d, s = encoder.hidden_size, config.adapter_size
+    return nn.ModuleDict({str(depth): Bottleneck(d, s) for depth in sorted(depths)})
+
+
+def _initialize(adapter: Adapter, bias: bool) -> None:
+    """N(0, 0.02) weights; zero biases, or none."""
+    for module in adapter.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+            if bias:
+                nn.init.zeros_(module.bias)
+            else:
+                module.bias = None

@@ -1,0 +1,402 @@
+"""What to do with the gradients of several tasks: PCGrad, GEM, A-GEM, the episodic memory, cosines between tasks.
+
+Sources: Yu et al. 2020 (PCGrad, algorithm 1), Lopez-Paz and Ranzato 2017 (GEM, equations 8 to 11), Chaudhry et al. 2019
+(A-GEM, equation 11), Vitter 1985 (reservoir sampling, algorithm R), papers 003 and 004.
+
+Every method here is a linear combination of gradients whose coefficients follow from their Gram matrix. Products and
+combinations are computed in float64 where the gradients lie, a chunk of columns at a time; only the Gram matrix, a few
+numbers, comes to the CPU. T tasks, K memories, P parameters; any float dtype, products of norms up to 1e300.
+"""
+
+import itertools
+import logging
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+
+CHUNK = {"cpu": 2**17}  # columns; a few rows of them in float64 stay near the cache
+DEVICE_CHUNK = 2**20  # columns, on any other device
+
+EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
+FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
+ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
+ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
+SWEEPS = 10_000  # of the coordinate descent that GEM falls back to
+WARN_EVERY = 100  # fallbacks
+
+fallbacks: Counter[str] = Counter()  # how often GEM went on with "sweeps", then with "zero", in this process
+
+MEMORIES = ("reservoir", "ring")
+
+
+# --- products and combinations -----------------------------------------------------------------------------------
+
+
+def _in_double(*parts: Tensor, spare: int = 0) -> Iterator[tuple[slice, Tensor]]:
+    """Stacked parts (R_i, P) in float64, chunk by chunk: columns and their (R + spare, c), in a buffer used again."""
+    rows, P, device = sum(len(part) for part in parts) + spare, parts[0].shape[1], parts[0].device
+    chunk = CHUNK.get(device.type, DEVICE_CHUNK)
+    buffer = torch.empty(rows, min(chunk, P), dtype=torch.float64, device=device)
+    for start in range(0, P, chunk):
+        columns = slice(start, min(start + chunk, P))
+        block, row = buffer[:, : columns.stop - start], 0
+        for part in parts:
+            block[row : row + len(part)] = part[:, columns]
+            row += len(part)
+        yield columns, block
+
+
+def _gram(*parts: Tensor) -> Tensor:
+    """Gram matrix (R, R) of the rows of stacked parts (R_i, P), float64, on their device."""
+    rows = sum(len(part) for part in parts)
+    gram = torch.zeros(rows, rows, dtype=torch.float64, device=parts[0].device)
+    for _, block in _in_double(*parts):
+        gram.addmm_(block, block.T)
+    return gram
+
+
+def _combine(weights: np.ndarray, *parts: Tensor) -> tuple[Tensor, np.ndarray, float]:
+    """Sum of the rows of stacked parts (R_i, P), weighted (R,): the sum (P,) in their dtype, its product with each row
+    (R,) and its norm. Both belong to the sum as it was rounded.
+    """
+    first, R = parts[0], len(weights)
+    coefficients = torch.as_tensor(weights, dtype=torch.float64, device=first.device)
+    total = torch.empty_like(first[0])
+    products = torch.zeros(R + 1, dtype=torch.float64, device=first.device)
+    for columns, block in _in_double(*parts, spare=1):
+        total[columns] = coefficients @ block[:R]
+        block[R] = total[columns]
+        products.addmv_(block, block[R])
+    *products, square = products.tolist()
+    return total, np.array(products), math.sqrt(square)
+
+
+def _check_matrix(name: str, matrix: Tensor) -> None:
+    if matrix.ndim != 2 or not matrix.is_floating_point():
+        raise ValueError(f"{name} is one gradient a row, (rows, P), of floats; got {_describe(matrix)}")
+
+
+def _check_gradient(g: Tensor, M: Tensor) -> None:
+    _check_matrix("M", M)
+    if g.ndim != 1 or g.dtype != M.dtype or g.device != M.device or len(g) != M.shape[1]:
+        raise ValueError(f"g is (P,) where M is (K, P), like it; got g {_describe(g)}, M {_describe(M)}")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+
+
+def _check_finite(gram: Tensor, names: Sequence[str]) -> None:
+    """A row with an infinity or nan has a norm that is one, and float64 squares every finite float32."""
+    bad = [name for name, square in zip(names, gram.diagonal().tolist(), strict=True) if not math.isfinite(square)]
+    if bad:
+        raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
+
+
+# --- PCGrad --------------------------------------------------------------------------------------------------------
+
+
+def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Coefficients (T,), float64, of PCGrad's update in the tasks' gradients, from their Gram matrix (T, T).
+
+    Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
+    changes no other. Raises ValueError for another shape or a gradient that is not finite.
+    """
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram):
+        raise ValueError(f"a Gram matrix is (T, T), T at least 1; got {tuple(gram.shape)}")
+    T = len(gram)
+    gram = gram.detach().to("cpu", torch.float64)
+    _check_finite(gram, [f"row {i}" for i in range(T)])
+    gram = gram.numpy()
+    total = np.zeros(T)
+    for i in range(T):
+        others = [j for j in range(T) if j != i]
+        c = np.zeros(T)  # g_i^PC = sum_k c_k g_k
+        c[i] = 1
+        for place in torch.randperm(T - 1, generator=generator).tolist():
+            j = others[place]
+            product = c @ gram[:, j]  # g_i^PC . g_j
+            if product < 0 and gram[j, j] > 0:
+                c[j] -= product / gram[j, j]
+        total += c
+    return torch.from_numpy(total)
+
+
+@torch.no_grad()
+def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Update (P,) from the tasks' gradients G (T, P), each freed of its conflicts with the others, then summed.
+
+    For each task i, over the other tasks j in random order: if g_i . g_j < 0, g_i -= (g_i . g_j / |g_j|^2) g_j with
+    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or a gradient
+    that is not finite.
+    """
+    _check_matrix("G", G)
+    return _combine(pcgrad_weights(_gram(G), generator).numpy(), G)[0]
+
+
+# --- GEM and A-GEM -------------------------------------------------------------------------------------------------
+
+
+def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
+
+    g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
+    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k| on the result as
+    rounded. With margin 0, g~ is the vector closest to g that holds the constraints, and g itself where g does; a
+    margin acts in every step, also where the authors' code, which asks for a violation first, would not. eps is
+    relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
+    that are zero are left out.
+
+    Where the solver fails, or what it gave, coordinate descent takes over; where that fails too, g~ is 0, which holds
+    every constraint, and v is nan. Both are counted in `fallbacks` and logged. Raises ValueError for other shapes, a
+    negative margin or a gradient that is not finite.
+    """
+    _check_gradient(g, M)
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"margin is {margin}; it must be finite and at least 0")
+    with torch.no_grad():
+        gram = _gram(g[None], M).cpu()
+        _check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
+        gram = gram.numpy()
+        if not gram.diagonal()[1:].any() or (margin == 0 and (gram[0, 1:] >= 0).all()):
+            return g, torch.zeros(len(M), dtype=torch.float64)
+        for solve, successor in ((_solve_dual, "sweeps"), (_sweep_dual, "zero")):
+            found = _project(g, M, gram, margin, solve)
+            if found is not None:
+                return found
+            fallbacks[successor] += 1
+            if fallbacks[successor] % WARN_EVERY == 1:
+                log.warning("GEM: the dual was not solved; going on with %s, count %d", successor, fallbacks[successor])
+        return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
+
+
+def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
+    """g~ (P,) alone of `gem`."""
+    return gem(g, M, margin)[0]
+
+
+def gem_weights(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
+    """v (K,) alone of `gem`."""
+    return gem(g, M, margin)[1]
+
+
+def _project(
+    g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[Tensor, Tensor] | None:
+    """g~ and v, the dual solved by `solve`; None where that fails or g~ violates a constraint.
+
+    gram (K + 1, K + 1) is that of g and the rows of M.
+    """
+    norms = np.sqrt(gram.diagonal())
+    kept = np.flatnonzero(norms[1:])
+    lengths = norms[1:][kept]
+    A = gram[1:, 1:][np.ix_(kept, kept)] / lengths[:, None] / lengths  # of m_k / |m_k|
+    scale = max(norms[0], margin * lengths.max())
+    b = gram[0, 1:][kept] / lengths / scale
+    projected, v = g, np.zeros(len(M))
+    for _ in range(ATTEMPTS):
+        try:
+            w = solve(A, b + A @ (margin * lengths / scale))  # of u = v - margin
+        except (RuntimeError, np.linalg.LinAlgError):
+            return None
+        added = np.zeros(len(M))
+        added[kept] = margin + w * scale / lengths
+        v += added
+        projected, products, norm = _combine(np.append(1, added), projected[None], M)
+        if norm <= ROUNDING * (norms[0] + v @ norms[1:]):
+            return torch.zeros_like(g), torch.from_numpy(v)
+        if (products[1:] >= -FEASIBLE * norm * norms[1:]).all():
+            return projected, torch.from_numpy(v)
+        if not math.isfinite(norm):
+            return None
+        # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
+        b, margin, scale = products[1:][kept] / lengths / norm, 0.0, norm
+    return None
+
+
+def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """w (K,) >= 0 that minimises 1/2 w'Aw + b'w, for a Gram matrix A (K, K) of unit vectors, by an active-set method.
+
+    With A = F'F it is the non-negative least squares problem |F w - d| where F'd = -b (Lawson and Hanson 1974).
+    """
+    eigenvalues, Q = np.linalg.eigh(A)
+    root = np.sqrt(np.maximum(eigenvalues, EPS))
+    return nnls(root[:, None] * Q.T, -(Q.T @ b) / root)[0]
+
+
+def _sweep_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The same by coordinate descent (Hildreth 1957), which cannot fail but may be slow: nearly parallel vectors."""
+    w = np.zeros(len(b))
+    for _ in range(SWEEPS):
+        before = w.copy()
+        for k in range(len(b)):
+            w[k] = max(0.0, w[k] - (A[k] @ w + b[k]) / A[k, k])
+        if np.abs(w - before).max() <= 1e-15 * np.abs(w).max():
+            break
+    return w
+
+
+@torch.no_grad()
+def agem_project(g: Tensor, M: Tensor) -> Tensor:
+    """A-GEM: where g . g_ref < 0, g - (g . g_ref / |g_ref|^2) g_ref; g itself elsewhere. g (P,), M (K, P) -> (P,).
+
+    g_ref is the mean of the memories' gradients. Raises ValueError for other shapes or a gradient that is not finite.
+    """
+    _check_gradient(g, M)
+    if not len(M):
+        return g
+    reference = M.mean(0, keepdim=True)
+    gram = _gram(g[None], reference).cpu()
+    _check_finite(gram, ["g", "the mean of M"])
+    if not gram[0, 1] < 0:
+        return g
+    return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)[0]
+
+
+# --- the episodic memory -------------------------------------------------------------------------------------------
+
+
+class EpisodicMemory:
+    """At most `size` distinct row numbers for each task.
+
+    reservoir: a uniform sample of the distinct examples seen so far (algorithm R); a row that was seen before, kept or
+    not, is passed over, so that later passes over a dataset change nothing. ring: the `size` distinct examples seen
+    last; seeing one again makes it the newest. The content is a function of the seed and of the rows added for the
+    task, in order, however they were split into calls. Raises ValueError for a size below 1 or an unknown kind.
+    """
+
+    def __init__(self, size: int, kind: str, seed: int) -> None:
+        if size < 1:
+            raise ValueError(f"size is {size}; a memory keeps at least 1 example of a task")
+        if kind not in MEMORIES:
+            raise ValueError(f"kind of memory is {kind!r}; known are {', '.join(MEMORIES)}")
+        self.size, self.kind, self.seed = size, kind, seed
+        self._rows: dict[str, np.ndarray] = {}
+        self._seen: dict[str, np.ndarray] = {}  # reservoir: whether a row number was seen
+        self._random: dict[str, np.random.Generator] = {}
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that have something stored, in the order in which they came."""
+        return tuple(self._rows)
+
+    def rows(self, task: str) -> np.ndarray:
+        """Row numbers stored for a task, int64; ring: the oldest first; empty where there are none."""
+        return self._rows[task].copy() if task in self._rows else np.empty(0, dtype=np.int64)
+
+    def add(self, task: str, rows: np.ndarray) -> None:
+        """Offer row numbers (N,) of a task, in the order seen. Raises ValueError unless they are integers >= 0."""
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or (len(rows) and (rows.dtype.kind not in "iu" or rows.min() < 0)):
+            raise ValueError(f"rows are row numbers, (N,) integers, at least 0; got {rows.dtype} {rows.shape}")
+        if not len(rows):
+            return
+        rows = rows.astype(np.int64)
+        self._rows[task] = self._with_ring(task, rows) if self.kind == "ring" else self._with_reservoir(task, rows)
+
+    def sample(self, task: str, n: int, step: int) -> np.ndarray:
+        """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
+        rows = self.rows(task)
+        random = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 1, step])
+        return random.choice(rows, size=min(n, len(rows)), replace=False)
+
+    def _with_ring(self, task: str, rows: np.ndarray) -> np.ndarray:
+        newest_first = np.concatenate([self.rows(task), rows])[::-1]
+        first = np.sort(np.unique(newest_first, return_index=True)[1])
+        return newest_first[first[: self.size]][::-1].copy()
+
+    def _with_reservoir(self, task: str, rows: np.ndarray) -> np.ndarray:
+        if task not in self._random:
+            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
+            self._seen[task] = np.zeros(0, dtype=bool)
+        seen = self._seen[task]
+        if (missing := rows.max() + 1 - len(seen)) > 0:
+            seen = self._seen[task] = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
+        new = rows[np.sort(np.unique(rows, return_index=True)[1])]
+        new = new[~seen[new]]
+        stored, count = self.rows(task).tolist(), int(seen.sum())
+        seen[new] = True
+        for row, u in zip(new.tolist(), self._random[task].random(len(new)).tolist(), strict=True):
+            count += 1
+            if len(stored) < self.size:
+                stored.append(row)
+            elif (place := int(u * count)) < self.size:  # with probability size / count
+                stored[place] = row
+        return np.array(stored, dtype=np.int64)
+
+
+# --- gradients of a model as vectors -------------------------------------------------------------------------------
+
+
+class FlatGradients:
+    """The gradients of named parameters as one vector (P,), and back. `spans`: name -> its place in the vector.
+
+    Raises ValueError for a parameter that has two names.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        if len({id(parameter) for parameter in parameters.values()}) < len(parameters):
+            raise ValueError("a parameter stands under two names; its gradient would count twice")
+        self.parameters = dict(parameters)
+        ends = list(itertools.accumulate((parameter.numel() for parameter in parameters.values()), initial=0))
+        self.spans = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.parameters)}
+        self.size = ends[-1]
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Move every `.grad` into a new float32 vector (P,), zeros where there is none; every `.grad` is None after.
+
+        Returns the vector and `used`, bool, on the CPU, a number a parameter: whether it had a gradient.
+        """
+        device = next((parameter.device for parameter in self.parameters.values()), None)
+        flat = torch.empty(self.size, dtype=torch.float32, device=device)
+        used = torch.zeros(len(self.parameters), dtype=torch.bool)
+        for i, (name, parameter) in enumerate(self.parameters.items()):
+            place = flat[self.spans[name]]
+            if parameter.grad is None:
+                place.zero_()
+                continue
+            place.view_as(parameter).copy_(parameter.grad)
+            used[i], parameter.grad = True, None
+        return flat, used
+
+    def put(self, flat: Tensor, used: Tensor) -> None:
+        """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere: an optimizer then leaves such a
+        parameter alone, its decay and moments included, where a gradient of zeros would not. Raises ValueError for
+        another shape.
+        """
+        if flat.shape != (self.size,) or used.shape != (len(self.parameters),):
+            shapes = f"({self.size},) and ({len(self.parameters)},)"
+            raise ValueError(f"flat and used are {shapes}; got {tuple(flat.shape)} and {tuple(used.shape)}")
+        for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
+            gradient = flat[self.spans[name]].view_as(parameter).to(parameter.dtype) if is_used else None
+            parameter.grad = gradient
+
+
+@torch.no_grad()
+def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]) -> list[dict]:
+    """Cosine between the gradients G (T, P) of every two tasks, layer by layer: rows of layer, first, second, cosine.
+
+    spans: layer -> its places in the vector. nan where one of the two is zero or not finite there. Raises ValueError
+    unless there is a task for each row.
+    """
+    _check_matrix("G", G)
+    if len(tasks) != len(G):
+        raise ValueError(f"G has {len(G)} rows for {len(tasks)} tasks: {', '.join(tasks)}")
+    none = torch.zeros(len(G), len(G), dtype=torch.float64, device=G.device)
+    rows = []
+    for layer, places in spans.items():
+        gram = sum((_gram(G[:, span]) for span in places), none).cpu().numpy()
+        norms = np.sqrt(gram.diagonal())
+        for i, j in itertools.combinations(range(len(G)), 2):
+            known = 0 < norms[i] < math.inf and 0 < norms[j] < math.inf
+            cosine = float(np.clip(gram[i, j] / norms[i] / norms[j], -1, 1)) if known else math.nan
+            rows.append({"layer": layer, "first": tasks[i], "second": tasks[j], "cosine": cosine})
+    return rows

@@ -1,0 +1,70 @@
+"""Progressive heads: a task's head also sees the logits that other tasks' heads, its upstream heads, give its rows.
+
+Source: paper 004, section 4 (sentiment feeds paraphrase, both feed similarity; upstream weights are frozen while the
+fed task trains), and what its section 7 asks for: other feeds, a lower upstream learning rate, attention to combine
+the upstream outputs with the input.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+def upstream_tasks(feeds: Sequence[str]) -> dict[str, list[str]]:
+    """'upstream>task' feeds -> each fed task with the tasks that feed it, in the order written."""
+    upstreams: dict[str, list[str]] = {}
+    for feed in feeds:
+        upstream, _, task = feed.partition(">")
+        upstreams.setdefault(task, []).append(upstream)
+    return upstreams
+
+
+def all_upstream(task: str, upstreams: dict[str, list[str]]) -> set[str]:
+    """The tasks that feed a task, and those that feed them, and so on; the feeds have no circle."""
+    direct = upstreams.get(task, [])
+    return set(direct).union(*(all_upstream(upstream, upstreams) for upstream in direct))
+
+
+def at_rate(module: nn.Module, rate: float) -> Callable[..., Tensor]:
+    """The module with the same values, whose weights receive `rate` times their gradient; its inputs receive all.
+
+    Under Adam a constant rate cancels out, except where a weight has other gradients too: an upstream head has its
+    own task's.
+    """
+    if rate == 1:
+        return module
+
+    def slowed(p: Tensor) -> Tensor:
+        fixed = p.detach()
+        return fixed + rate * (p - fixed) if rate else fixed
+
+    weights = {name: slowed(p) for name, p in module.named_parameters()}
+    return lambda *args: functional_call(module, weights, args)
+
+
+class UpstreamAttention(nn.Module):
+    """The upstream outputs y_u weighted by what a task's own features x ask for: context c, put beside x.
+
+    q = W_q x, k_u = W_k^u y_u, v_u = W_v^u y_u, all of width w and with biases;
+    a = softmax over u of q . k_u / sqrt(w); c = sum_u a_u v_u. With one upstream head a is 1 and c = v_u.
+    """
+
+    def __init__(self, features: int, outputs: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(features, width)
+        self.keys = nn.ModuleList(nn.Linear(size, width) for size in outputs)
+        self.values = nn.ModuleList(nn.Linear(size, width) for size in outputs)
+        for linear in (self.query, *self.keys, *self.values):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, features: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+        """features (B, D), an output (B, size) of each of n upstream heads -> context (B, w)."""
+        q = self.query(features)  # (B, w)
+        k = torch.stack([key(y) for key, y in zip(self.keys, outputs, strict=True)], dim=1)  # (B, n, w)
+        v = torch.stack([value(y) for value, y in zip(self.values, outputs, strict=True)], dim=1)  # (B, n, w)
+        a = (k @ q.unsqueeze(-1) / math.sqrt(q.size(-1))).softmax(dim=1)  # (B, n, 1)
+        return (a * v).sum(1)  # (B, w)

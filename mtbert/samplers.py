@@ -1,0 +1,79 @@
+"""Which task a step trains, and on which of its examples.
+
+Source: paper 001, section 4.3 (p_i ~ N_i^alpha, equations 8 and 9; one sentence there swaps the meaning of alpha 0 and
+1, its table and Stickland and Murray 2019 do not), paper 002, section 4 (tasks in turn, then 3-tuples of batches).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mtbert.config import RunConfig
+from mtbert.tokens import train_batches
+
+STRATEGIES = ("round_robin", "sqrt", "proportional", "annealed")
+
+
+def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1) -> np.ndarray:
+    """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
+
+    alpha is 0 (round_robin), 1/2 (sqrt), 1 (proportional), or 1 - 0.8 (e - 1) / (E - 1) in epoch e of E (annealed;
+    1 where E is 1). Raises ValueError for an unknown strategy, a size below 1 or an epoch outside 1..epochs.
+    """
+    sizes = np.asarray(sizes, dtype=np.float64)
+    if sizes.ndim != 1 or not len(sizes) or not np.isfinite(sizes).all() or (sizes < 1).any():
+        raise ValueError(f"sizes are the numbers of examples, at least 1 each; got {sizes.tolist()}")
+    if strategy not in STRATEGIES:
+        raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+    if not 1 <= epoch <= epochs:
+        raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
+    annealed = 1 - 0.8 * (epoch - 1) / max(1, epochs - 1)
+    alpha = {"round_robin": 0.0, "sqrt": 0.5, "proportional": 1.0, "annealed": annealed}[strategy]
+    powers = (sizes / sizes.max()) ** alpha
+    return powers / powers.sum()
+
+
+def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
+    """Optimizer steps of an epoch over tasks of these sizes (examples).
+
+    By default an epoch has as many examples as all datasets together.
+    """
+    batches = sum(math.ceil(size / config.batch_size) for size in sizes)
+    if config.steps_per_epoch is not None:
+        return config.steps_per_epoch
+    return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
+
+
+def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """The rows of every step of a run, by task: one task, or all of them in a unified step.
+
+    lengths: task -> tokens of its training examples. A function of the configuration and the lengths alone, so that
+    an interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled.
+    """
+    tasks = tuple(lengths)
+    sizes = [len(lengths[task]) for task in tasks]
+    steps = steps_per_epoch(config, sizes)
+    passes = {task: _passes(config, lengths[task]) for task in tasks}
+    for epoch in range(config.epochs):
+        if config.scheme == "unified":
+            for _ in range(steps):
+                yield {task: next(passes[task]) for task in tasks}
+            continue
+        if config.scheme == "in_turn":
+            order = np.repeat(np.arange(len(tasks)), [math.ceil(size / config.batch_size) for size in sizes])
+        elif config.sampling == "round_robin":
+            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T, without the luck of a draw
+        else:
+            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs)
+            order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
+        for i in order:
+            yield {tasks[i]: next(passes[tasks[i]])}
+
+
+def _passes(config: RunConfig, lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Batches of one task without end: every pass holds every example once, in an order of its own."""
+    number = 0
+    while True:
+        yield from train_batches(lengths, config.batch_size, config.seed, number)
+        number += 1

@@ -1,0 +1,209 @@
+"""SharingPlan: which layer is frozen, shared or individual, for which tasks.
+
+A plan is a line of segments from the input upward: `F2 S4 I6` is two frozen layers, four shared by all tasks and six
+of every task's own. `S4(sst,quora|sts)` shares the layers among some tasks and not with the others. The embeddings
+follow the first segment and the pooler the last; `emb:F` in front and `pool:S` at the end set them apart.
+
+Source: paper 000 (every mix of frozen, shared and individual layers), paper 002 (1-bert, 3-bert, hybrid-bert).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pandas as pd
+
+MODES = {"F": "frozen", "S": "shared", "I": "individual"}
+GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
+PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
+_SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d*)(?:\((?P<groups>[^()]*)\))?$")
+
+
+class PlanError(ValueError):
+    """A plan that cannot be read; the message points at the character."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """How one depth of the encoder is held: its mode and the groups of tasks, each with a copy of its own."""
+
+    mode: Literal["F", "S", "I"]
+    groups: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        explicit = self.mode == "S" and len(self.groups) > 1
+        return "(" + "|".join(",".join(group) for group in self.groups) + ")" if explicit else ""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """So many layers that are held alike."""
+
+    level: Level
+    layers: int
+
+    def __str__(self) -> str:
+        return f"{self.level.mode}{self.layers}{self.level}"
+
+
+@dataclass(frozen=True)
+class SharingPlan:
+    """The level of the embeddings, of every layer from the input upward, and of the pooler."""
+
+    tasks: tuple[str, ...]
+    embeddings: Level
+    segments: tuple[Segment, ...]
+    pooler: Level
+
+    @classmethod
+    def parse(cls, text: str, tasks: Sequence[str], num_layers: int | None = None) -> "SharingPlan":
+        """Read a plan or a preset (1-bert, 3-bert, hybrid-K, frozen) for an encoder of `num_layers` layers.
+
+        num_layers: None reads the plan without holding it to an encoder; a preset then has as few layers as it can.
+        Raises PlanError, pointing at the character: a segment that cannot be read, a wrong sum of layers, an unknown
+        task, a task that stands twice or in no group.
+        """
+        tasks = tuple(tasks)
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise PlanError(f"a plan is for one or more different tasks, got {list(tasks)}")
+        segments: list[tuple[int, Segment]] = []  # with the position of each in the text
+        parts: dict[str, Level] = {}
+        reader = _Reader(_expand(text, num_layers), tasks)
+        for start, part, segment in reader.segments():
+            if part is None and "pool" in parts:
+                raise reader.error(start, "a segment behind pool:")
+            if part == "emb" and (segments or parts):
+                raise reader.error(start, "emb: stands in front of all segments")
+            if part in parts:
+                raise reader.error(start, f"{part}: stands twice")
+            if part is None:
+                segments.append((start, segment))
+            else:
+                parts[part] = segment.level
+        if not segments:
+            raise reader.error(0, f"no layers; {GRAMMAR}; {PRESETS}")
+        total = 0
+        for start, segment in segments:
+            total += segment.layers
+            if num_layers is not None and total > num_layers:
+                raise reader.error(start, f"{total} layers up to here, but the encoder has {num_layers}")
+        if num_layers is not None and total < num_layers:
+            raise reader.error(len(reader.text), f"{total} layers in all, but the encoder has {num_layers}")
+        merged: list[Segment] = []
+        for _, segment in segments:  # S2 S4 is S6
+            if merged and merged[-1].level == segment.level:
+                merged[-1] = replace(merged[-1], layers=merged[-1].layers + segment.layers)
+            else:
+                merged.append(segment)
+        first, last = merged[0].level, merged[-1].level
+        return cls(tasks, parts.get("emb", first), tuple(merged), parts.get("pool", last))
+
+    @property
+    def layers(self) -> tuple[Level, ...]:
+        """The level of each layer, from the input upward."""
+        return tuple(segment.level for segment in self.segments for _ in range(segment.layers))
+
+    @property
+    def levels(self) -> dict[str, Level]:
+        """Name -> level, from the input upward: embeddings, layer 1, layer 2, ..., pooler."""
+        layers = {f"layer {i}": level for i, level in enumerate(self.layers, start=1)}
+        return {"embeddings": self.embeddings, **layers, "pooler": self.pooler}
+
+    @property
+    def has_individual(self) -> bool:
+        """Whether some level is individual."""
+        return any(level.mode == "I" for level in self.levels.values())
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether every level is frozen."""
+        return all(level.mode == "F" for level in self.levels.values())
+
+    def __str__(self) -> str:
+        words = [str(segment) for segment in self.segments]
+        if self.embeddings != self.segments[0].level:
+            words.insert(0, f"emb:{self.embeddings.mode}{self.embeddings}")
+        if self.pooler != self.segments[-1].level:
+            words.append(f"pool:{self.pooler.mode}{self.pooler}")
+        return " ".join(words)
+
+    def table(self, config=None) -> pd.DataFrame:
+        """A row per level: mode, groups of tasks, copies, parameters of all copies, and those that are trained.
+
+        config: the encoder's BertConfig; default: the sizes of bert-base-uncased.
+        """
+        from mtbert.bert import BertConfig, part_sizes
+
+        sizes = part_sizes(config or BertConfig())
+        rows = []
+        for name, level in self.levels.items():
+            one = sizes["layer" if name.startswith("layer") else name]
+            copies = len(level.groups)
+            groups = " | ".join(", ".join(group) for group in level.groups)
+            trained = 0 if level.mode == "F" else copies * one
+            rows.append(dict(level=name, mode=MODES[level.mode], groups=groups, copies=copies,
+                             parameters=copies * one, trained=trained))  # fmt: skip
+        return pd.DataFrame(rows).set_index("level")
+
+
+def _expand(text: str, num_layers: int | None) -> str:
+    """A preset's segments; any other text as it is."""
+    name = text.strip()
+    total = num_layers
+    if name in ("1-bert", "3-bert", "frozen"):
+        mode = {"1-bert": "S", "3-bert": "I", "frozen": "F"}[name]
+        return f"{mode}{total or 1}"
+    if not (match := re.fullmatch(r"hybrid-(\d+)", name)):
+        return text
+    shared = int(match[1])
+    total = total or shared + 1
+    if not 1 <= shared < total:
+        raise PlanError(f"{name}: shares {shared} layers; an encoder of {total} layers can share 1 to {total - 1}")
+    return f"S{shared} I{total - shared}"
+
+
+class _Reader:
+    """Reads the segments of a text, and knows how to point into it."""
+
+    def __init__(self, text: str, tasks: tuple[str, ...]) -> None:
+        self.text, self.tasks = text, tasks
+
+    def error(self, position: int, reason: str) -> PlanError:
+        return PlanError(f"{reason}, at character {position + 1}\n  {self.text}\n  {' ' * position}^")
+
+    def segments(self) -> Iterator[tuple[int, str | None, Segment]]:
+        """(position, 'emb', 'pool' or None, segment): words end at spaces outside of brackets."""
+        for word in re.finditer(r"(?:[^\s(]|\([^)]*\)?)+", self.text):
+            match, start = _SEGMENT.match(word[0]), word.start()
+            if match is None:
+                raise self.error(start, f"{word[0]!r} cannot be read: {GRAMMAR}; {PRESETS}")
+            part, mode, layers = match["part"], match["mode"], match["layers"]
+            if part is None and (not layers or int(layers) == 0):
+                raise self.error(start, f"{word[0]!r} has no layers: {GRAMMAR}")
+            if part is not None and layers:
+                raise self.error(start + match.start("layers"), f"{part}: is not layers and takes no number")
+            if match["groups"] is not None and mode != "S":
+                raise self.error(start + match.start("groups") - 1, f"groups are for S; {MODES[mode]} layers have none")
+            if match["groups"] is not None:
+                groups = self._groups(start + match.start("groups"), match["groups"])
+            else:
+                groups = tuple((task,) for task in self.tasks) if mode == "I" else (self.tasks,)
+            yield start, part, Segment(Level(mode, groups), int(layers or 0))
+
+    def _groups(self, start: int, text: str) -> tuple[tuple[str, ...], ...]:
+        """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
+        group_of: dict[str, int] = {}
+        for number, group in enumerate(re.finditer(r"[^|]*(?:\||$)", text)):
+            for name in re.finditer(r"[^,|]+", group[0]):
+                task = name[0].strip()
+                position = start + group.start() + name.start() + len(name[0]) - len(name[0].lstrip())
+                if task not in self.tasks:
+                    raise self.error(position, f"unknown task {task!r}; the run's tasks are {', '.join(self.tasks)}")
+                if task in group_of:
+                    raise self.error(position, f"task {task!r} stands twice")
+                group_of[task] = number
+        if missing := [task for task in self.tasks if task not in group_of]:
+            raise self.error(start + len(text), f"{', '.join(missing)} in no group")
+        groups = {number: [task for task in self.tasks if group_of[task] == number] for number in group_of.values()}
+        return tuple(tuple(group) for group in groups.values())

@@ -1,0 +1,153 @@
+"""The encoder under a sharing plan: one pass for a batch of several tasks.
+
+At every depth each group of the plan runs its layer once, on the rows of all its tasks together. Source: paper 002,
+section 4 (1-bert, 3-bert, hybrid-bert); papers 001, equation 7, and 003, equation 2 (where a PAL joins a layer).
+
+N is the number of tokens, padding included, of all sequences that a group encodes together.
+"""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtbert.adapters import Adapter
+from mtbert.bert import BertLayer, BertModel
+from mtbert.sharing import Level, SharingPlan
+from mtbert.tokens import Batch
+
+
+class SharedEncoder(nn.Module):
+    """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights."""
+
+    def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
+        super().__init__()
+        self.config, self.plan = base.config, plan
+        self.embeddings = _copies(base.embeddings, plan.embeddings)
+        self.layers = nn.ModuleList(_copies(*pair) for pair in zip(base.layers, plan.layers, strict=True))
+        self.poolers = _copies(base.pooler, plan.pooler)
+        self.adapters = nn.ModuleDict(adapters)
+
+    def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
+        """Name (embeddings, layer 1, ..., pooler) -> how the plan holds it, and its copies."""
+        modules = [self.embeddings, *self.layers, self.poolers]
+        return {name: (level, m) for (name, level), m in zip(self.plan.levels.items(), modules, strict=True)}
+
+    def forward(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T."""
+        rows = {task: Rows(*batch.input_ids.shape, batch.attention_mask) for task, batch in batches.items()}
+        flats = {}
+        for task, batch in batches.items():
+            embed = _copy_for(task, self.plan.embeddings, self.embeddings)
+            flats[(task,)] = embed(batch.input_ids, batch.token_type_ids).flatten(0, 1)
+        for depth, (level, copies) in enumerate(zip(self.plan.layers, self.layers, strict=True)):
+            groups = [tuple(task for task in group if task in batches) for group in level.groups]
+            flats = _regroup(flats, [group for group in groups if group], rows)
+            adapters = {task: a for task, a in self.adapters.items() if depth in a.layers}
+            for group, layer in zip(groups, copies, strict=True):
+                if group:
+                    here = {task: adapters[task] for task in group if task in adapters}
+                    flats[group] = run_layer(layer, flats[group], {task: rows[task] for task in group}, here, depth)
+        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
+
+    def pool(self, task: str, hidden: Tensor) -> Tensor:
+        """tanh(W h_[CLS] + b) of the task's pooler: (B, T, d) -> (B, d)."""
+        return torch.tanh(_copy_for(task, self.plan.pooler, self.poolers)(hidden[:, 0]))
+
+    def task_encoder(self, task: str) -> BertModel:
+        """A task's way through the plan as a plain encoder without adapters; it holds these weights, not copies."""
+        with torch.device("meta"):
+            model = BertModel(self.config)
+        model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
+        model.layers = nn.ModuleList(_copy_for(task, *pair) for pair in zip(self.plan.layers, self.layers, strict=True))
+        model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
+        return model.train(self.training)
+
+    def freeze(self) -> None:
+        """Take the frozen levels out of training."""
+        for level, copies in self.levels().values():
+            copies.requires_grad_(level.mode != "F")
+
+    def train(self, mode: bool = True) -> "SharedEncoder":
+        """Training mode; frozen levels stay in evaluation mode, without dropout."""
+        super().train(mode)
+        for level, copies in self.levels().values():
+            if level.mode == "F":
+                copies.eval()
+        return self
+
+
+def _copies(module: nn.Module, level: Level) -> nn.ModuleList:
+    return nn.ModuleList([module] + [copy.deepcopy(module) for _ in level.groups[1:]])
+
+
+def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
+    return next(module for group, module in zip(level.groups, copies, strict=True) if task in group)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one task: B sequences padded to T tokens, mask (B, T)."""
+
+    B: int
+    T: int
+    mask: Tensor
+
+
+def _apart(flat: Tensor, group: Iterable[str], rows: dict[str, Rows]) -> dict[str, Tensor]:
+    """The tokens of a group (N, ...) -> task -> (B, T, ...)."""
+    parts = flat.split([rows[task].B * rows[task].T for task in group])
+    return {task: part.unflatten(0, (rows[task].B, rows[task].T)) for task, part in zip(group, parts, strict=True)}
+
+
+def _together(parts: Iterable[Tensor]) -> Tensor:
+    """(B, T, ...) of several tasks -> (N, ...), all their tokens."""
+    flat = [part.flatten(0, 1) for part in parts]
+    return torch.cat(flat) if len(flat) > 1 else flat[0]
+
+
+def _regroup(flats: dict[tuple, Tensor], groups: list[tuple], rows: dict[str, Rows]) -> dict[tuple, Tensor]:
+    """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
+    if set(flats) == set(groups):
+        return flats
+    parts = {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
+    return {group: _together(parts[task] for task in group) for group in groups}
+
+
+def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict[str, Adapter], depth: int) -> Tensor:
+    """`BertLayer.forward` on the tokens of several tasks together (N, d), with the adapters of this depth -> (N, d).
+
+    What works token by token runs once, on the N tokens of all tasks; attention runs on each task's own (B, T); an
+    adapter sees its task's rows alone.
+    """
+    masks = {task: part.mask[:, None, None, :] for task, part in rows.items()}  # (B, 1, 1, T)
+
+    def adapted(x: Tensor, hook: str) -> Tensor:
+        if all(getattr(type(a), hook) is getattr(Adapter, hook) for a in adapters.values()):
+            return x  # none of them works here
+        parts = _apart(x, rows, rows)
+        return _together(getattr(adapters[t], hook)(depth, p) if t in adapters else p for t, p in parts.items())
+
+    attention = layer.attention
+    dropout = attention.dropout if attention.training else 0.0
+    projected = (linear(x) for linear in (attention.query, attention.key, attention.value))
+    q, k, v = (_apart(part.unflatten(-1, (attention.heads, -1)), rows, rows) for part in projected)  # (B, T, h, d_k)
+    context = []
+    for task, mask in masks.items():
+        heads = (part[task].transpose(1, 2) for part in (q, k, v))  # (B, h, T, d_k)
+        attended = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout)
+        context.append(attended.transpose(1, 2).flatten(2))  # (B, T, d)
+    attended = adapted(layer.attention_output(_together(context)), "after_attention")
+    attended = layer.attention_norm(x + layer.dropout(attended))
+    feed_forward = layer.feed_forward_out(F.gelu(layer.feed_forward_in(attended)))
+    residual = attended + layer.dropout(adapted(feed_forward, "after_feed_forward"))
+    if adapters:  # LN(h_att + FFN(h_att) + TS(h)), 003 equation 2
+        inputs, terms = _apart(x, rows, rows), _apart(residual, rows, rows)
+        for task, adapter in adapters.items():
+            if (term := adapter.beside(depth, inputs[task], masks[task])) is not None:
+                terms[task] = terms[task] + term
+        residual = _together(terms.values())
+    return adapted(layer.output_norm(residual), "after_layer")

@@ -1,0 +1,155 @@
+"""The gradient of one optimizer step: losses weighted, batches accumulated, conflicts between tasks resolved."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.gradients import EpisodicMemory, FlatGradients, agem_project, gem, layer_cosines, pcgrad
+from mtbert.heads import task_loss
+from mtbert.multitask import MultitaskBert
+from mtbert.rows import TaskRows, task_logits
+from mtbert.soft import add_pull
+
+
+@dataclass
+class LossWeights:
+    """The weights of the tasks' losses in a unified step.
+
+    fixed: as configured. uncertainty: exp(-s_t) L_t + s_t with a learned s_t = log sigma_t^2 (Kendall et al. 2018).
+    loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
+    """
+
+    first: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+
+    def weighted(self, task: str, loss: Tensor, config: RunConfig, model: MultitaskBert) -> Tensor:
+        """The loss of a task as it enters the sum."""
+        if config.weighting == "uncertainty":
+            s = model.log_variances[task]
+            return torch.exp(-s) * loss + s
+        if config.weighting == "loss_ratio" and self.last:
+            ratios = {t: (self.last[t] / max(self.first[t], 1e-12)) ** 0.5 for t in config.tasks}
+            return loss * (ratios[task] * len(ratios) / max(sum(ratios.values()), 1e-12))
+        return loss * config.task_weights[config.tasks.index(task)] if config.task_weights else loss
+
+    def note(self, losses: dict[str, float]) -> None:
+        """Remember a step's losses."""
+        if not self.first:
+            self.first.update(losses)
+        self.last.update(losses)
+
+
+class Updates:
+    """Computes the gradient of every step as the configuration says and leaves it in the parameters' `.grad`.
+
+    Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
+    """
+
+    def __init__(
+        self, model: MultitaskBert, tables: dict[str, TaskRows], weights: LossWeights, cosines: list[dict]
+    ) -> None:
+        self.model, self.tables, self.weights = model, tables, weights
+        self.cosines = cosines  # gets the recorded step, layer, first, second, cosine
+        self.config: RunConfig = model.run_config
+        self.shared = FlatGradients(model.shared_parameters())
+        self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
+
+    def remember(self, rows: dict[str, np.ndarray]) -> None:
+        """Put a step's examples into the episodic memory."""
+        if self.config.gradients in ("gem", "agem"):
+            for task, part in rows.items():
+                self.memory.add(task, part)
+
+    def gradients(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
+        config = self.config
+        record = config.cosine_every is not None and step % config.cosine_every == 0
+        if (config.gradients == "sum" and not record) or not self.shared.spans:
+            losses = self._backward(rows)
+        else:
+            losses = self._task_by_task(step, rows, record)
+        if config.soft_sharing != "none":
+            add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
+        losses = {task: loss.item() for task, loss in losses.items()}
+        self.weights.note(losses)
+        return losses
+
+    def _backward(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Add the gradient of the weighted sum of losses to `.grad`, in `accumulation` parts."""
+        totals: dict[str, Tensor] = {}
+        parts = {task: np.array_split(part, self.config.accumulation) for task, part in rows.items()}
+        for i in range(self.config.accumulation):
+            some = {task: part[i] for task, part in parts.items() if len(part[i])}
+            weighted = []
+            for task, logits in task_logits(self.tables, some).items():
+                labels = self.tables[task].labels[some[task]]
+                loss = task_loss(TASKS[task], logits, labels, self.config.similarity)
+                share = len(some[task]) / len(rows[task])
+                totals[task] = totals.get(task, 0) + loss.detach() * share
+                weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
+            sum(weighted[1:], weighted[0]).backward()
+        return totals
+
+    def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
+        """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
+        config = self.config
+        memories = self._memory_gradients(step, rows) if config.gradients in ("gem", "agem") else None
+        losses, flats, uses = {}, [], []
+        for task, part in rows.items():
+            losses |= self._backward({task: part})
+            flat, used = self.shared.take()
+            flats.append(flat)
+            uses.append(used)
+        used = torch.stack(uses).any(0)
+        G = torch.stack(flats) if len(flats) > 1 else flats[0][None]  # (T, P)
+        if record:
+            spans = _by_level(self.shared.spans)
+            self.cosines += [{"step": step, **row} for row in layer_cosines(G, spans, list(rows))]
+        if config.gradients == "pcgrad":
+            generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+            self.shared.put(pcgrad(G, generator), used)
+            return losses
+        g = G.sum(0) if len(G) > 1 else G[0]
+        if memories is not None and len(memories[0]):
+            M, memory_used = memories
+            if config.gradients == "gem":
+                g, v = gem(g, M, config.gem_margin)
+                active = v.cpu() != 0
+            else:
+                projected = agem_project(g, M)
+                active = torch.full((len(M),), projected is not g)
+                g = projected
+            used = used | memory_used[active].any(0)
+        self.shared.put(g, used)
+        return losses
+
+    def _memory_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
+
+        In a unified step every task's memory is a constraint.
+        """
+        flats, uses = [], []
+        for task in self.memory.tasks:
+            if set(rows) != {task}:
+                self._backward({task: self.memory.sample(task, self.config.memory_batch, step)})
+                flat, used = self.shared.take()
+                flats.append(flat)
+                uses.append(used)
+        for parameter in self.model.parameters():  # the memory's own parameters are not trained by it
+            parameter.grad = None
+        return (torch.stack(flats), torch.stack(uses)) if flats else (torch.empty(0), torch.empty(0))
+
+
+def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
+    """Spans of parameters -> spans of levels: embeddings, layer 1, ..., pooler, heads."""
+    levels: dict[str, list[slice]] = {}
+    for name, span in spans.items():
+        module, part, number = name.split(".")[:3]  # encoder.layers.0.1.query.weight is of layer 1
+        if module == "encoder":
+            module = {"layers": f"layer {int(number) + 1}", "poolers": "pooler"}.get(part, part)
+        levels.setdefault(module, []).append(span)
+    return levels

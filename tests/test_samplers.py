@@ -1,0 +1,118 @@
+"""Samplers: the probabilities, and passes that drop nothing."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from mtbert.config import RunConfig
+from mtbert.samplers import steps_per_epoch, task_probabilities, training_steps
+
+SIZES = (8544, 141505, 6041)
+LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts": np.arange(8) % 3 + 5}
+
+
+@pytest.mark.parametrize(
+    "strategy, alpha, epoch",
+    [("round_robin", 0, 1), ("sqrt", 0.5, 3), ("proportional", 1, 2)]
+    + [("annealed", alpha, epoch) for epoch, alpha in enumerate((1.0, 0.8, 0.6, 0.4, 0.2), start=1)],
+)
+def test_probabilities(strategy, alpha, epoch):
+    powers = [size**alpha for size in SIZES]
+    p = task_probabilities(SIZES, strategy, epoch, 5)
+    assert p == pytest.approx([power / sum(powers) for power in powers])
+    assert p.sum() == pytest.approx(1)
+
+
+def test_annealing_over_one_epoch_is_proportional():
+    assert task_probabilities(SIZES, "annealed") == pytest.approx(task_probabilities(SIZES, "proportional"))
+
+
+@pytest.mark.parametrize(
+    "sizes, strategy, epoch, epochs, match",
+    [
+        ((), "sqrt", 1, 1, "at least 1 each"),
+        ((3, 0), "sqrt", 1, 1, "at least 1 each"),
+        ((3, float("nan")), "sqrt", 1, 1, "at least 1 each"),
+        ((3, 4), "square", 1, 1, "unknown strategy 'square'; known are round_robin, sqrt"),
+        ((3, 4), "annealed", 0, 5, "epoch 0 is not one of 1 to 5"),
+        ((3, 4), "annealed", 6, 5, "epoch 6 is not one of 1 to 5"),
+    ],
+)
+def test_bad_arguments(sizes, strategy, epoch, epochs, match):
+    with pytest.raises(ValueError, match=match):
+        task_probabilities(sizes, strategy, epoch, epochs)
+
+
+def config(**fields) -> RunConfig:
+    return RunConfig(tasks=("sst", "quora", "sts"), batch_size=4, **fields)
+
+
+@pytest.mark.parametrize("sampling", ["round_robin", "sqrt", "proportional", "annealed"])
+def test_draws_follow_the_probabilities(sampling):
+    """100,000 steps, each task within 3 standard deviations of its share, in every epoch."""
+    lengths = {task: np.full(size, 5) for task, size in zip(("sst", "quora", "sts"), (200, 900, 60), strict=True)}
+    epochs, steps = 4, 25_000
+    run = training_steps(config(sampling=sampling, epochs=epochs, steps_per_epoch=steps), lengths)
+    for epoch in range(1, epochs + 1):
+        drawn = [next(iter(step)) for step in islice(run, steps)]
+        p = task_probabilities((200, 900, 60), sampling, epoch, epochs)
+        for task, share in zip(lengths, p, strict=True):
+            assert abs(drawn.count(task) - steps * share) <= 3 * np.sqrt(steps * share * (1 - share)) + 1
+    assert next(run, None) is None
+
+
+def test_round_robin_takes_turns():
+    run = training_steps(config(sampling="round_robin", epochs=2, steps_per_epoch=5), LENGTHS)
+    drawn = [next(iter(step)) for step in run]
+    assert drawn == ["sst", "quora", "sts"] * 3 + ["sst"], "also over the end of an epoch"
+
+
+@pytest.mark.parametrize("fields", [{"scheme": "unified"}, {"scheme": "in_turn"}, {"sampling": "sqrt"}, {}])
+def test_every_pass_holds_every_example_once(fields):
+    seen = {task: [] for task in LENGTHS}
+    for step in training_steps(config(epochs=8, seed=3, **fields), LENGTHS):
+        for task, rows in step.items():
+            seen[task] += rows.tolist()
+    for task, rows in seen.items():
+        size = len(LENGTHS[task])
+        passes = [rows[i : i + size] for i in range(0, len(rows), size)]
+        assert all(sorted(one) == list(range(size)) for one in passes[:-1])
+        assert len(set(passes[-1])) == len(passes[-1])
+        if len(passes) > 2:
+            assert passes[0] != passes[1], "passes are shuffled again"
+
+
+def test_in_turn_trains_one_task_after_the_other():
+    run = [next(iter(step)) for step in training_steps(config(scheme="in_turn", epochs=2), LENGTHS)]
+    assert run == 2 * (["sst"] * 7 + ["quora"] * 23 + ["sts"] * 2)
+
+
+def test_a_unified_step_has_a_batch_of_every_task():
+    run = list(training_steps(config(scheme="unified", epochs=2), LENGTHS))
+    assert len(run) == 2 * 11, "as many examples as the datasets hold: 32 batches of 4 make 11 steps of 3"
+    assert all(tuple(step) == tuple(LENGTHS) for step in run)
+    assert all(1 <= len(rows) <= 4 for step in run for rows in step.values())
+
+
+def test_the_sequence_is_a_function_of_the_seed():
+    def run(seed: int) -> list:
+        steps = training_steps(config(epochs=3, seed=seed, sampling="sqrt"), LENGTHS)
+        return [(task, rows.tolist()) for step in steps for task, rows in step.items()]
+
+    assert run(1) == run(1) != run(2)
+
+
+@pytest.mark.parametrize("scheme", ["sampled", "in_turn", "unified"])
+def test_one_task_is_the_same_in_every_scheme(scheme):
+    one = RunConfig(tasks=("sst",), batch_size=4, epochs=3)
+    plain = [step["sst"].tolist() for step in training_steps(one, {"sst": LENGTHS["sst"]})]
+    other = [step["sst"].tolist() for step in training_steps(one.but(scheme=scheme), {"sst": LENGTHS["sst"]})]
+    assert plain == other and len(plain) == 3 * 7
+
+
+def test_steps_of_an_epoch():
+    sizes = [25, 91, 8]
+    assert steps_per_epoch(config(), sizes) == steps_per_epoch(config(scheme="in_turn"), sizes) == 7 + 23 + 2
+    assert steps_per_epoch(config(scheme="unified"), sizes) == 11
+    assert steps_per_epoch(config(steps_per_epoch=5), sizes) == 5
