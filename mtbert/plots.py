@@ -1,6 +1,7 @@
 """Figures: f(table, ax=None) -> ax. Nothing here reads a file; one style, one fixed colour for every thing shown."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,6 +22,21 @@ COLOURS = {
     "cfimdb": "#D55E00",
     "quora": "#56B4E9",
     "sts": "#CC79A7",
+    "shared": "#0072B2",
+    "individual": "#D55E00",
+    "1-bert": "#0072B2",
+    "hybrid": "#009E73",
+    "3-bert": "#D55E00",
+    "1-bert + PAL": "#CC79A7",
+    "single task": "#7F7F7F",
+    "round_robin": "#E69F00",
+    "sqrt": "#56B4E9",
+    "proportional": "#0072B2",
+    "annealed": "#009E73",
+    "gradient": "#7F7F7F",
+    "PCGrad": "#0072B2",
+    "GEM": "#D55E00",
+    "sum": "#000000",
     "mean": "#0072B2",
     "cls": "#009E73",
     "pooler": "#D55E00",
@@ -161,4 +177,76 @@ def learning_rate_range(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.plot(table["learning_rate"], table["loss"], "o", ms=3, color="#7F7F7F", label="one batch")
     ax.plot(table["learning_rate"], table["smoothed"], lw=2, color=COLOURS["fine-tuned"], label="moving average")
     ax.set(xscale="log", xlabel="learning rate", ylabel="cross-entropy (nats)")
+    return ax
+
+
+def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A sharing plan, from the input at the bottom upward: a row a level, a column a task, a box a copy.
+
+    table: `SharingPlan.table()`. The colour is the mode; tasks in one box share its weights.
+    """
+    ax = ax or plt.gca()
+    for height, (mode, groups) in enumerate(zip(table["mode"], table["groups"], strict=True)):
+        for group in groups.split(" | "):
+            places = [tasks.index(task) for task in group.split(", ")]
+            for place in places:
+                ax.barh(height, 0.9, left=place - 0.45, height=0.8, color=COLOURS[mode])
+            if len(places) > 1:  # one box, also over the tasks between
+                ax.barh(height, max(places) - min(places), left=min(places), height=0.3, color=COLOURS[mode])
+    ax.set_yticks(range(len(table)), table.index)
+    ax.set_xticks(range(len(tasks)), [TASK_LABELS[task] for task in tasks])
+    ax.set_xlim(-0.5, len(tasks) - 0.5)
+    ax.grid(False)
+    return ax
+
+
+def mode_legend(figure: plt.Figure) -> None:
+    """What the colours of `plan` mean, under the figure."""
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[mode]) for mode in ("frozen", "shared", "individual")]
+    figure.legend(handles, ["frozen", "shared", "individual"], loc="outside lower center", ncols=3, frameon=False)
+
+
+def probabilities(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Probability of drawing each task by epoch, a line a task: index epoch, a column a task."""
+    ax = ax or plt.gca()
+    for task in table.columns:
+        ax.plot(table.index, table[task], "o-", ms=4, color=COLOURS[task], label=TASK_LABELS[task])
+    ax.set(ylim=(0, 1), xlabel="epoch")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return ax
+
+
+def vectors(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Vectors from the origin of a plane: columns name, kind (a colour's name), x, y."""
+    ax = ax or plt.gca()
+    for row in table.itertuples():
+        ax.annotate("", (row.x, row.y), (0, 0), arrowprops=dict(arrowstyle="-|>", color=COLOURS[row.kind], lw=2))
+        ax.annotate(row.name, (row.x, row.y), color=COLOURS[row.kind], xytext=(4, 4), textcoords="offset points")
+    reach = 1.25 * table[["x", "y"]].abs().to_numpy().max()
+    ax.set(
+        xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="first parameter", ylabel="second parameter"
+    )
+    return ax
+
+
+def gradient_cosines(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Mean cosine of two tasks' gradients, a row a level, a column a pair, red below 0: columns layer, pair, cosine."""
+    ax = ax or plt.gca()
+    levels, pairs = dict.fromkeys(table["layer"]), dict.fromkeys(table["pair"])
+    means = table.pivot_table(index="layer", columns="pair", values="cosine").loc[list(levels)[::-1], list(pairs)]
+    sns.heatmap(means, cmap="RdBu", vmin=-1, vmax=1, annot=True, fmt=".2f", cbar=False, ax=ax)
+    ax.tick_params(rotation=0)
+    ax.set(xlabel="pair of tasks", ylabel="level")
+    return ax
+
+
+def against_parameters(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Scores with 95 % intervals against millions of parameters: columns name, kind, parameters, value, low, high."""
+    ax = ax or plt.gca()
+    for row in table.itertuples():
+        error = [[row.value - row.low], [row.high - row.value]]
+        ax.errorbar(
+            row.parameters / 1e6, row.value, yerr=error, fmt="o", capsize=3, color=COLOURS[row.kind], label=row.name
+        )
+    ax.set_xlabel("parameters (millions)")
     return ax

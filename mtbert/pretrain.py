@@ -75,8 +75,10 @@ def mask_tokens(
     """
     if not can_be_masked.any():
         raise ValueError("no token of the batch can be masked")
-    draw = torch.rand(input_ids.shape, generator=generator).masked_fill(~can_be_masked, 2.0)
-    chosen = draw < max(rate, draw.min().item() + 1e-12) if rate > draw.min() else draw == draw.min()
+    draw = torch.rand(input_ids.shape, generator=generator).masked_fill(~can_be_masked, torch.inf)
+    chosen = draw < rate
+    if not chosen.any():
+        chosen = draw == draw.min()
     targets = input_ids.where(chosen, UNPREDICTED)
     fate = torch.rand(input_ids.shape, generator=generator)
     replacements = torch.randint(vocab_size, input_ids.shape, generator=generator)
@@ -87,5 +89,187 @@ def mask_tokens(
 
 def pretraining_texts(tables: dict[str, pd.DataFrame]) -> list[str]:
     """The texts of checked tables by task, of pairs the first sentence (as paper 001), each distinct text once."""
-    first = (table[TASKS[task].sentence_columns[0]] for task, table in tables.items())
-    return list(dict.fromkeys(text for column in first for text in column))
+    columns = (table[TASKS[task].sentence_columns[0]] for task, table in tables.items())
+    return list(dict.fromkeys(text for column in columns for text in column))
+
+
+def pretrain(
+    encoder: BertModel,
+    texts: TokenizedTable,
+    *,
+    epochs: int = 1,
+    learning_rate: float = 5e-5,
+    batch_size: int = 32,
+    mask_rate: float = 0.15,
+    seed: int = 0,
+    precision: str = "fp32",
+    device: torch.device | str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 300.0,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Train the encoder in place to predict masked tokens of single sentences (`tokenize_texts`).
+
+    AdamW, the learning rate warmed up over a tenth of the steps and then lowered to 0. Returns the curve: step, epoch,
+    tokens, and, over the masked tokens since the point before, loss and accuracy. The result is a function of the
+    encoder, the texts and the arguments: torch's generator is seeded inside and put back afterwards.
+    checkpoint: a file written every `checkpoint_seconds` and at the end, from which the same call goes on after an
+    interruption bit for bit, or takes the finished weights without training. precision: fp32, or bf16 for autocast.
+    Raises CheckpointError for a tokenizer without a mask token, PretrainingError where no token can be masked and at
+    the first loss that is not finite.
+    """
+    if texts.mask is None:
+        raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
+    rows = _rows_to_mask(texts)
+    device, was_training = torch.device(device), encoder.training
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        run = _Run(encoder.to(device), texts, rows, epochs, learning_rate, batch_size)
+        about = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
+        saver = _Checkpoint(checkpoint, run, about) if checkpoint is not None else None
+        if saver is not None:
+            saver.restore()
+        encoder.train()
+        bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
+        last_saved = time.monotonic()
+        for epoch in range(run.step // run.epoch_steps, epochs):
+            batches = train_batches(texts.lengths[rows], batch_size, seed, epoch)
+            for batch in batches[run.step - epoch * run.epoch_steps :]:
+                run.update(rows[batch], mask_rate, seed, precision)
+                bar.update()
+                if saver is not None and (run.step == run.steps or time.monotonic() - last_saved >= checkpoint_seconds):
+                    saver.save()
+                    last_saved = time.monotonic()
+        bar.close()
+    encoder.train(was_training)
+    return pd.DataFrame(run.curve)
+
+
+def _special(texts: TokenizedTable) -> list[int]:
+    return [texts.cls, texts.sep, texts.pad, texts.mask]  # a text may hold them, written out
+
+
+def _rows_to_mask(texts: TokenizedTable) -> np.ndarray:
+    """The rows with a token that can be masked; raises PretrainingError if there are none."""
+    [column] = texts.columns
+    before = np.concatenate(([0], np.cumsum(~np.isin(column.ids, _special(texts)))))
+    starts = column.offsets[:-1]
+    stops = np.minimum(column.offsets[1:], starts + texts.max_length - 2)
+    rows = np.flatnonzero(before[stops] > before[starts])
+    if not len(rows):
+        raise PretrainingError("there is no text to pretrain on: none holds a token that can be masked")
+    return rows
+
+
+class _Run:
+    """The state of pretraining between two steps."""
+
+    def __init__(
+        self, encoder: BertModel, texts: TokenizedTable, rows: np.ndarray, epochs: int, learning_rate: float, size: int
+    ) -> None:
+        self.encoder, self.texts = encoder, texts
+        self.head = MaskedLanguageHead(encoder)
+        parameters = {id(p): p for module in (encoder, self.head) for p in module.parameters() if p.requires_grad}
+        self.optimizer = AdamW(parameters.values(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
+        self.epoch_steps = math.ceil(len(rows) / size)
+        self.steps = epochs * self.epoch_steps
+        self.schedule = make_schedule(self.optimizer, "linear", self.steps)
+        self.marks = {math.ceil(i * self.epoch_steps / POINTS) for i in range(1, POINTS + 1)}
+        self.step = self.tokens = 0
+        self.since = [0.0, 0, 0]  # summed loss, right predictions and predictions since the last point
+        self.curve: list[dict] = []
+
+    def update(self, rows: np.ndarray, mask_rate: float, seed: int, precision: str) -> None:
+        """One step on these rows."""
+        batch, texts = self.texts.batch(rows), self.texts
+        special = torch.isin(batch.input_ids, torch.tensor(_special(texts)))
+        generator = torch.Generator().manual_seed(_step_seed(seed, self.step))
+        corrupted, targets = mask_tokens(
+            batch.input_ids, batch.attention_mask & ~special, texts.mask, self.encoder.config.vocab_size, mask_rate,
+            generator,
+        )  # fmt: skip
+        device = self.encoder.embeddings.word.weight.device
+        places = (targets.flatten() != UNPREDICTED).nonzero().squeeze(1)  # (M): logits of these alone are computed
+        targets, places = targets.flatten()[places].to(device), places.to(device)
+        batch = batch.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            hidden = self.encoder(corrupted.to(device), batch.attention_mask).last_hidden_state  # (B, T, d)
+            logits = self.head(hidden.flatten(0, 1).index_select(0, places))  # (M, V)
+        loss = F.cross_entropy(logits.float(), targets)
+        right = (logits.argmax(1) == targets).sum()
+        value, right = torch.stack([loss.detach(), right]).tolist()
+        if not math.isfinite(value):
+            raise PretrainingError(
+                f"the loss of pretraining is {value} at step {self.step + 1} of {self.steps}, learning rate "
+                f"{self.schedule.get_last_lr()[0]:.2e}; lower the learning rate of pretraining"
+            )
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+
+        self.step += 1
+        self.tokens += int(texts.lengths[rows].sum())
+        self.since = [a + b for a, b in zip(self.since, (value * len(targets), int(right), len(targets)), strict=True)]
+        if (self.step - 1) % self.epoch_steps + 1 in self.marks:
+            loss_sum, right, predicted = self.since
+            self.curve.append(
+                dict(step=self.step, epoch=round(self.step / self.epoch_steps, 4), tokens=self.tokens,
+                     loss=loss_sum / predicted, accuracy=right / predicted)
+            )  # fmt: skip
+            self.since = [0.0, 0, 0]
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """A seed of its own for every step: what is masked does not depend on where a run was interrupted."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+class _Checkpoint:
+    """A run in one file that is replaced atomically; of a finished run the encoder and the curve alone."""
+
+    def __init__(self, path: Path, run: _Run, about: str) -> None:
+        self.path, self.run = path, run
+        digest = hashlib.sha256(about.encode())
+        for array in (run.texts.columns[0].ids, run.texts.columns[0].offsets):
+            digest.update(array.tobytes())
+        for tensor in run.encoder.state_dict().values():  # where it starts from
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
+        self.identity = digest.hexdigest()
+
+    def save(self) -> None:
+        """Write the file."""
+        run = self.run
+        numbers = dict(step=run.step, tokens=run.tokens, since=run.since, curve=run.curve)
+        content = {"identity": self.identity, "numbers": numbers, "encoder": run.encoder.state_dict()}
+        if run.step < run.steps:
+            parts = {name: getattr(run, name).state_dict() for name in ("head", "optimizer", "schedule")}
+            content |= {**parts, "rng": torch.get_rng_state()}
+            if torch.cuda.is_available():
+                content["cuda_rng"] = torch.cuda.get_rng_state()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        torch.save(content, partial)
+        os.replace(partial, self.path)
+
+    def restore(self) -> None:
+        """Put the run where the file left it; one that is damaged or of another run is passed over, with a warning."""
+        if not self.path.exists():
+            return
+        try:
+            content = torch.load(self.path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            log.warning("%s is damaged (%s); pretraining starts from the beginning", self.path.name, error)
+            return
+        if content.get("identity") != self.identity:
+            log.warning("%s belongs to another run; pretraining starts from the beginning", self.path.name)
+            return
+        run = self.run
+        vars(run).update(content["numbers"])
+        run.encoder.load_state_dict(content["encoder"])
+        if run.step < run.steps:
+            for name in ("head", "optimizer", "schedule"):
+                getattr(run, name).load_state_dict(content[name])
+            torch.set_rng_state(content["rng"])
+            if "cuda_rng" in content and torch.cuda.is_available():
+                torch.cuda.set_rng_state(content["cuda_rng"])

@@ -84,6 +84,8 @@ class Updates:
         parts = {task: np.array_split(part, self.config.accumulation) for task, part in rows.items()}
         for i in range(self.config.accumulation):
             some = {task: part[i] for task, part in parts.items() if len(part[i])}
+            if not some:  # fewer rows than parts
+                break
             weighted = []
             for task, logits in task_logits(self.tables, some).items():
                 labels = self.tables[task].labels[some[task]]
@@ -104,6 +106,8 @@ class Updates:
             flat, used = self.shared.take()
             flats.append(flat)
             uses.append(used)
+        if not all(torch.isfinite(loss) for loss in losses.values()):
+            return losses  # nothing can be projected; the caller stops
         used = torch.stack(uses).any(0)
         G = torch.stack(flats) if len(flats) > 1 else flats[0][None]  # (T, P)
         if record:

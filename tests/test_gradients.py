@@ -303,7 +303,7 @@ def test_gem_of_memories_opposite_but_for_rounding():
         random = np.random.default_rng(seed)
         g, m = random.normal(size=(2, 20))
         M = np.array([m, -m / 3, random.normal(size=20)]).astype(np.float32)
-        x, v = gem(torch.from_numpy(g).float(), torch.from_numpy(M))
+        x, _ = gem(torch.from_numpy(g).float(), torch.from_numpy(M))
         exact_g, exact_M = g.astype(np.float32).astype(float), M.astype(float)
         assert worst_violation(x.double().numpy(), exact_M) <= 1e-6
         farthest = np.linalg.norm(closest_in_cone(exact_g, exact_M) - exact_g)

@@ -14,6 +14,7 @@ from matplotlib.colors import to_hex
 from mtbert import plots
 from mtbert.data import TASKS
 from mtbert.evaluate import metrics_of
+from mtbert.sharing import SharingPlan
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +78,50 @@ def test_costs_are_bars():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
     assert ax.get_xlabel() == "minutes of training"
     assert math.isclose(ax.patches[0].get_y() + ax.patches[0].get_height() / 2, 0)
+
+
+def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
+    tasks = ("sst", "quora", "sts")
+    table = SharingPlan.parse("F1 S1(sst,sts|quora) I1", tasks, 3).table()
+    ax = plots.plan(table, tasks, plt.subplots()[1])
+    boxes = [patch for patch in ax.patches if patch.get_height() > 0.5]
+    colours = {level: set() for level in range(5)}
+    for box in boxes:
+        colours[round(box.get_y() + 0.4)].add(to_hex(box.get_facecolor()).upper())
+    modes = ["frozen", "frozen", "shared", "individual", "individual"]
+    assert colours == {level: {plots.COLOURS[mode]} for level, mode in enumerate(modes)}
+    assert len(boxes) == 5 * 3
+    joints = [patch for patch in ax.patches if patch not in boxes]
+    joined = [(round(patch.get_y() + 0.15, 6), patch.get_x(), patch.get_width()) for patch in joints]
+    assert joined == [(0, 0, 2), (1, 0, 2), (2, 0, 2)], "frozen for all; sst with sts; individual copies are apart"
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(table.index)
+
+
+def test_probabilities_are_drawn_by_epoch():
+    table = pd.DataFrame({"sst": [0.1, 0.3], "sts": [0.9, 0.7]}, index=[1, 2])
+    ax = plots.probabilities(table, plt.subplots()[1])
+    assert [line.get_ydata().tolist() for line in ax.get_lines()] == [[0.1, 0.3], [0.9, 0.7]]
+    assert [line.get_label() for line in ax.get_lines()] == ["SST", "STS"]
+
+
+def test_vectors_start_at_the_origin():
+    table = pd.DataFrame([("g", "gradient", 1.0, -2.0)], columns=["name", "kind", "x", "y"])
+    ax = plots.vectors(table, plt.subplots()[1])
+    arrow, text = ax.texts
+    assert arrow.xy == (1, -2) and arrow.get_position() == (0, 0) and text.get_text() == "g"
+    assert ax.get_xlim() == (-2.5, 2.5)
+
+
+def test_gradient_cosines_are_means_by_level():
+    rows = [("embeddings", "a", 0.5), ("embeddings", "a", 0.1), ("layer 1", "a", -1.0), ("layer 1", "b", 0.0)]
+    table = pd.DataFrame([*rows, ("embeddings", "b", 1.0)], columns=["layer", "pair", "cosine"])
+    ax = plots.gradient_cosines(table, plt.subplots()[1])
+    assert [text.get_text() for text in ax.texts] == ["-1.00", "0.00", "0.30", "1.00"], "the input is at the bottom"
+
+
+def test_scores_against_parameters():
+    table = pd.DataFrame([("x", "1-bert", 22.5e6, 0.5, 0.4, 0.7)],
+                         columns=["name", "kind", "parameters", "value", "low", "high"])  # fmt: skip
+    [bars] = plots.against_parameters(table, plt.subplots()[1]).containers
+    assert bars.lines[0].get_xydata().tolist() == [[22.5, 0.5]]
+    assert bars.lines[2][0].get_segments()[0][:, 1].tolist() == [pytest.approx(0.4), pytest.approx(0.7)]
