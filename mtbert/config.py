@@ -161,7 +161,7 @@ class RunConfig(BaseModel):
             yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
         if self.similarity == "sigmoid_cosine" and self.pairs == "joint":
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
-        fixed = self.plan_text == "frozen" and self.adapter == "none" and not self.head_norm
+        fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
         if self.similarity == "sigmoid_cosine" and fixed and "sts" in self.tasks:
             yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
         fed: dict[str, set[str]] = {}
@@ -203,6 +203,15 @@ class RunConfig(BaseModel):
         whole = not self.frozen and self.plan == "1-bert" and self.adapter == "none"
         if self.pretrain == "after" and not whole:
             yield "pretrain: 'after' trains the one encoder of plan '1-bert' without adapters"
+
+    @property
+    def _encoder_is_fixed(self) -> bool:
+        """Whether the plan freezes every level that an embedding comes from; not where it cannot be read."""
+        try:
+            levels = SharingPlan.parse(self.plan_text, self.scored).levels
+        except PlanError:
+            return False
+        return all(level.mode == "F" for name, level in levels.items() if name != "pooler" or self.pooling == "pooler")
 
     @property
     def plan_text(self) -> str:

@@ -29,7 +29,7 @@ EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: 
 FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
 ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
 ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
-SWEEPS = 10_000  # of the coordinate descent that GEM falls back to
+SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
 WARN_EVERY = 100  # fallbacks
 
 fallbacks: Counter[str] = Counter()  # how often GEM went on with "sweeps", then with "zero", in this process
@@ -188,9 +188,7 @@ def gem_weights(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
     return gem(g, M, margin)[1]
 
 
-def _project(
-    g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> tuple[Tensor, Tensor] | None:
+def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Callable) -> tuple[Tensor, Tensor] | None:
     """g~ and v, the dual solved by `solve`; None where that fails or g~ violates a constraint.
 
     gram (K + 1, K + 1) is that of g and the rows of M.
@@ -376,8 +374,7 @@ class FlatGradients:
             shapes = f"({self.size},) and ({len(self.parameters)},)"
             raise ValueError(f"flat and used are {shapes}; got {tuple(flat.shape)} and {tuple(used.shape)}")
         for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
-            gradient = flat[self.spans[name]].view_as(parameter).to(parameter.dtype) if is_used else None
-            parameter.grad = gradient
+            parameter.grad = flat[self.spans[name]].view_as(parameter).to(parameter.dtype) if is_used else None
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.paths import cache_dir, results_dir
 from mtbert.profiling import environment
 from mtbert.rows import Corpus
-from mtbert.train import train
+from mtbert.train import PRETRAINING, train
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,8 @@ def load_or_run(
         },
     )
     write_run(run, store)
-    checkpoint.unlink(missing_ok=True)
+    for file in (checkpoint, checkpoint.with_name(PRETRAINING)):
+        file.unlink(missing_ok=True)
     return run
 
 

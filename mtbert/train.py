@@ -17,19 +17,23 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import metrics_of, overall
-from mtbert.multitask import MultitaskBert, parameter_counts, pick_device
+from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.optim import AdamW, make_schedule
+from mtbert.pretrain import pretrain, pretraining_texts
 from mtbert.profiling import PeakMemory
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import steps_per_epoch, training_steps
+from mtbert.tokens import tokenize_texts
 from mtbert.updates import LossWeights, Updates
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 300.0
+PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
 
 
 class TrainingError(RuntimeError):
@@ -81,7 +85,10 @@ def train(
     place = pick_device(device)
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
-    model = MultitaskBert(config).to(place)
+    encoder, cost = build_encoder(config), {}
+    if config.pretrain == "before":
+        cost = _pretrain(encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    model = MultitaskBert(config, encoder).to(place)
     tables = {task: TaskRows(model, task, table, place) for task, table in corpus.train.items()}
     dev = {task: TaskRows(model, task, table, place) for task, table in corpus.dev.items()}
 
@@ -128,9 +135,12 @@ def train(
     bar.close()
 
     model.load_state_dict(state.best_state, strict=False)
+    if config.pretrain == "after":
+        whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
+        cost = _pretrain(whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     started = time.perf_counter()
     predictions = pd.concat([dev[task].predictions("dev") for task in dev], ignore_index=True)
-    cost = {
+    cost |= {
         "train_seconds": round(state.seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
         "tokens": state.tokens,
@@ -140,6 +150,39 @@ def train(
         **parameter_counts(model),
     }
     return TrainedRun(model.eval(), predictions, pd.DataFrame(state.curve), pd.DataFrame(state.cosines), cost)
+
+
+def _pretrain(
+    encoder: BertModel,
+    config: RunConfig,
+    corpus: Corpus,
+    device: torch.device,
+    checkpoint: Path | None,
+    checkpoint_seconds: float,
+    progress: bool | None,
+) -> dict[str, float]:
+    """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""
+    started = time.perf_counter()
+    texts = tokenize_texts(pretraining_texts(corpus.train), config.encoder, config.max_length)
+    curve = pretrain(
+        encoder,
+        texts,
+        epochs=config.pretrain_epochs,
+        learning_rate=config.pretrain_learning_rate,
+        batch_size=config.batch_size,
+        mask_rate=config.mask_rate,
+        seed=config.seed,
+        precision=config.precision,
+        device=device,
+        checkpoint=checkpoint and checkpoint.with_name(PRETRAINING),
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    )
+    last = curve.iloc[-1]
+    seconds = round(time.perf_counter() - started, 2)
+    return {f"pretrain_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")} | {
+        "pretrain_seconds": seconds
+    }
 
 
 def _evaluate(

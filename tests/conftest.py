@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.hub import locate
+from mtbert.rows import Corpus
+from mtbert.train import TrainedRun, train
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
 settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -111,3 +113,13 @@ def course_data(course_folder, monkeypatch) -> Path:
 def tiny_config(tiny_encoder) -> RunConfig:
     """A run of a second: SST of the tiny data set, five steps an epoch, dropout on."""
     return RunConfig(corpus="course", encoder=tiny_encoder, epochs=2, batch_size=8, learning_rate=1e-3)
+
+
+@pytest.fixture
+def run(course_folder):
+    """Train a configuration on the tiny data set."""
+
+    def run(config: RunConfig, **options) -> TrainedRun:
+        return train(config, Corpus.load(config, course_folder), device="cpu", progress=False, **options)
+
+    return run

@@ -93,6 +93,8 @@ APART = dict(**THREE, pairs="concat")
         ({"adapter_layers": [0]}, "adapter_layers: Input should be greater than or equal to 1"),
         ({"similarity": "sigmoid_cosine"}, "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"),
         ({**APART, "similarity": "sigmoid_cosine", "frozen": True}, "similarity: sigmoid_cosine has no parameters"),
+        ({**APART, "similarity": "sigmoid_cosine", "plan": "F2"}, "similarity: sigmoid_cosine has no parameters"),
+        ({**APART, "similarity": "sigmoid_cosine", "plan": "F2 pool:I"}, "similarity: sigmoid_cosine has no"),
         ({**THREE, "feeds": ["sst-quora"]}, "feeds: 'sst-quora' is not 'upstream>task' with two different tasks of"),
         ({**THREE, "feeds": ["sst>cfimdb"]}, "feeds: 'sst>cfimdb' is not"),
         ({**THREE, "feeds": ["sst>sst"]}, "feeds: 'sst>sst' is not"),

@@ -10,7 +10,6 @@ import torch
 
 from mtbert import train as module
 from mtbert import updates
-from mtbert.config import RunConfig
 from mtbert.data import load_table
 from mtbert.evaluate import accuracy, pearson
 from mtbert.multitask import MultitaskBert
@@ -18,17 +17,7 @@ from mtbert.optim import AdamW
 from mtbert.rows import Corpus, predict_table
 from mtbert.samplers import train_batches
 from mtbert.tokens import tokenize
-from mtbert.train import TrainedRun, TrainingError, train
-
-
-@pytest.fixture
-def run(course_folder):
-    """Train a configuration on the tiny data set."""
-
-    def run(config: RunConfig, **options) -> TrainedRun:
-        return train(config, Corpus.load(config, course_folder), device="cpu", progress=False, **options)
-
-    return run
+from mtbert.train import TrainedRun, TrainingError
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
@@ -43,6 +32,7 @@ def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
     assert all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
     pd.testing.assert_frame_equal(timeless(first.curve), timeless(second.curve), check_exact=True)
     pd.testing.assert_frame_equal(first.predictions, second.predictions, check_exact=True)
+    pd.testing.assert_frame_equal(first.cosines, second.cosines, check_exact=True)
     for name in ("tokens", "best_step", "steps"):
         assert first.cost[name] == second.cost[name]
 
