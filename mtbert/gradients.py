@@ -1,7 +1,7 @@
-"""What to do with the gradients of several tasks: PCGrad, GEM, A-GEM, the episodic memory, cosines between tasks.
+"""What to do with the gradients of several tasks: PCGrad, GEM, A-GEM, cosines between tasks.
 
 Sources: Yu et al. 2020 (PCGrad, algorithm 1), Lopez-Paz and Ranzato 2017 (GEM, equations 8 to 11), Chaudhry et al. 2019
-(A-GEM, equation 11), Vitter 1985 (reservoir sampling, algorithm R), papers 003 and 004.
+(A-GEM, equation 11), papers 002 and 003.
 
 Every method here is a linear combination of gradients whose coefficients follow from their Gram matrix. Products and
 combinations are computed in float64 where the gradients lie, a chunk of columns at a time; only the Gram matrix, a few
@@ -11,7 +11,6 @@ numbers, comes to the CPU. T tasks, K memories, P parameters; any float dtype, p
 import itertools
 import logging
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,9 +32,6 @@ SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
 WARN_EVERY = 100  # fallbacks
 
 fallbacks: Counter[str] = Counter()  # how often GEM went on with "sweeps", then with "zero", in this process
-
-MEMORIES = ("reservoir", "ring")
-
 
 # --- products and combinations -----------------------------------------------------------------------------------
 
@@ -257,78 +253,6 @@ def agem_project(g: Tensor, M: Tensor) -> Tensor:
     if not gram[0, 1] < 0:
         return g
     return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)[0]
-
-
-# --- the episodic memory -------------------------------------------------------------------------------------------
-
-
-class EpisodicMemory:
-    """At most `size` distinct row numbers for each task.
-
-    reservoir: a uniform sample of the distinct examples seen so far (algorithm R); a row that was seen before, kept or
-    not, is passed over, so that later passes over a dataset change nothing. ring: the `size` distinct examples seen
-    last; seeing one again makes it the newest. The content is a function of the seed and of the rows added for the
-    task, in order, however they were split into calls. Raises ValueError for a size below 1 or an unknown kind.
-    """
-
-    def __init__(self, size: int, kind: str, seed: int) -> None:
-        if size < 1:
-            raise ValueError(f"size is {size}; a memory keeps at least 1 example of a task")
-        if kind not in MEMORIES:
-            raise ValueError(f"kind of memory is {kind!r}; known are {', '.join(MEMORIES)}")
-        self.size, self.kind, self.seed = size, kind, seed
-        self._rows: dict[str, np.ndarray] = {}
-        self._seen: dict[str, np.ndarray] = {}  # reservoir: whether a row number was seen
-        self._random: dict[str, np.random.Generator] = {}
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks that have something stored, in the order in which they came."""
-        return tuple(self._rows)
-
-    def rows(self, task: str) -> np.ndarray:
-        """Row numbers stored for a task, int64; ring: the oldest first; empty where there are none."""
-        return self._rows[task].copy() if task in self._rows else np.empty(0, dtype=np.int64)
-
-    def add(self, task: str, rows: np.ndarray) -> None:
-        """Offer row numbers (N,) of a task, in the order seen. Raises ValueError unless they are integers >= 0."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (len(rows) and (rows.dtype.kind not in "iu" or rows.min() < 0)):
-            raise ValueError(f"rows are row numbers, (N,) integers, at least 0; got {rows.dtype} {rows.shape}")
-        if not len(rows):
-            return
-        rows = rows.astype(np.int64)
-        self._rows[task] = self._with_ring(task, rows) if self.kind == "ring" else self._with_reservoir(task, rows)
-
-    def sample(self, task: str, n: int, step: int) -> np.ndarray:
-        """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
-        rows = self.rows(task)
-        random = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 1, step])
-        return random.choice(rows, size=min(n, len(rows)), replace=False)
-
-    def _with_ring(self, task: str, rows: np.ndarray) -> np.ndarray:
-        newest_first = np.concatenate([self.rows(task), rows])[::-1]
-        first = np.sort(np.unique(newest_first, return_index=True)[1])
-        return newest_first[first[: self.size]][::-1].copy()
-
-    def _with_reservoir(self, task: str, rows: np.ndarray) -> np.ndarray:
-        if task not in self._random:
-            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
-            self._seen[task] = np.zeros(0, dtype=bool)
-        seen = self._seen[task]
-        if (missing := rows.max() + 1 - len(seen)) > 0:
-            seen = self._seen[task] = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
-        new = rows[np.sort(np.unique(rows, return_index=True)[1])]
-        new = new[~seen[new]]
-        stored, count = self.rows(task).tolist(), int(seen.sum())
-        seen[new] = True
-        for row, u in zip(new.tolist(), self._random[task].random(len(new)).tolist(), strict=True):
-            count += 1
-            if len(stored) < self.size:
-                stored.append(row)
-            elif (place := int(u * count)) < self.size:  # with probability size / count
-                stored[place] = row
-        return np.array(stored, dtype=np.int64)
 
 
 # --- gradients of a model as vectors -------------------------------------------------------------------------------

@@ -6,9 +6,7 @@ new: a checkpoint's own, where it has one, is not read.
 """
 
 import hashlib
-import logging
 import math
-import os
 import time
 from pathlib import Path
 
@@ -20,12 +18,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from mtbert.bert import BertModel
+from mtbert.checkpoint import Checkpoint
 from mtbert.data import TASKS
 from mtbert.hub import CheckpointError
 from mtbert.optim import AdamW, make_schedule
 from mtbert.tokens import TokenizedTable, train_batches
-
-log = logging.getLogger(__name__)
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
 WEIGHT_DECAY = 0.01  # Devlin et al. 2018, appendix A.2
@@ -126,9 +123,9 @@ def pretrain(
         torch.manual_seed(seed)
         run = _Run(encoder.to(device), texts, rows, epochs, learning_rate, batch_size)
         about = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
-        saver = _Checkpoint(checkpoint, run, about) if checkpoint is not None else None
-        if saver is not None:
-            saver.restore()
+        parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
+        saver = Checkpoint(checkpoint, _identity(encoder, texts, about) if checkpoint else "", parts)
+        vars(run).update(saver.restore() or {})
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
         last_saved = time.monotonic()
@@ -137,8 +134,8 @@ def pretrain(
             for batch in batches[run.step - epoch * run.epoch_steps :]:
                 run.update(rows[batch], mask_rate, seed, precision)
                 bar.update()
-                if saver is not None and (run.step == run.steps or time.monotonic() - last_saved >= checkpoint_seconds):
-                    saver.save()
+                if run.step == run.steps or time.monotonic() - last_saved >= checkpoint_seconds:
+                    saver.save({name: getattr(run, name) for name in ("step", "tokens", "since", "curve")})
                     last_saved = time.monotonic()
         bar.close()
     encoder.train(was_training)
@@ -225,51 +222,11 @@ def _step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-class _Checkpoint:
-    """A run in one file that is replaced atomically; of a finished run the encoder and the curve alone."""
-
-    def __init__(self, path: Path, run: _Run, about: str) -> None:
-        self.path, self.run = path, run
-        digest = hashlib.sha256(about.encode())
-        for array in (run.texts.columns[0].ids, run.texts.columns[0].offsets):
-            digest.update(array.tobytes())
-        for tensor in run.encoder.state_dict().values():  # where it starts from
-            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
-        self.identity = digest.hexdigest()
-
-    def save(self) -> None:
-        """Write the file."""
-        run = self.run
-        numbers = dict(step=run.step, tokens=run.tokens, since=run.since, curve=run.curve)
-        content = {"identity": self.identity, "numbers": numbers, "encoder": run.encoder.state_dict()}
-        if run.step < run.steps:
-            parts = {name: getattr(run, name).state_dict() for name in ("head", "optimizer", "schedule")}
-            content |= {**parts, "rng": torch.get_rng_state()}
-            if torch.cuda.is_available():
-                content["cuda_rng"] = torch.cuda.get_rng_state()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        torch.save(content, partial)
-        os.replace(partial, self.path)
-
-    def restore(self) -> None:
-        """Put the run where the file left it; one that is damaged or of another run is passed over, with a warning."""
-        if not self.path.exists():
-            return
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            log.warning("%s is damaged (%s); pretraining starts from the beginning", self.path.name, error)
-            return
-        if content.get("identity") != self.identity:
-            log.warning("%s belongs to another run; pretraining starts from the beginning", self.path.name)
-            return
-        run = self.run
-        vars(run).update(content["numbers"])
-        run.encoder.load_state_dict(content["encoder"])
-        if run.step < run.steps:
-            for name in ("head", "optimizer", "schedule"):
-                getattr(run, name).load_state_dict(content[name])
-            torch.set_rng_state(content["rng"])
-            if "cuda_rng" in content and torch.cuda.is_available():
-                torch.cuda.set_rng_state(content["cuda_rng"])
+def _identity(encoder: BertModel, texts: TokenizedTable, about: str) -> str:
+    """Hex digits that name where pretraining starts from, its texts and its settings."""
+    digest = hashlib.sha256(about.encode())
+    for array in (texts.columns[0].ids, texts.columns[0].offsets):
+        digest.update(array.tobytes())
+    for tensor in encoder.state_dict().values():
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -4,9 +4,7 @@ A run is a function of its RunConfig, its data and the machine: two runs of one 
 """
 
 import copy
-import logging
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +16,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mtbert.bert import BertModel
+from mtbert.checkpoint import Checkpoint
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import metrics_of, overall
+from mtbert.gradients import fallbacks
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.optim import AdamW, make_schedule
 from mtbert.pretrain import pretrain, pretraining_texts
@@ -29,8 +29,6 @@ from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import steps_per_epoch, training_steps
 from mtbert.tokens import tokenize_texts
 from mtbert.updates import LossWeights, Updates
-
-log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 300.0
 PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
@@ -98,8 +96,10 @@ def train(
     total_steps = config.epochs * epoch_steps
     schedule = make_schedule(optimizer, config.schedule, total_steps, config.warmup)
     marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
-    saver = _Checkpoint(checkpoint, config, model, optimizer, schedule)
-    state = saver.restore()
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    saver = Checkpoint(checkpoint, config.digest, parts)
+    state = _Progress(**(saver.restore() or {}))
+    fallen_back = fallbacks.total()
     updates = Updates(model, tables, LossWeights(state.first_losses, state.last_losses), state.cosines)
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
@@ -130,7 +130,7 @@ def train(
             _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         if time.monotonic() - last_saved >= checkpoint_seconds:
-            saver.save(state)
+            saver.save(vars(state))
             last_saved = time.monotonic()
     bar.close()
 
@@ -149,6 +149,8 @@ def train(
         "steps": total_steps,
         **parameter_counts(model),
     }
+    if config.gradients == "gem":
+        cost["gem_fallbacks"] = fallbacks.total() - fallen_back
     return TrainedRun(model.eval(), predictions, pd.DataFrame(state.curve), pd.DataFrame(state.cosines), cost)
 
 
@@ -206,45 +208,6 @@ def _evaluate(
         state.best_score, state.best_step = score, state.step
         kept = {n for n, p in model.named_parameters() if p.requires_grad}
         state.best_state = {n: copy.deepcopy(t) for n, t in model.state_dict().items() if n in kept}
-
-
-class _Checkpoint:
-    """Everything that a run needs to go on after an interruption, in one file that is replaced atomically."""
-
-    def __init__(self, path: Path | None, config: RunConfig, model, optimizer, schedule) -> None:
-        self.path, self.config = path, config
-        self.parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-
-    def save(self, state: _Progress) -> None:
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {name: part.state_dict() for name, part in self.parts.items()}
-        content |= {"progress": vars(state), "config": self.config.digest, "rng": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            content["cuda_rng"] = torch.cuda.get_rng_state()
-        partial = self.path.with_suffix(".partial")
-        torch.save(content, partial)
-        os.replace(partial, self.path)
-
-    def restore(self) -> _Progress:
-        """The progress of an interrupted run, its model and optimizer put back; a fresh start where there is none."""
-        if self.path is None or not self.path.exists():
-            return _Progress()
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            log.warning("%s is damaged (%s); training starts from the beginning", self.path.name, error)
-            return _Progress()
-        if content["config"] != self.config.digest:
-            log.warning("%s belongs to another configuration; training starts from the beginning", self.path.name)
-            return _Progress()
-        for name, part in self.parts.items():
-            part.load_state_dict(content[name])
-        torch.set_rng_state(content["rng"])
-        if "cuda_rng" in content and torch.cuda.is_available():
-            torch.cuda.set_rng_state(content["cuda_rng"])
-        return _Progress(**content["progress"])
 
 
 def _broken(

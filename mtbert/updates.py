@@ -8,8 +8,9 @@ from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.gradients import EpisodicMemory, FlatGradients, agem_project, gem, layer_cosines, pcgrad
+from mtbert.gradients import FlatGradients, agem_project, gem, layer_cosines, pcgrad
 from mtbert.heads import task_loss
+from mtbert.memory import EpisodicMemory
 from mtbert.multitask import MultitaskBert
 from mtbert.rows import TaskRows, task_logits
 from mtbert.soft import add_pull

@@ -6,6 +6,7 @@ compared with its value before the step.
 
 import math
 from itertools import islice
+from random import Random
 
 import numpy as np
 import pytest
@@ -41,74 +42,77 @@ GROUPED = (
 PAIRS = ("joint", "sum", "concat+product", "difference+cosine")
 
 
-@st.composite
-def valid_params(draw) -> dict:
-    """Fields of a configuration for an encoder of two layers."""
-    tasks = draw(st.lists(st.sampled_from(TASK_NAMES), unique=True, min_size=1, max_size=3))
-    scored = draw(st.lists(st.sampled_from(TASK_NAMES), unique=True, max_size=1))
+def params_of(random: Random) -> dict:
+    """Fields of a configuration for an encoder of two layers, each value as likely as the others."""
+    pick, coin = random.choice, lambda: random.random() < 0.5
+    tasks = random.sample(TASK_NAMES, pick([1, 2, 2, 3, 3, 3]))
+    scored = random.sample(TASK_NAMES, pick([0, 0, 1]))
     everyone = list(dict.fromkeys(tasks + scored))
-    plan = draw(st.sampled_from(PLANS + GROUPED))
+    plan = pick(PLANS + GROUPED)
     if plan in GROUPED:
-        number = draw(st.lists(st.integers(0, 2), min_size=len(everyone), max_size=len(everyone)))
+        number = [random.randrange(3) for _ in everyone]
         groups = {n: ",".join(t for t, m in zip(everyone, number, strict=True) if m == n) for n in number}
         plan = plan.format("|".join(groups.values()))
     params = dict(
         tasks=tasks,
         score_tasks=scored,
         plan=plan,
-        frozen=plan == "1-bert" and draw(st.integers(0, 3)) == 0,
-        adapter=draw(st.sampled_from(["none", "pal", "low_rank", "houlsby", "lhuc"])),
+        frozen=plan == "1-bert" and coin(),
+        adapter=pick(["none", "none", "pal", "low_rank", "houlsby", "lhuc"]),
         adapter_size=8,
         adapter_heads=2,
-        adapter_bias=draw(st.booleans()),
-        adapter_layers=draw(st.sampled_from([[], [1], [2], [2, 1]])),
-        pooling=draw(st.sampled_from(["pooler", "cls", "mean"])),
-        pairs=draw(st.sampled_from(PAIRS)),
-        pos_features=draw(st.booleans()),
-        head_layers=draw(st.integers(1, 2)),
+        adapter_bias=coin(),
+        adapter_layers=pick([[], [1], [2], [2, 1]]),
+        pooling=pick(["pooler", "cls", "mean"]),
+        pairs=pick(PAIRS),
+        pos_features=coin(),
+        head_layers=pick([1, 2]),
         head_width=8,
-        head_norm=draw(st.booleans()),
-        dropout_place=draw(st.sampled_from(["before", "inside", "after"])),
-        upstream=draw(st.sampled_from(["frozen", "slow", "free"])),
-        combine=draw(st.sampled_from(["concat", "attention"])),
-        scheme=draw(st.sampled_from(["sampled", "in_turn", "unified"])),
-        sampling=draw(st.sampled_from(["round_robin", "sqrt", "proportional", "annealed"])),
-        memory=draw(st.sampled_from(["reservoir", "ring"])),
+        head_norm=coin(),
+        dropout_place=pick(["before", "inside", "after"]),
+        upstream=pick(["frozen", "slow", "free"]),
+        combine=pick(["concat", "attention"]),
+        scheme=pick(["sampled", "in_turn", "unified", "unified"]),
+        sampling=pick(["round_robin", "sqrt", "proportional", "annealed"]),
+        memory=pick(["reservoir", "ring"]),
         memory_size=5,
         memory_batch=3,
-        gem_margin=draw(st.sampled_from([0.0, 0.1])),
+        gem_margin=pick([0.0, 0.1]),
         batch_size=6,
-        accumulation=draw(st.integers(1, 3)),
-        precision=draw(st.sampled_from(["fp32", "fp32", "bf16"])),
-        max_grad_norm=draw(st.sampled_from([None, 1.0])),
-        seed=draw(st.integers(0, 99)),
+        accumulation=pick([1, 2, 3]),
+        precision=pick(["fp32", "fp32", "bf16"]),
+        max_grad_norm=pick([None, 1.0]),
+        seed=random.randrange(100),
     )
     levels = SharingPlan.parse(plan, everyone).levels
     learning = [name for name, level in levels.items() if level.mode != "F" and not params["frozen"]]
     learning = set(learning) - (set() if params["pooling"] == "pooler" else {"pooler"})
     trains = learning or params["adapter"] != "none" or params["head_norm"]
     if params["pairs"] != "joint" and (trains or "sts" not in tasks):
-        params["similarity"] = draw(st.sampled_from(["mse", "sigmoid_cosine"]))
+        params["similarity"] = pick(["mse", "sigmoid_cosine"])
     headless = {"sts"} if params.get("similarity") == "sigmoid_cosine" else set()
-    order = draw(st.permutations(everyone))  # upstream first: no circle
-    feeds = []
+    order = random.sample(everyone, len(everyone))  # upstream first: no circle
+    params["feeds"] = []
     for i, upstream in enumerate(order):
         for task in order[i + 1 :]:
             one_sentence = params["pairs"] != "joint" and upstream in PAIR_TASKS and task not in PAIR_TASKS
-            if not one_sentence and not {upstream, task} & headless and draw(st.booleans()):
-                feeds.append(f"{upstream}>{task}")
-    params["feeds"] = feeds
+            if not one_sentence and not {upstream, task} & headless and coin():
+                params["feeds"].append(f"{upstream}>{task}")
     if any(level.mode == "I" for level in levels.values()) and len(everyone) > 1:
-        params["soft_sharing"] = draw(st.sampled_from(["none", "l2", "trace"]))
-    if len(tasks) > 1:
-        params["gradients"] = draw(st.sampled_from(["sum", "gem", "agem"]))
-        if params["scheme"] == "unified":
-            params["gradients"] = draw(st.sampled_from(["sum", "pcgrad", "pcgrad", "gem", "agem"]))
-            params["weighting"] = draw(st.sampled_from(["fixed", "uncertainty", "loss_ratio"]))
-            if params["weighting"] == "fixed" and draw(st.booleans()):
-                params["task_weights"] = [0.5, 2.0, 1.0][: len(tasks)]
-            params["cosine_every"] = draw(st.sampled_from([None, 1, 2]))
+        params["soft_sharing"] = pick(["none", "l2", "trace"])
+    if len(tasks) > 1 and params["scheme"] != "unified":
+        params["gradients"] = pick(["sum", "gem", "agem"])
+    elif len(tasks) > 1:
+        params["gradients"] = pick(["sum", "pcgrad", "gem", "agem"])
+        params["weighting"] = pick(["fixed", "uncertainty", "loss_ratio"])
+        if params["weighting"] == "fixed" and coin():
+            params["task_weights"] = [0.5, 2.0, 1.0][: len(tasks)]
+        params["cosine_every"] = pick([None, 1, 2])
     return params
+
+
+# Drawn through a seed: hypothesis alone prefers the first values of every field.
+VALID = st.randoms(use_true_random=True).map(params_of)
 
 
 def trained_by(config: RunConfig, model: MultitaskBert) -> dict[str, set[str]]:
@@ -160,8 +164,8 @@ def prepared():
         yield
 
 
-@settings(max_examples=40, derandomize=True)
-@given(params=valid_params())
+@settings(max_examples=50, derandomize=True)
+@given(params=VALID)
 def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
     config = RunConfig.from_params({**params, "encoder": tiny_encoder, "max_length": 32, "epochs": 4})
     torch.manual_seed(config.seed)
@@ -196,7 +200,7 @@ def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
 
 
 @settings(max_examples=15, derandomize=True)
-@given(params=valid_params())
+@given(params=VALID)
 def test_every_scored_task_gets_predictions(params, tiny_encoder, corpus):
     config = RunConfig.from_params({**params, "encoder": tiny_encoder, "max_length": 32})
     model = MultitaskBert(config)
@@ -255,7 +259,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("field, changes", FAULTS, ids=lambda value: value if isinstance(value, str) else "")
 @settings(max_examples=5, derandomize=True)
-@given(params=valid_params())
+@given(params=VALID)
 def test_one_fault_is_named(field, changes, params, tiny_encoder):
     with pytest.raises(ConfigError) as error:
         MultitaskBert(RunConfig.from_params({**params, **changes, "encoder": tiny_encoder}))
@@ -263,9 +267,9 @@ def test_one_fault_is_named(field, changes, params, tiny_encoder):
 
 
 @settings(max_examples=5, derandomize=True)
-@given(params=valid_params(), plan=st.sampled_from(["S3", "F1", "I1 S1 I1", "hybrid-2", "hybrid-5"]))
+@given(params=VALID, plan=st.sampled_from(["S3", "F1", "I1 S1 I1", "hybrid-2", "hybrid-5"]))
 def test_a_plan_of_another_depth_is_refused(params, plan, tiny_encoder):
-    assume(not params["frozen"] and not params.get("soft_sharing", "none") != "none")
+    assume(not params["frozen"] and params.get("soft_sharing", "none") == "none")
     config = RunConfig.from_params({**params, "plan": plan, "similarity": "mse", "encoder": tiny_encoder})
     with pytest.raises(PlanError, match=r"encoder (has 2|of 2 layers)"):
         MultitaskBert(config)

@@ -12,7 +12,18 @@ from mtbert.paths import REPOSITORY
 
 PACKAGE = Path(mtbert.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-ORDER = ("bert", "heads", "multitask", "train", "results", "sweep", "cli")  # from the bottom up
+# From the bottom up: each imports, at least by a detour, all before it and nothing behind it.
+ORDER = ("bert", "adapters", "trunk", "multitask", "rows", "updates", "train", "results", "sweep", "cli")
+PARTS = (
+    "sharing",
+    "adapters",
+    "heads",
+    "gradients",
+    "memory",
+    "samplers",
+    "soft",
+    "pos",
+)  # methods: they know of no model
 
 
 def imports(path: Path) -> set[str]:
@@ -61,6 +72,12 @@ def test_imports_go_one_way():
     for place, name in enumerate(ORDER):
         assert set(ORDER[:place]) <= reachable(name) | {name}
         assert not reachable(name) & set(ORDER[place + 1 :])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_method_stands_below_the_model(name):
+    assert name in reachable("train")
+    assert not reachable(name) & {"trunk", *ORDER[ORDER.index("multitask") :]}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -80,7 +80,7 @@ def test_all_are_trained_whatever_fails_and_only_once(tiny_config, course_data, 
     }
     outcomes = {(name, config.seed): outcome for name, config, outcome in run_grid(grid, workers=2, threads=1)}
     assert set(outcomes) == {("explodes", 1), ("good", 1), ("good", 2)}
-    assert "the loss is nan at step" in str(outcomes["explodes", 1])
+    assert "the loss of sst is nan at step" in str(outcomes["explodes", 1])
     for seed in (1, 2):
         stored = load_or_run(good.but(seed=seed), train_missing=False)
         assert outcomes["good", seed] == stored.score() and stored.provenance["threads"] == 1

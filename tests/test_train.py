@@ -162,7 +162,7 @@ def test_a_checkpoint_that_does_not_serve_is_passed_over(run, tiny_config, tmp_p
         checkpoint.write_bytes(b"no checkpoint")
     with caplog.at_level(logging.WARNING):
         resumed = run(tiny_config, checkpoint=checkpoint)
-    cause = "belongs to another configuration" if damage == "another configuration" else "is damaged"
+    cause = "belongs to another run" if damage == "another configuration" else "is damaged"
     assert cause in caplog.text and "training starts from the beginning" in caplog.text
     assert_same_bits(run(tiny_config), resumed)
 
