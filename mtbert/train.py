@@ -96,14 +96,13 @@ def train(
     total_steps = config.epochs * epoch_steps
     schedule = make_schedule(optimizer, config.schedule, total_steps, config.warmup)
     marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    saver = Checkpoint(checkpoint, config.digest, parts)
+    saver = Checkpoint(checkpoint, config.digest, {"model": model, "optimizer": optimizer, "schedule": schedule})
     state = _Progress(**(saver.restore() or {}))
     fallen_back = fallbacks.total()
     updates = Updates(model, tables, LossWeights(state.first_losses, state.last_losses), state.cosines)
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
-    last_saved = time.monotonic()
+    last_saved, latest = time.monotonic(), {}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, rows in enumerate(training_steps(config, lengths), start=1):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
@@ -127,7 +126,7 @@ def train(
         state.seconds += time.perf_counter() - started
         bar.update()
         if (step - 1) % epoch_steps + 1 in marks:
-            _evaluate(state, model, config, dev, step / epoch_steps)
+            latest = _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         if time.monotonic() - last_saved >= checkpoint_seconds:
             saver.save(vars(state))
@@ -139,7 +138,10 @@ def train(
         whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
         cost = _pretrain(whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     started = time.perf_counter()
-    predictions = pd.concat([dev[task].predictions("dev") for task in dev], ignore_index=True)
+    if state.best_step != state.step or config.pretrain == "after":
+        latest = {}  # not those of the model that is kept
+    parts = [latest[task] if task in latest else dev[task].predictions("dev") for task in dev]
+    predictions = pd.concat(parts, ignore_index=True)
     cost |= {
         "train_seconds": round(state.seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
@@ -189,13 +191,13 @@ def _pretrain(
 
 def _evaluate(
     state: _Progress, model: MultitaskBert, config: RunConfig, dev: dict[str, TaskRows], epoch: float
-) -> None:
-    """Append a point of the learning curve; keep the model if it is the best so far."""
+) -> dict[str, pd.DataFrame]:
+    """Append a point of the learning curve; keep the model if it is the best so far; returns its predictions."""
     scores, names = {}, {}
-    for task in config.tasks:
-        predicted = dev[task].predictions("dev")
+    predictions = {task: dev[task].predictions("dev") for task in config.tasks}
+    for task, table in predictions.items():
         names[task], metric = next(iter(metrics_of(TASKS[task]).items()))
-        scores[task] = float(metric(predicted["predicted"].to_numpy(), predicted["label"].to_numpy()))
+        scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
     by_task = {f"dev_{task}": score for task, score in scores.items()} if len(scores) > 1 else {}
     score = overall(scores)
     state.curve.append(
@@ -208,6 +210,7 @@ def _evaluate(
         state.best_score, state.best_step = score, state.step
         kept = {n for n, p in model.named_parameters() if p.requires_grad}
         state.best_state = {n: copy.deepcopy(t) for n, t in model.state_dict().items() if n in kept}
+    return predictions
 
 
 def _broken(
