@@ -109,8 +109,10 @@ class BertEmbeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """input_ids, token_type_ids (B, T) -> (B, T, d)."""
         hidden = self.word(input_ids)  # (B, T, d)
-        if self.token_type is not None:  # without types given, one sentence: type 0 everywhere
-            hidden = hidden + (self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids))
+        if token_type_ids is not None:
+            hidden = hidden + self.token_type(token_type_ids)
+        elif self.token_type is not None:  # one sentence: type 0 everywhere
+            hidden = hidden + self.token_type.weight[0]
         positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
         return self.dropout(self.norm(hidden + positions))
 

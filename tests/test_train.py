@@ -14,7 +14,7 @@ from mtbert.data import load_table
 from mtbert.evaluate import accuracy, pearson
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
-from mtbert.rows import Corpus, predict_table
+from mtbert.rows import Corpus
 from mtbert.samplers import train_batches
 from mtbert.tokens import tokenize
 from mtbert.train import TrainedRun, TrainingError
@@ -314,32 +314,3 @@ def test_learning_rates_follow_the_schedule(run, tiny_config, monkeypatch):
     run(tiny_config.but(schedule="linear", warmup=0.2, learning_rate=1.0e-3))
     expected = [1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
     assert [1000 * rate for rate in rates] == pytest.approx(expected)
-
-
-def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
-    subsets = [Corpus.load(tiny_config.but(train_rows=15, seed=seed), course_folder) for seed in (1, 1, 2)]
-    ids = [subset.train["sst"]["id"].tolist() for subset in subsets]
-    whole = Corpus.load(tiny_config, course_folder)
-    assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 15
-    assert set(ids[0]) < set(whole.train["sst"]["id"])
-    assert subsets[0].fingerprint == subsets[1].fingerprint != subsets[2].fingerprint != whole.fingerprint
-    assert len(subsets[0].dev["sst"]) == 20, "dev stays whole"
-    assert len(Corpus.load(tiny_config.but(train_rows=400), course_folder).train["sst"]) == 40
-
-
-def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, course_folder):
-    trained = run(tiny_config.but(epochs=1))
-    table = load_table("sst", "test", course_folder)[0]
-    together = predict_table(trained.model, "sst", table, "test", device="cpu")
-    assert list(together.columns) == ["task", "split", "id", "predicted", "confidence"]
-    assert together["id"].tolist() == table["id"].tolist()
-    for i in range(len(table)):
-        alone = predict_table(trained.model, "sst", table.iloc[[i]].reset_index(drop=True), "test", device="cpu")
-        assert alone["predicted"][0] == together["predicted"][i]
-        assert alone["confidence"][0] == pytest.approx(together["confidence"][i], abs=1e-5)
-
-
-def test_confidence_is_that_of_evaluation_mode(run, tiny_config, course_folder):
-    trained = run(tiny_config)
-    again = predict_table(trained.model, "sst", Corpus.load(tiny_config, course_folder).dev["sst"], "dev", "cpu")
-    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
