@@ -183,16 +183,18 @@ def learning_rate_range(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> Axes:
     """A sharing plan, from the input at the bottom upward: a row a level, a column a task, a box a copy.
 
-    table: `SharingPlan.table()`. The colour is the mode; tasks in one box share its weights.
+    table: `SharingPlan.table()`. The colour is the mode; tasks in one box share its weights, also over a gap that a bar
+    crosses.
     """
     ax = ax or plt.gca()
     for height, (mode, groups) in enumerate(zip(table["mode"], table["groups"], strict=True)):
         for group in groups.split(" | "):
-            places = [tasks.index(task) for task in group.split(", ")]
+            places = sorted(tasks.index(task) for task in group.split(", "))
+            together = dict(color=COLOURS[mode], linewidth=0)
             for place in places:
-                ax.barh(height, 0.9, left=place - 0.45, height=0.8, color=COLOURS[mode])
-            if len(places) > 1:  # one box, also over the tasks between
-                ax.barh(height, max(places) - min(places), left=min(places), height=0.3, color=COLOURS[mode])
+                neighbours = place + 1 in places
+                ax.barh(height, 1.0 if neighbours else 0.9, left=place - 0.45, height=0.8, **together)
+            ax.barh(height, places[-1] - places[0], left=places[0], height=0.2, zorder=0, **together)
     ax.set_yticks(range(len(table)), table.index)
     ax.set_xticks(range(len(tasks)), [TASK_LABELS[task] for task in tasks])
     ax.set_xlim(-0.5, len(tasks) - 0.5)
