@@ -101,6 +101,11 @@ def seed_difference(metric, first: np.ndarray, second: np.ndarray, labels: np.nd
     return float(np.mean(metric(first, labels)) - np.mean(metric(second, labels))), float(low), float(high)
 
 
+def verdict(low: float, high: float) -> str:
+    """What the 95 % interval of a difference says."""
+    return "better" if low > 0 else "worse" if high < 0 else "not told apart from chance"
+
+
 def _draw(random: np.random.Generator, labels: np.ndarray) -> np.ndarray:
     return random.integers(len(labels), size=len(labels))
 

@@ -18,6 +18,7 @@ from mtbert.evaluate import (
     score_table,
     seed_difference,
     seed_mean,
+    verdict,
     write_leaderboard,
 )
 
@@ -167,3 +168,10 @@ def test_leaderboard_file(tmp_path, task, name):
     assert path == tmp_path / "out" / f"{name}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
+
+
+@pytest.mark.parametrize(
+    "low, high, said", [(0.001, 0.02, "better"), (-0.02, -0.001, "worse"), (-0.01, 0.01, "not told")]
+)
+def test_verdict_of_an_interval(low, high, said):
+    assert verdict(low, high).startswith(said)
