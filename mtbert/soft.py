@@ -26,7 +26,8 @@ def soft_gradient(copies: Tensor, kind: str) -> Tensor:
     """
     if kind == "l2":
         return 2 * (copies - copies.mean(0))
-    gram = copies.double() @ copies.double().T
+    precise = copies.double()
+    gram = precise @ precise.T
     squares, vectors = torch.linalg.eigh(gram)
     kept = squares > 1e-10 * squares.max()
     roots = torch.where(kept, squares.clamp_min(torch.finfo(gram.dtype).tiny).rsqrt(), 0.0)
