@@ -24,13 +24,14 @@ from mtbert.gradients import fallbacks
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.optim import AdamW, make_schedule
 from mtbert.pretrain import pretrain, pretraining_texts
-from mtbert.profiling import PeakMemory
+from mtbert.profiling import PeakMemory, release_freed_memory
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import steps_per_epoch, training_steps
 from mtbert.tokens import tokenize_texts
 from mtbert.updates import LossWeights, Updates
 
 CHECKPOINT_SECONDS = 300.0
+RELEASE_STEPS = 25  # on a CPU: often enough to keep memory low, seldom enough to cost no time
 PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
 
 
@@ -128,6 +129,8 @@ def train(
         if (step - 1) % epoch_steps + 1 in marks:
             latest = _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
+        if step % RELEASE_STEPS == 0 and place.type == "cpu":
+            release_freed_memory()
         if time.monotonic() - last_saved >= checkpoint_seconds:
             saver.save(vars(state))
             last_saved = time.monotonic()

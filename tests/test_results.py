@@ -191,12 +191,12 @@ import functools, json, os, sys
 from mtbert import results, train
 from mtbert.config import RunConfig
 
-def save_and_die(self, state, save=train._Checkpoint.save):
-    save(self, state)
-    if state.step == 8:
+def save_and_die(self, progress, save=train.Checkpoint.save):
+    save(self, progress)
+    if progress["step"] == 8:
         os._exit(9)
 
-train._Checkpoint.save = save_and_die
+train.Checkpoint.save = save_and_die
 results.train = functools.partial(train.train, checkpoint_seconds=0)
 results.load_or_run(RunConfig.from_params(json.loads(sys.argv[1])), device="cpu", progress=False)
 """
