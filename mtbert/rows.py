@@ -15,11 +15,13 @@ from mtbert.data import TASKS, fingerprint, load_table
 from mtbert.heads import predict
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.pos import pos_features
+from mtbert.profiling import release_freed_memory
 from mtbert.tokens import TokenizedTable, eval_batches, tokenize
 
 log = logging.getLogger(__name__)
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
+RELEASE_BATCHES = 8  # on a CPU: every batch has another shape, and what the one before left is of no use to it
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,11 @@ class TaskRows:
         was_training = self.model.training
         self.model.eval()
         order, parts = [], []
-        for rows in eval_batches(self.tokens.lengths, EVAL_TOKENS):
+        for number, rows in enumerate(eval_batches(self.tokens.lengths, EVAL_TOKENS), start=1):
             order.append(rows)
             parts.append(compute(rows))
+            if number % RELEASE_BATCHES == 0 and self.device.type == "cpu":
+                release_freed_memory()
         self.model.train(was_training)
         result = torch.cat(parts)
         place = torch.as_tensor(np.concatenate(order), device=self.device)
