@@ -5,19 +5,14 @@ NLTK's averaged perceptron for English; its data come apart from the package.
 """
 
 import functools
-import hashlib
-import os
-import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from mtbert.cache import file_of, read_arrays, write_arrays
 from mtbert.data import TASKS
-from mtbert.paths import cache_dir
 
 TAGS = (".", "ADJ", "ADP", "ADV", "CONJ", "DET", "NOUN", "NUM", "PRON", "PRT", "VERB", "X")
 GET_DATA = (
@@ -73,29 +68,9 @@ def _tagger() -> Callable[[str], np.ndarray]:
 
 
 def _cached_shares(texts: list[str]) -> np.ndarray:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    path = cache_dir() / "pos" / f"{digest.hexdigest()[:32]}.npz"
-    shares = _read_shares(path, len(texts))
-    if shares is None:
+    path = file_of(texts, "pos")
+    [shares] = read_arrays(path, "shares") or [None]
+    if shares is None or shares.shape != (len(texts), len(TAGS)) or shares.dtype != np.float32:
         shares = tag_shares(texts)
-        _write_shares(path, shares)
+        write_arrays(path, shares=shares)
     return shares
-
-
-def _read_shares(path: Path, rows: int) -> np.ndarray | None:
-    """The cached shares, or None where there are none or the file is damaged (a zip member carries its checksum)."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            shares = file["shares"]
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
-        return None
-    return shares if shares.shape == (rows, len(TAGS)) and shares.dtype == np.float32 else None
-
-
-def _write_shares(path: Path, shares: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.savez(file, shares=shares)
-    os.replace(file.name, path)

@@ -6,9 +6,6 @@ encoding and length.
 """
 
 import hashlib
-import os
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +16,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
 
+from mtbert.cache import file_of, read_arrays, write_arrays
 from mtbert.data import TASKS
 from mtbert.hub import CheckpointError, locate
 from mtbert.layouts import has_token_types
-from mtbert.paths import cache_dir
 
 SPECIAL = {  # start of a sequence, end of a sentence, padding
     "BERT": ("[CLS]", "[SEP]", "[PAD]"),
@@ -182,10 +179,7 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
 
 
 def _cached_ids(texts: list[str], tokenizer: Tokenizer, vocabulary: str) -> Ragged:
-    digest = hashlib.sha256(vocabulary.encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    path = cache_dir() / "tokens" / f"{digest.hexdigest()[:32]}.npz"
+    path = file_of(texts, "tokens", made_with=vocabulary)
     cached = _read_ids(path, len(texts))
     if cached is None:
         cached = _encode(texts, tokenizer)
@@ -202,20 +196,16 @@ def _encode(texts: list[str], tokenizer: Tokenizer) -> Ragged:
 
 
 def _read_ids(path: Path, rows: int) -> Ragged | None:
-    """The cached ids, or None where there are none or the file is damaged (a zip member carries its checksum)."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            ragged = Ragged(file["ids"], file["offsets"])
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
+    """The cached ids, or None where there are none that fit."""
+    arrays = read_arrays(path, "ids", "offsets")
+    if arrays is None:
         return None
+    ragged = Ragged(*arrays)
     return ragged if len(ragged) == rows and ragged.offsets[-1] == len(ragged.ids) else None
 
 
 def _write_ids(path: Path, ragged: Ragged) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.savez(file, ids=ragged.ids, offsets=ragged.offsets)
-    os.replace(file.name, path)
+    write_arrays(path, ids=ragged.ids, offsets=ragged.offsets)
 
 
 def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
