@@ -125,9 +125,12 @@ def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict
     """
     masks = {task: part.mask[:, None, None, :] for task, part in rows.items()}  # (B, 1, 1, T)
 
+    def works(hook: str) -> bool:
+        return any(getattr(type(adapter), hook) is not getattr(Adapter, hook) for adapter in adapters.values())
+
     def adapted(x: Tensor, hook: str) -> Tensor:
-        if all(getattr(type(a), hook) is getattr(Adapter, hook) for a in adapters.values()):
-            return x  # none of them works here
+        if not works(hook):
+            return x
         parts = _apart(x, rows, rows)
         return _together(getattr(adapters[t], hook)(depth, p) if t in adapters else p for t, p in parts.items())
 
@@ -144,7 +147,7 @@ def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict
     attended = layer.attention_norm(x + layer.dropout(attended))
     feed_forward = layer.feed_forward_out(F.gelu(layer.feed_forward_in(attended)))
     residual = attended + layer.dropout(adapted(feed_forward, "after_feed_forward"))
-    if adapters:  # LN(h_att + FFN(h_att) + TS(h)), 003 equation 2
+    if works("beside"):  # LN(h_att + FFN(h_att) + TS(h)), 003 equation 2
         inputs, terms = _apart(x, rows, rows), _apart(residual, rows, rows)
         for task, adapter in adapters.items():
             if (term := adapter.beside(depth, inputs[task], masks[task])) is not None:
