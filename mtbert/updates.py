@@ -101,16 +101,10 @@ class Updates:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
         config = self.config
         memories = self._memory_gradients(step, rows) if config.gradients in ("gem", "agem") else None
-        losses, flats, uses = {}, [], []
-        for task, part in rows.items():
-            losses |= self._backward({task: part})
-            flat, used = self.shared.take()
-            flats.append(flat)
-            uses.append(used)
+        losses, G, uses = self._one_by_one(rows)
         if not all(torch.isfinite(loss) for loss in losses.values()):
             return losses  # nothing can be projected; the caller stops
-        used = torch.stack(uses).any(0)
-        G = torch.stack(flats) if len(flats) > 1 else flats[0][None]  # (T, P)
+        used = uses.any(0)
         if record:
             spans = _by_level(self.shared.spans)
             self.cosines += [{"step": step, **row} for row in layer_cosines(G, spans, list(rows))]
@@ -119,7 +113,7 @@ class Updates:
             self.shared.put(pcgrad(G, generator), used)
             return losses
         g = G.sum(0) if len(G) > 1 else G[0]
-        if memories is not None and len(memories[0]):
+        if memories is not None:
             M, memory_used = memories
             if config.gradients == "gem":
                 g, v = gem(g, M, config.gem_margin)
@@ -132,21 +126,28 @@ class Updates:
         self.shared.put(g, used)
         return losses
 
-    def _memory_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _memory_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor] | None:
         """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
 
-        In a unified step every task's memory is a constraint.
+        In a unified step every task's memory is a constraint. None where there is no memory yet.
         """
-        flats, uses = [], []
-        for task in self.memory.tasks:
-            if set(rows) != {task}:
-                self._backward({task: self.memory.sample(task, self.config.memory_batch, step)})
-                flat, used = self.shared.take()
-                flats.append(flat)
-                uses.append(used)
+        tasks = [task for task in self.memory.tasks if set(rows) != {task}]
+        if not tasks:
+            return None
+        _, M, uses = self._one_by_one({t: self.memory.sample(t, self.config.memory_batch, step) for t in tasks})
         for parameter in self.model.parameters():  # the memory's own parameters are not trained by it
             parameter.grad = None
-        return (torch.stack(flats), torch.stack(uses)) if flats else (torch.empty(0), torch.empty(0))
+        return M, uses
+
+    def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
+        losses, flats, uses = {}, [], []
+        for task, part in rows.items():
+            losses |= self._backward({task: part})
+            flat, used = self.shared.take()
+            flats.append(flat)
+            uses.append(used)
+        return losses, torch.stack(flats) if len(flats) > 1 else flats[0][None], torch.stack(uses)
 
 
 def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
