@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ log = logging.getLogger(__name__)
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
-    path None: nothing is ever saved. identity names the run; a file of another run is passed over.
+    path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
+    after a save, or the start, the next one is due.
     """
 
-    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any]) -> None:
-        self.path, self.identity, self.parts = path, identity, parts
+    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float = 300.0) -> None:
+        self.path, self.identity, self.parts, self.seconds = path, identity, parts, seconds
+        self._last = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
+        return time.monotonic() - self._last >= self.seconds
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors."""
@@ -31,6 +39,7 @@ class Checkpoint:
         partial = self.path.with_suffix(".partial")
         torch.save(content, partial)
         os.replace(partial, self.path)
+        self._last = time.monotonic()
 
     def restore(self) -> dict[str, Any] | None:
         """Put parts and generators back and return the progress; None where there is no file, or, with a warning,

@@ -7,7 +7,6 @@ new: a checkpoint's own, where it has one, is not read.
 
 import hashlib
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -124,19 +123,18 @@ def pretrain(
         run = _Run(encoder.to(device), texts, rows, epochs, learning_rate, batch_size)
         about = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
         parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
-        saver = Checkpoint(checkpoint, _identity(encoder, texts, about) if checkpoint else "", parts)
+        identity = _identity(encoder, texts, about) if checkpoint else ""
+        saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
-        last_saved = time.monotonic()
         for epoch in range(run.step // run.epoch_steps, epochs):
             batches = train_batches(texts.lengths[rows], batch_size, seed, epoch)
             for batch in batches[run.step - epoch * run.epoch_steps :]:
                 run.update(rows[batch], mask_rate, seed, precision)
                 bar.update()
-                if run.step == run.steps or time.monotonic() - last_saved >= checkpoint_seconds:
+                if run.step == run.steps or saver.is_due:
                     saver.save({name: getattr(run, name) for name in ("step", "tokens", "since", "curve")})
-                    last_saved = time.monotonic()
         bar.close()
     encoder.train(was_training)
     return pd.DataFrame(run.curve)

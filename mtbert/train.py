@@ -97,13 +97,14 @@ def train(
     total_steps = config.epochs * epoch_steps
     schedule = make_schedule(optimizer, config.schedule, total_steps, config.warmup)
     marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
-    saver = Checkpoint(checkpoint, config.digest, {"model": model, "optimizer": optimizer, "schedule": schedule})
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    saver = Checkpoint(checkpoint, config.digest, parts, checkpoint_seconds)
     state = _Progress(**(saver.restore() or {}))
     fallen_back = fallbacks.total()
     updates = Updates(model, tables, LossWeights(state.first_losses, state.last_losses), state.cosines)
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
-    last_saved, latest = time.monotonic(), {}
+    latest = {}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, rows in enumerate(training_steps(config, lengths), start=1):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
@@ -131,9 +132,8 @@ def train(
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         if step % RELEASE_STEPS == 0 and place.type == "cpu":
             release_freed_memory()
-        if time.monotonic() - last_saved >= checkpoint_seconds:
+        if saver.is_due:
             saver.save(vars(state))
-            last_saved = time.monotonic()
     bar.close()
 
     model.load_state_dict(state.best_state, strict=False)
