@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -130,14 +131,14 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
-        for problem in (*self._task_problems(), *self._model_problems(), *self._step_problems()):
+        # The first problem ends the search: what comes later may rely on what came before.
+        for problem in itertools.chain(self._task_problems(), self._model_problems(), self._step_problems()):
             raise ValueError(problem)
         return self
 
     def _task_problems(self) -> Iterator[str]:
         if not self.tasks:
             yield "tasks: at least one task to train on is needed"
-            return
         for name in ("tasks", "score_tasks"):
             if len(set(getattr(self, name))) != len(getattr(self, name)):
                 yield f"{name}: a task stands twice in {list(getattr(self, name))}"
@@ -147,19 +148,18 @@ class RunConfig(BaseModel):
             plan = SharingPlan.parse(self.plan_text, self.scored)
         except PlanError as error:
             yield f"plan: {error}"
-            return
         if self.soft_sharing != "none" and not (plan.has_individual and len(self.scored) > 1):
             yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies to pull together"
 
     def _model_problems(self) -> Iterator[str]:
         parts = self.pairs.split("+")
-        if self.pairs != "joint" and (set(parts) - set(PAIR_FEATURES) or len(set(parts)) < len(parts)):
+        if self.two_encodings and (set(parts) - set(PAIR_FEATURES) or len(set(parts)) < len(parts)):
             yield f"pairs: {self.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
         if self.adapter == "pal" and self.adapter_size % self.adapter_heads:
             yield f"adapter_heads: {self.adapter_heads} heads do not divide adapter_size {self.adapter_size}"
         if len(set(self.adapter_layers)) != len(self.adapter_layers):
             yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
-        if self.similarity == "sigmoid_cosine" and self.pairs == "joint":
+        if self.similarity == "sigmoid_cosine" and not self.two_encodings:
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
         fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
         if self.similarity == "sigmoid_cosine" and fixed and "sts" in self.tasks:
@@ -169,10 +169,9 @@ class RunConfig(BaseModel):
             upstream, arrow, task = feed.partition(">")
             if not arrow or {upstream, task} - set(self.scored) or upstream == task:
                 yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(self.scored)}"
-                return
             if upstream in fed.setdefault(task, set()):
                 yield f"feeds: {feed!r} stands twice"
-            if self.pairs != "joint" and upstream in PAIR_TASKS and task not in PAIR_TASKS:
+            if self.two_encodings and upstream in PAIR_TASKS and task not in PAIR_TASKS:
                 yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
             if self.similarity == "sigmoid_cosine" and "sts" in (upstream, task):
                 yield f"feeds: {feed!r}: with similarity sigmoid_cosine sts has no head"
@@ -206,11 +205,8 @@ class RunConfig(BaseModel):
 
     @property
     def _encoder_is_fixed(self) -> bool:
-        """Whether the plan freezes every level that an embedding comes from; not where it cannot be read."""
-        try:
-            levels = SharingPlan.parse(self.plan_text, self.scored).levels
-        except PlanError:
-            return False
+        """Whether the plan freezes every level that an embedding comes from."""
+        levels = SharingPlan.parse(self.plan_text, self.scored).levels
         return all(level.mode == "F" for name, level in levels.items() if name != "pooler" or self.pooling == "pooler")
 
     @property
