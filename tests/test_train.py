@@ -10,6 +10,7 @@ import torch
 
 from mtbert import train as module
 from mtbert import updates
+from mtbert.config import RunConfig
 from mtbert.data import load_table
 from mtbert.evaluate import accuracy, pearson
 from mtbert.multitask import MultitaskBert
@@ -102,6 +103,20 @@ def interrupt(monkeypatch, after: int) -> None:
     monkeypatch.setattr(AdamW, "step", stopped)
 
 
+def assert_goes_on_bit_for_bit(run, config: RunConfig, after: int, checkpoint, monkeypatch) -> TrainedRun:
+    """A run that is stopped after so many steps and called again equals the whole run, which is returned."""
+    whole = run(config)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, after)
+        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
+    torch.manual_seed(77)  # another process
+    steps = counted(monkeypatch, AdamW, "step")
+    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
+    assert len(steps) == whole.cost["steps"] - after > 0
+    return whole
+
+
 @pytest.mark.parametrize(
     "fields, after",
     [
@@ -113,16 +128,7 @@ def interrupt(monkeypatch, after: int) -> None:
 )
 def test_an_interrupted_run_goes_on_bit_for_bit(run, tiny_config, tmp_path, monkeypatch, fields, after):
     config = tiny_config.but(**fields)
-    whole = run(config)
-    checkpoint = tmp_path / "run" / "checkpoint.pt"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupt(patch, after)
-        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
-    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
-    torch.manual_seed(77)  # another process
-    steps = counted(monkeypatch, AdamW, "step")
-    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
-    assert len(steps) == whole.cost["steps"] - after
+    whole = assert_goes_on_bit_for_bit(run, config, after, tmp_path / "run" / "checkpoint.pt", monkeypatch)
     if config.learning_rate == 1e-6:
         assert whole.cost["best_step"] == 5, "the kept model is older than the interruption"
 

@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_train import assert_same_bits, counted, interrupt
+from test_train import assert_goes_on_bit_for_bit, assert_same_bits, counted
 
 from mtbert import results, updates
 from mtbert import train as module
 from mtbert.config import RunConfig
 from mtbert.evaluate import accuracy, pearson
 from mtbert.multitask import MultitaskBert
-from mtbert.optim import AdamW
 from mtbert.paths import results_dir
 from mtbert.results import load_model, load_or_run
 from mtbert.rows import Corpus, predict_table
@@ -51,17 +50,8 @@ def test_two_runs_give_the_same_bits(run, config, name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypatch, name):
-    config, after = config.but(**RUNS[name]), 7
-    whole = run(config)
-    checkpoint = tmp_path / "checkpoint.pt"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupt(patch, after)
-        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
-    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
-    torch.manual_seed(77)  # another process
-    steps = counted(monkeypatch, AdamW, "step")
-    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
-    assert len(steps) == whole.cost["steps"] - after > 0
+    config = config.but(**RUNS[name])
+    whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
     assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
 
 
