@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtbert.fast import Dropout, attend
 from mtbert.hub import CheckpointError, locate
 from mtbert.layouts import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
 
@@ -104,7 +105,7 @@ class BertEmbeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, d) if config.type_vocab_size else None
         self.offset = config.position_offset
         self.norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """input_ids, token_type_ids (B, T) -> (B, T, d)."""
@@ -140,7 +141,7 @@ class SelfAttention(nn.Module):
         """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d)."""
         q, k, v = self.project(hidden)
         dropout = self.dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # (B, h, T, d_k)
+        context = attend(q, k, v, mask, dropout)  # softmax(Q K' / sqrt(d_k) + mask) V: (B, h, T, d_k)
         return context.transpose(1, 2).flatten(2)  # (B, T, d)
 
 
@@ -156,7 +157,7 @@ class BertLayer(nn.Module):
         self.feed_forward_in = nn.Linear(d, d_i)
         self.feed_forward_out = nn.Linear(d_i, d)
         self.output_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (B, T, d), mask (B, 1, 1, T) -> (B, T, d)."""

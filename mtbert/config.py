@@ -53,6 +53,7 @@ class RunConfig(BaseModel):
 
     encoder: str = Field("minilm", min_length=1, description="'minilm', a checkpoint folder, or a name on the hub")
     weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
+    layers: int | None = Field(None, ge=1, description="use the first so many layers of the encoder; none: all")
     frozen: bool = Field(False, description="train the heads only, on features computed once; the plan 'frozen'")
     plan: str = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
     soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
@@ -126,6 +127,9 @@ class RunConfig(BaseModel):
     max_grad_norm: Real | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: autocast, weights stay fp32")
     evals_per_epoch: int = Field(1, ge=1, description="points of the learning curve")
+    curve_rows: int | None = Field(
+        None, ge=1, description="dev examples of a task that a point of the learning curve is measured on; none: all"
+    )
     train_rows: int | None = Field(None, ge=1, description="a random subset of each task's training rows; none: all")
     seed: int = Field(1, ge=0)
 

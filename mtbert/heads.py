@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
+from mtbert.fast import Dropout
 from mtbert.pos import TAGS
 from mtbert.progressive import UpstreamAttention, all_upstream, at_rate, upstream_tasks
 
@@ -70,7 +71,7 @@ class TaskHead(nn.Module):
         super().__init__()
         widths = [width, *[config.head_width] * (config.head_layers - 1), output_width(task)]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
-        self.dropout = nn.Dropout(config.head_dropout)
+        self.dropout = Dropout(config.head_dropout)
         self.place = config.dropout_place
         for linear in self.layers:
             nn.init.normal_(linear.weight, std=0.02)

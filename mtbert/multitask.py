@@ -1,7 +1,7 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
@@ -56,9 +56,12 @@ class MultitaskBert(nn.Module):
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.plan.is_frozen and not self.encoder.adapters
 
-    def embed(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
-        """Task -> embeddings (B, k, d): k is 2 where the sentences of a pair are encoded apart, else 1."""
-        hidden = self.encoder(batches)
+    def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Task -> embeddings (B, k, d): k is 2 where the sentences of a pair are encoded apart, else 1.
+
+        below: what some tasks' frozen layers give, as in `SharedEncoder.forward`.
+        """
+        hidden = self.encoder(batches, below)
         result = {}
         for task, states in hidden.items():
             if self.run_config.pooling == "pooler":
@@ -130,11 +133,19 @@ class MultitaskBert(nn.Module):
 
 
 def build_encoder(config: RunConfig) -> BertModel:
-    """The encoder that a configuration starts from; raises CheckpointError."""
+    """The encoder that a configuration starts from.
+
+    Raises CheckpointError, and ConfigError if `layers` asks for more than there are.
+    """
     if config.weights == "pretrained":
         encoder = BertModel.from_pretrained(config.encoder)
     else:
         encoder = BertModel(BertConfig.from_json(locate(config.encoder) / "config.json"))
+    if config.layers is not None:
+        if config.layers > len(encoder.layers):
+            raise ConfigError(f"layers: {config.layers}, but the encoder {config.encoder!r} has {len(encoder.layers)}")
+        encoder.layers = encoder.layers[: config.layers]
+        encoder.config = replace(encoder.config, num_hidden_layers=config.layers)
     if config.attention_dropout is not None:
         for layer in encoder.layers:
             layer.attention.dropout = config.attention_dropout

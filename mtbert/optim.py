@@ -6,13 +6,13 @@ own reference values, and this code, have it outside.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
-
-CHUNK = 2**18  # elements; parameter, gradient and both moments of a chunk (4 MiB in fp32) stay in the cache
 
 SCHEDULES = ("none", "linear", "cosine", "onecycle")
 
@@ -53,12 +53,20 @@ class AdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            by_step = defaultdict(list)  # parameters that missed a step have a step count of their own
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    by_step[self._count(parameter)].append(parameter)
+            for parameters in by_step.values():
+                if all(_is_dense(parameter, self.state[parameter]) for parameter in parameters):
+                    self._update_fused(parameters, group)
+                else:
+                    for parameter in parameters:
+                        self._update(parameter, group)
         return loss
 
-    def _update(self, parameter: torch.Tensor, group: dict) -> None:
+    def _count(self, parameter: Tensor) -> int:
+        """The number of the parameter's update that is due; the first one makes its moments."""
         if parameter.grad.is_sparse:
             raise RuntimeError("AdamW needs dense gradients; use Embedding(sparse=False)")
         state = self.state[parameter]
@@ -67,21 +75,51 @@ class AdamW(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)  # m
             state["exp_avg_sq"] = torch.zeros_like(parameter)  # v
         state["step"] += 1
-        lr, (beta1, beta2), t = group["lr"], group["betas"], state["step"]
-        step_size = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t) if group["correct_bias"] else lr
+        return state["step"]
 
-        # One walk over memory: all operations of a chunk happen while it is in the cache.
-        tensors = (parameter, state["exp_avg"], state["exp_avg_sq"], parameter.grad)
-        whole = not all(tensor.is_contiguous() for tensor in tensors)
-        chunks = ((tensor,) if whole else tensor.view(-1).split(CHUNK) for tensor in tensors)
-        buffer = torch.empty_like(parameter) if whole else torch.empty_like(parameter.view(-1)[:CHUNK])
-        for p, m, v, g in zip(*chunks, strict=True):
-            m.lerp_(g, 1 - beta1)
-            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            denominator = torch.sqrt(v, out=buffer if whole else buffer[: v.numel()]).add_(group["eps"])
-            p.addcdiv_(m, denominator, value=-step_size)
-            if group["weight_decay"]:
-                p.mul_(1 - lr * group["weight_decay"])
+    def _update(self, parameter: Tensor, group: dict) -> None:
+        """The formula, as it is written."""
+        state, g = self.state[parameter], parameter.grad
+        m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        step_size = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t) if group["correct_bias"] else lr
+        m.lerp_(g, 1 - beta1)
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        parameter.addcdiv_(m, v.sqrt().add_(group["eps"]), value=-step_size)
+        parameter.mul_(1 - lr * group["weight_decay"])
+
+    def _update_fused(self, parameters: list[Tensor], group: dict) -> None:
+        """The same for many parameters with one step count, in one walk over memory.
+
+        torch's kernel computes p *= 1 - lr' wd'; p -= lr' / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps'), which is our
+        formula for the lr', wd' and eps' below. Without bias correction, t is so large that b^t is 0.
+        """
+        states = [self.state[parameter] for parameter in parameters]
+        lr, (beta1, beta2), t = group["lr"], group["betas"], states[0]["step"]
+        decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks it, too
+        eps = group["eps"] / math.sqrt(1 - beta2**t) if group["correct_bias"] else group["eps"]
+        steps = torch.tensor(float(t) if group["correct_bias"] else 1e9, device=parameters[0].device)
+        torch._fused_adamw_(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [steps] * len(parameters),
+            lr=lr * decay,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"] / decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _is_dense(parameter: Tensor, state: dict) -> bool:
+    """Whether torch's kernel can walk over a parameter, its gradient and its moments side by side."""
+    tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
+    return all(t.is_contiguous() and t.dtype == parameter.dtype and t.is_floating_point() for t in tensors)
 
 
 def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: float = 0.1) -> LRScheduler:

@@ -1,6 +1,5 @@
 """What a run costs and where it ran: peak memory, device, versions."""
 
-import ctypes
 import platform
 from pathlib import Path
 
@@ -46,18 +45,6 @@ def _resident_peak_mib() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / MIB if platform.system() == "Darwin" else peak / 1024
-
-
-def release_freed_memory() -> None:
-    """Hand freed blocks back to the system; does nothing where the C library is not glibc.
-
-    Batches of many shapes leave its heap full of holes that it keeps: the resident memory of a long run on a CPU grows
-    to several times what is in use.
-    """
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        pass
 
 
 def environment(device: torch.device) -> dict[str, str | int]:

@@ -1,8 +1,9 @@
 """The tables of a run on a device: labels, tokens, and what a frozen encoder makes of them, computed once."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, fingerprint, load_table
+from mtbert.frozen import TokenStates, embeddings_of_all_rows, token_states
 from mtbert.heads import predict
+from mtbert.heap import Trimmer
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.pos import pos_features
-from mtbert.profiling import release_freed_memory
-from mtbert.tokens import TokenizedTable, eval_batches, tokenize
+from mtbert.tokens import Batch, TokenizedTable, eval_batches, tokenize
 
 log = logging.getLogger(__name__)
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
-RELEASE_BATCHES = 8  # on a CPU: every batch has another shape, and what the one before left is of no use to it
+KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
 
 
 @dataclass(frozen=True)
@@ -60,68 +62,116 @@ def _load(task: str, split: str, root: Path) -> pd.DataFrame:
 
 
 class TaskRows:
-    """One split of one task on a device: its logits for any rows, in training and in evaluation."""
+    """One split of one task on a device: its logits for any rows, in training and in evaluation.
 
-    def __init__(self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device) -> None:
+    passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
+    read from disk.
+    """
+
+    def __init__(
+        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0
+    ) -> None:
         config = model.run_config
         self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
         self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
         self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
-        self.kept: Tensor | None = None  # (N, k, d)
+        self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
 
     def __len__(self) -> int:
         return len(self.table)
 
-    @torch.no_grad()
-    def _over_all_rows(self, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """compute(rows) over the whole split, in length-sorted batches; the result is in the table's order."""
+    def _batches(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """These rows in length-sorted batches, as positions in `rows`; the model is in evaluation mode meanwhile."""
         was_training = self.model.training
         self.model.eval()
-        order, parts = [], []
-        for number, rows in enumerate(eval_batches(self.tokens.lengths, EVAL_TOKENS), start=1):
-            order.append(rows)
-            parts.append(compute(rows))
-            if number % RELEASE_BATCHES == 0 and self.device.type == "cpu":
-                release_freed_memory()
+        trim = Trimmer()
+        with torch.no_grad():
+            for part in eval_batches(self.tokens.lengths[rows], EVAL_TOKENS):
+                yield part
+                trim()
         self.model.train(was_training)
+
+    def _over(self, rows: np.ndarray, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
+        """compute(batch of rows) over these rows; the result is in their order."""
+        order, parts = [], []
+        for part in self._batches(rows):
+            order.append(part)
+            parts.append(compute(rows[part]))
         result = torch.cat(parts)
-        place = torch.as_tensor(np.concatenate(order), device=self.device)
+        place = torch.as_tensor(np.concatenate(order), device=result.device)
         return torch.empty_like(result).index_copy_(0, place, result)
 
-    def logits(self) -> Tensor:
-        """Logits of every row, in the table's order."""
-        return self._over_all_rows(lambda rows: task_logits({self.task: self}, {self.task: rows})[self.task])
+    def logits(self, rows: np.ndarray | None = None) -> Tensor:
+        """Logits of these rows, by default of all, in their order."""
+        rows = np.arange(len(self)) if rows is None else rows
+        return self._over(rows, lambda part: task_logits({self.task: self}, {self.task: part})[self.task])
 
-    def predictions(self, split: str) -> pd.DataFrame:
-        """task, split, id, label (where there is one), predicted, confidence: a row an example."""
-        similarity = self.config.similarity
-        predicted, confidence = (part.cpu().numpy() for part in predict(TASKS[self.task], self.logits(), similarity))
-        table = pd.DataFrame({"task": self.task, "split": split, "id": self.table["id"]})
+    def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
+        """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
+        table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
+        logits = self.logits(rows)
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits, self.config.similarity))
+        result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
-            table["label"] = self.table["label"]
-        return table.assign(predicted=predicted, confidence=confidence)
+            result["label"] = table["label"]
+        return result.assign(predicted=predicted, confidence=confidence)
 
+    @cached_property
     def embeddings(self) -> Tensor:
-        """(N, k, d) of every row, where they are a function of the text alone; computed at the first call."""
-        if self.kept is None:
-            self.kept = self._over_all_rows(lambda rows: encode({self.task: self}, {self.task: rows})[self.task])
-        return self.kept
+        """(N, k, d) of every row, where they are a function of the text alone."""
+
+        def compute() -> Tensor:
+            return self._over(
+                np.arange(len(self)), lambda rows: encode({self.task: self}, {self.task: rows})[self.task]
+            )
+
+        k = 2 if TASKS[self.task].is_pair and self.config.two_encodings else 1
+        about = f"{self.config.pooling} {self._arithmetic}"
+        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, compute).to(self.device)
+
+    def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
+        """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
+        return self._states.batch(rows, batch.attention_mask) if self._keeps_states else None
+
+    @cached_property
+    def _states(self) -> TokenStates:
+        def over_all_rows(store: Callable[[np.ndarray], None]) -> None:
+            for part in self._batches(np.arange(len(self))):
+                store(part)
+
+        def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+            batch = self.tokens.batch(rows).to(self.device)
+            with self.autocast:
+                return self.model.encoder.below({self.task: batch})[self.task], batch.attention_mask
+
+        return token_states(self.model.encoder, self.tokens, self._arithmetic, over_all_rows, compute)
+
+    @property
+    def autocast(self) -> torch.autocast:
+        """The precision of the encoder."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    @property
+    def _arithmetic(self) -> str:
+        return f"{self.config.precision} {self.device.type}"
 
 
 def encode(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Embeddings (B, k, d) of some rows of several tasks, in one pass through the encoder."""
     first = tables[next(iter(rows))]
     batches = {task: tables[task].tokens.batch(part).to(first.device) for task, part in rows.items()}
-    with torch.autocast(first.device.type, torch.bfloat16, enabled=first.config.precision == "bf16"):
-        return {task: part.float() for task, part in first.model.embed(batches).items()}
+    below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
+    with first.autocast:
+        embeddings = first.model.embed(batches, {task: states for task, states in below.items() if states is not None})
+        return {task: part.float() for task, part in embeddings.items()}
 
 
 def task_logits(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
     model = tables[next(iter(rows))].model
     if model.features_are_fixed:
-        embeddings = {task: tables[task].embeddings()[part] for task, part in rows.items()}
+        embeddings = {task: tables[task].embeddings[part] for task, part in rows.items()}
     else:
         embeddings = encode(tables, rows)
     tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}

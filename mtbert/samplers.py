@@ -45,6 +45,18 @@ def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
     return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
 
 
+def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
+    """How often a run comes by each example, by task (T,); an expectation where tasks are drawn."""
+    sizes, epochs = np.asarray(sizes), config.epochs
+    if config.scheme == "in_turn":
+        return np.full(len(sizes), float(epochs))
+    examples = epochs * steps_per_epoch(config, sizes) * config.batch_size
+    if config.scheme == "unified":
+        return examples / sizes
+    shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
+    return examples * np.mean(shares, axis=0) / sizes
+
+
 def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 

@@ -118,6 +118,17 @@ class TokenizedTable:
     def __len__(self) -> int:
         return len(self.columns[0])
 
+    def sequences(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of these rows' sequences, in the order of `batch`: N or, with pairs encoded apart, 2N in all."""
+        return rows if self.joint else np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """Tokens of every sequence, in the order of `sequences`."""
+        if self.joint:
+            return self.lengths
+        return np.concatenate([np.minimum(column.lengths + 2, self.max_length) for column in self.columns])
+
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, padded to its longest sequence."""
         if self.joint:

@@ -21,17 +21,17 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import metrics_of, overall
 from mtbert.gradients import fallbacks
+from mtbert.heap import Trimmer, keep_freed_memory
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.optim import AdamW, make_schedule
 from mtbert.pretrain import pretrain, pretraining_texts
-from mtbert.profiling import PeakMemory, release_freed_memory
+from mtbert.profiling import PeakMemory
 from mtbert.rows import Corpus, TaskRows
-from mtbert.samplers import steps_per_epoch, training_steps
+from mtbert.samplers import expected_passes, steps_per_epoch, training_steps
 from mtbert.tokens import tokenize_texts
 from mtbert.updates import LossWeights, Updates
 
 CHECKPOINT_SECONDS = 300.0
-RELEASE_STEPS = 25  # on a CPU: often enough to keep memory low, seldom enough to cost little (2 % measured)
 PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
 
 
@@ -45,7 +45,7 @@ class TrainedRun:
 
     model: MultitaskBert
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score, and dev_TASK of several tasks
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score, dev_TASK of several
     cosines: pd.DataFrame  # step, layer, first, second, cosine: of the tasks' gradients, where recorded
     cost: dict[str, float]
 
@@ -57,6 +57,7 @@ class _Progress:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0  # of training, evaluation not counted
+    cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
     losses: list[float] = field(default_factory=list)  # since the last evaluation
     first_losses: dict[str, float] = field(default_factory=dict)  # by task, for weighting by loss ratio
     last_losses: dict[str, float] = field(default_factory=dict)
@@ -84,12 +85,19 @@ def train(
     place = pick_device(device)
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
+    keep_freed_memory()
+    trim = Trimmer()
     encoder, cost = build_encoder(config), {}
     if config.pretrain == "before":
         cost = _pretrain(encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     model = MultitaskBert(config, encoder).to(place)
-    tables = {task: TaskRows(model, task, table, place) for task, table in corpus.train.items()}
-    dev = {task: TaskRows(model, task, table, place) for task, table in corpus.dev.items()}
+    passes = expected_passes(config, [len(table) for table in corpus.train.values()])
+    tables = {
+        task: TaskRows(model, task, table, place, n)
+        for (task, table), n in zip(corpus.train.items(), passes, strict=True)
+    }
+    points = config.epochs * config.evals_per_epoch
+    dev = {task: TaskRows(model, task, table, place, points) for task, table in corpus.dev.items()}
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -110,7 +118,7 @@ def train(
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
             updates.remember(rows)
             continue
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         model.train()
         losses = updates.gradients(step, rows)
         if not all(math.isfinite(loss) for loss in losses.values()):
@@ -126,12 +134,12 @@ def train(
         state.tokens += sum(int(lengths[task][part].sum()) for task, part in rows.items())
         state.losses.append(sum(losses.values()) / len(losses))
         state.seconds += time.perf_counter() - started
+        state.cpu_seconds += time.process_time() - cpu_started
         bar.update()
         if (step - 1) % epoch_steps + 1 in marks:
             latest = _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
-        if step % RELEASE_STEPS == 0 and place.type == "cpu":
-            release_freed_memory()
+        trim()
         if saver.is_due:
             saver.save(vars(state))
     bar.close()
@@ -141,12 +149,13 @@ def train(
         whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
         cost = _pretrain(whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     started = time.perf_counter()
-    if state.best_step != state.step or config.pretrain == "after":
-        latest = {}  # not those of the model that is kept
+    if state.best_step != state.step or config.pretrain == "after" or config.curve_rows is not None:
+        latest = {}  # not those of the model that is kept, or not of all examples
     parts = [latest[task] if task in latest else dev[task].predictions("dev") for task in dev]
     predictions = pd.concat(parts, ignore_index=True)
     cost |= {
         "train_seconds": round(state.seconds, 2),
+        "train_cpu_seconds": round(state.cpu_seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
         "tokens": state.tokens,
         "peak_memory_mib": round(memory.mib(), 1),
@@ -197,7 +206,7 @@ def _evaluate(
 ) -> dict[str, pd.DataFrame]:
     """Append a point of the learning curve; keep the model if it is the best so far; returns its predictions."""
     scores, names = {}, {}
-    predictions = {task: dev[task].predictions("dev") for task in config.tasks}
+    predictions = {task: dev[task].predictions("dev", _curve_rows(config, len(dev[task]))) for task in config.tasks}
     for task, table in predictions.items():
         names[task], metric = next(iter(metrics_of(TASKS[task]).items()))
         scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
@@ -205,7 +214,8 @@ def _evaluate(
     score = overall(scores)
     state.curve.append(
         dict(step=state.step, epoch=round(epoch, 4), tokens=state.tokens, seconds=round(state.seconds, 2),
-             train_loss=float(np.mean(state.losses)), metric="overall" if by_task else names[config.tasks[0]],
+             cpu_seconds=round(state.cpu_seconds, 2), train_loss=float(np.mean(state.losses)),
+             metric="overall" if by_task else names[config.tasks[0]],
              dev_score=score, **by_task)
     )  # fmt: skip
     state.losses = []
@@ -214,6 +224,13 @@ def _evaluate(
         kept = {n for n, p in model.named_parameters() if p.requires_grad}
         state.best_state = {n: copy.deepcopy(t) for n, t in model.state_dict().items() if n in kept}
     return predictions
+
+
+def _curve_rows(config: RunConfig, size: int) -> np.ndarray | None:
+    """The dev examples of a point of the learning curve, the same ones for every seed; None: all."""
+    if config.curve_rows is None or config.curve_rows >= size:
+        return None
+    return np.sort(np.random.default_rng(0).permutation(size)[: config.curve_rows])
 
 
 def _broken(

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtbert.adapters import Adapter
-from mtbert.bert import BertLayer, BertModel
+from mtbert.bert import BertLayer, BertModel, SelfAttention
+from mtbert.fast import attend
 from mtbert.sharing import Level, SharingPlan
 from mtbert.tokens import Batch
 
@@ -36,22 +37,51 @@ class SharedEncoder(nn.Module):
         modules = [self.embeddings, *self.layers, self.poolers]
         return {name: (level, m) for (name, level), m in zip(self.plan.levels.items(), modules, strict=True)}
 
-    def forward(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
-        """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T."""
-        rows = {task: Rows(*batch.input_ids.shape, batch.attention_mask) for task, batch in batches.items()}
-        flats = {}
+    def forward(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
+
+        below: what `below` gives, for the tasks where it is known already.
+        """
+        rows = _rows(batches)
+        flats = {(task,): hidden.flatten(0, 1) for task, hidden in (below or {}).items()}
+        flats |= self._below({task: batch for task, batch in batches.items() if (task,) not in flats}, rows)
+        flats = self._run(flats, rows, self.frozen_depth, len(self.layers))
+        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
+
+    def below(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
+        rows = _rows(batches)
+        flats = self._below(batches, rows)
+        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
+
+    @property
+    def frozen_depth(self) -> int:
+        """Layers from the input upward that are frozen, embeddings included, and have no adapter; else 0."""
+        if self.plan.embeddings.mode != "F":
+            return 0
+        adapted = {depth for adapter in self.adapters.values() for depth in adapter.layers}
+        frozen = (level.mode == "F" and depth not in adapted for depth, level in enumerate(self.plan.layers))
+        return next((depth for depth, is_frozen in enumerate(frozen) if not is_frozen), len(self.plan.layers))
+
+    def _below(self, batches: dict[str, Batch], rows: dict[str, "Rows"]) -> dict[tuple, Tensor]:
+        embedded = {}
         for task, batch in batches.items():
             embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            flats[(task,)] = embed(batch.input_ids, batch.token_type_ids).flatten(0, 1)
-        for depth, (level, copies) in enumerate(zip(self.plan.layers, self.layers, strict=True)):
-            groups = [tuple(task for task in group if task in batches) for group in level.groups]
+            embedded[(task,)] = embed(batch.input_ids, batch.token_type_ids).flatten(0, 1)
+        return self._run(embedded, rows, 0, self.frozen_depth)
+
+    def _run(self, flats: dict[tuple, Tensor], rows: dict[str, "Rows"], start: int, stop: int) -> dict[tuple, Tensor]:
+        """The layers from `start` to `stop` on the tokens of groups of tasks (N, d)."""
+        present = {task for group in flats for task in group}
+        for depth in range(start, stop):
+            groups = [tuple(task for task in group if task in present) for group in self.plan.layers[depth].groups]
             flats = _regroup(flats, [group for group in groups if group], rows)
             adapters = {task: a for task, a in self.adapters.items() if depth in a.layers}
-            for group, layer in zip(groups, copies, strict=True):
+            for group, layer in zip(groups, self.layers[depth], strict=True):
                 if group:
                     here = {task: adapters[task] for task in group if task in adapters}
                     flats[group] = run_layer(layer, flats[group], {task: rows[task] for task in group}, here, depth)
-        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
+        return flats
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """tanh(W h_[CLS] + b) of the task's pooler: (B, T, d) -> (B, d)."""
@@ -97,6 +127,10 @@ class Rows:
     mask: Tensor
 
 
+def _rows(batches: dict[str, Batch]) -> dict[str, Rows]:
+    return {task: Rows(*batch.input_ids.shape, batch.attention_mask) for task, batch in batches.items()}
+
+
 def _apart(flat: Tensor, group: Iterable[str], rows: dict[str, Rows]) -> dict[str, Tensor]:
     """The tokens of a group (N, ...) -> task -> (B, T, ...)."""
     parts = flat.split([rows[task].B * rows[task].T for task in group])
@@ -115,6 +149,13 @@ def _regroup(flats: dict[tuple, Tensor], groups: list[tuple], rows: dict[str, Ro
         return flats
     parts = {task: part for group, flat in flats.items() for task, part in _apart(flat, group, rows).items()}
     return {group: _together(parts[task] for task in group) for group in groups}
+
+
+def _project(attention: SelfAttention, x: Tensor) -> Tensor:
+    """Q, K and V of all tokens in one matrix product: (N, d) -> (N, 3, h, d_k)."""
+    linears = (attention.query, attention.key, attention.value)
+    weight, bias = torch.cat([linear.weight for linear in linears]), torch.cat([linear.bias for linear in linears])
+    return F.linear(x, weight, bias).unflatten(-1, (3, attention.heads, -1))
 
 
 def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict[str, Adapter], depth: int) -> Tensor:
@@ -136,13 +177,11 @@ def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict
 
     attention = layer.attention
     dropout = attention.dropout if attention.training else 0.0
-    projected = (linear(x) for linear in (attention.query, attention.key, attention.value))
-    q, k, v = (_apart(part.unflatten(-1, (attention.heads, -1)), rows, rows) for part in projected)  # (B, T, h, d_k)
+    projected = _apart(_project(attention, x), rows, rows)  # (B, T, 3, h, d_k)
     context = []
     for task, mask in masks.items():
-        heads = (part[task].transpose(1, 2) for part in (q, k, v))  # (B, h, T, d_k)
-        attended = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout)
-        context.append(attended.transpose(1, 2).flatten(2))  # (B, T, d)
+        heads = (part.transpose(1, 2) for part in projected[task].unbind(2))  # (B, h, T, d_k)
+        context.append(attend(*heads, mask, dropout).transpose(1, 2).flatten(2))  # (B, T, d)
     attended = adapted(layer.attention_output(_together(context)), "after_attention")
     attended = layer.attention_norm(x + layer.dropout(attended))
     feed_forward = layer.feed_forward_out(F.gelu(layer.feed_forward_in(attended)))

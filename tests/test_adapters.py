@@ -9,6 +9,7 @@ from torch.nn.functional import gelu
 from mtbert.adapters import LHUC, PAL, Adapter, Houlsby, LowRank, adapter_parameters, build_adapter
 from mtbert.bert import BertConfig
 from mtbert.config import ConfigError, RunConfig
+from mtbert.fast import attend
 
 B, T, D, S, HEADS, L = 3, 5, 16, 6, 2, 4
 LENGTHS = [5, 2, 4]
@@ -114,13 +115,12 @@ def test_pal_shares_its_projections_over_the_layers(hidden, mask):
 def test_pal_drops_attention_weights_alone(hidden, own, expected, monkeypatch):
     encoder = BertConfig(hidden_size=D, num_attention_heads=4, num_hidden_layers=L, attention_probs_dropout_prob=0.25)
     pal, seen = build("pal", encoder, attention_dropout=own), []
-    attention = torch.nn.functional.scaled_dot_product_attention
 
-    def watched(*args, dropout_p, **kwargs):
+    def watched(q, k, v, mask, dropout_p):
         seen.append(dropout_p)
-        return attention(*args, dropout_p=dropout_p, **kwargs)
+        return attend(q, k, v, mask, dropout_p)
 
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", watched)
+    monkeypatch.setattr("mtbert.bert.attend", watched)
     monkeypatch.setattr("torch.nn.functional.dropout", lambda *args, **kwargs: pytest.fail("another dropout"))
     pal.train().beside(0, hidden, None)
     pal.eval().beside(0, hidden, None)

@@ -1,9 +1,13 @@
 """The cache gives back what was written, for the same texts only, and nothing where a file is damaged."""
 
+import logging
+import shutil
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from mtbert.cache import file_of, read_arrays, write_arrays
+from mtbert.cache import file_of, mapped_array, read_arrays, write_arrays
 
 
 def test_arrays_come_back(tmp_path):
@@ -30,3 +34,59 @@ def test_a_file_is_named_by_texts_kind_and_making():
     names = [file_of(["a", "b"], "tokens"), file_of(["ab"], "tokens"), file_of(["a", "b"], "tokens", "vocabulary")]
     assert len(set(names)) == 3 and names[0] == file_of(["a", "b"], "tokens")
     assert names[0].parent.name == "tokens"
+
+
+def counting(value: float):
+    """A `fill` for `mapped_array`, and how often it was called."""
+    calls = []
+
+    def fill(array: np.ndarray) -> None:
+        calls.append(array.shape)
+        array[:] = value
+
+    return fill, calls
+
+
+def test_a_mapped_array_is_made_once(tmp_path):
+    fill, calls = counting(2.5)
+    path = tmp_path / "folder" / "a.npy"
+    for _ in range(2):
+        array = mapped_array(path, (3, 4), fill)
+        assert isinstance(array, np.memmap) and array.dtype == np.float32 and (array == 2.5).all()
+        array[0] = 7  # stays in memory
+    assert calls == [(3, 4)]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["a.crc32", "a.npy"]
+
+
+@pytest.mark.parametrize("damage", ["a byte", "cut", "no checksum", "another shape"])
+def test_a_damaged_mapped_array_is_made_again(tmp_path, damage, caplog):
+    path = tmp_path / "a.npy"
+    mapped_array(path, (3, 4), counting(1.0)[0])
+    content = bytearray(path.read_bytes())
+    if damage == "a byte":
+        content[-1] ^= 1
+        path.write_bytes(bytes(content))
+    if damage == "cut":
+        path.write_bytes(bytes(content[:-8]))
+    if damage == "no checksum":
+        path.with_suffix(".crc32").unlink()
+    fill, calls = counting(2.0)
+    with caplog.at_level(logging.WARNING):
+        array = mapped_array(path, (3, 5) if damage == "another shape" else (3, 4), fill)
+    assert len(calls) == 1 and (array == 2.0).all() and "damaged" in caplog.text
+
+
+def test_an_interrupted_fill_leaves_nothing(tmp_path):
+    def fill(array: np.ndarray) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mapped_array(tmp_path / "a.npy", (3, 4), fill)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_room_on_the_disk_the_array_is_in_memory(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=50))
+    array = mapped_array(tmp_path / "a.npy", (3, 4), counting(1.0)[0])
+    assert not isinstance(array, np.memmap) and (array == 1).all() and "no room" in caplog.text
+    assert not list(tmp_path.iterdir())

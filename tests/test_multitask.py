@@ -153,6 +153,11 @@ def test_a_missing_part_of_a_saved_model_is_named(build, tmp_path, name):
         MultitaskBert.load(tmp_path)
 
 
+def test_more_layers_than_the_encoder_has(build):
+    with pytest.raises(ConfigError, match=r"layers: 3, but the encoder .* has 2"):
+        build(layers=3)
+
+
 def test_max_length_over_the_positions(build):
     with pytest.raises(CheckpointError, match=r"max_length is 513.*512 positions"):
         build(max_length=513)

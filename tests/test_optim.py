@@ -180,15 +180,23 @@ def test_non_contiguous_parameter_and_gradient():
     np.testing.assert_allclose(start.detach().flatten(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [1, 16, 34, 35, 36])
-def test_chunks_do_not_change_the_result(monkeypatch, chunk):
-    parameter, gradients = problem((5, 7), dtype=torch.float32)
-    whole = run(AdamW([parameter], lr=0.01, weight_decay=0.1), parameter, gradients)
-    monkeypatch.setattr(optim, "CHUNK", chunk)
-    parameter, _ = problem((5, 7), dtype=torch.float32)
-    torch.testing.assert_close(
-        run(AdamW([parameter], lr=0.01, weight_decay=0.1), parameter, gradients), whole, rtol=1e-6, atol=1e-7
-    )
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_fused_walk_equals_the_formula_as_written(monkeypatch, settings):
+    fused = [run(AdamW([p], **settings), p, g) for p, g in [problem((5, 7), steps=20, dtype=torch.float32)]]
+    monkeypatch.setattr(optim, "_is_dense", lambda parameter, state: False)
+    plain = [run(AdamW([p], **settings), p, g) for p, g in [problem((5, 7), steps=20, dtype=torch.float32)]]
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_that_missed_steps_keep_their_own_count():
+    (first, gradients), (second, _) = problem(dtype=torch.float32), problem(dtype=torch.float32)
+    optimizer = AdamW([first, second], lr=0.01)
+    for i, gradient in enumerate(gradients):
+        first.grad, second.grad = gradient.clone(), gradient.clone() if i >= 4 else None
+        optimizer.step()
+    late, _ = problem(dtype=torch.float32)
+    torch.testing.assert_close(second.detach(), run(AdamW([late], lr=0.01), late, gradients[4:]))
+    assert [optimizer.state[p]["step"] for p in (first, second)] == [10, 6]
 
 
 def test_sparse_gradient_is_named():

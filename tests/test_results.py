@@ -73,7 +73,7 @@ def test_the_tidy_tables(config, course_data):
         "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "precision",
     ]  # fmt: skip
     assert list(curves.columns) == [
-        "run_id", "step", "epoch", "tokens", "seconds", "train_loss", "metric", "dev_score",
+        "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
     ]  # fmt: skip
     for run in runs:
         rows = scores[scores["run_id"] == run.run_id]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mtbert.config import RunConfig
-from mtbert.samplers import steps_per_epoch, task_probabilities, training_steps
+from mtbert.samplers import expected_passes, steps_per_epoch, task_probabilities, training_steps
 
 SIZES = (8544, 141505, 6041)
 LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts": np.arange(8) % 3 + 5}
@@ -116,3 +116,17 @@ def test_steps_of_an_epoch():
     assert steps_per_epoch(config(), sizes) == steps_per_epoch(config(scheme="in_turn"), sizes) == 7 + 23 + 2
     assert steps_per_epoch(config(scheme="unified"), sizes) == 11
     assert steps_per_epoch(config(steps_per_epoch=5), sizes) == 5
+
+
+@pytest.mark.parametrize(
+    "fields, passes",
+    [
+        (dict(scheme="unified", epochs=2, steps_per_epoch=10), (2 * 10 * 8 / 40, 2 * 10 * 8 / 120)),
+        (dict(scheme="in_turn", epochs=3), (3, 3)),
+        (dict(scheme="sampled", sampling="proportional", epochs=3), (3, 3)),
+        (dict(scheme="sampled", sampling="round_robin", epochs=1), (80 / 40, 80 / 120)),
+    ],
+)
+def test_expected_passes(fields, passes):
+    config = RunConfig(tasks=["sst", "sts"], batch_size=8, **fields)
+    assert expected_passes(config, [40, 120]) == pytest.approx(passes)

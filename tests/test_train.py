@@ -26,7 +26,7 @@ def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
 
 
 def timeless(curve: pd.DataFrame) -> pd.DataFrame:
-    return curve.drop(columns="seconds")
+    return curve.drop(columns=["seconds", "cpu_seconds"])
 
 
 def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
@@ -270,6 +270,17 @@ def test_points_of_the_curve(run, tiny_config, evals, steps):
     assert curve["step"].tolist() == steps
     assert curve["epoch"].tolist() == [step / 5 for step in steps]
     assert curve["tokens"].is_monotonic_increasing and curve["seconds"].is_monotonic_increasing
+
+
+def test_points_of_the_curve_on_some_dev_examples(run, tiny_config):
+    """The same examples at every point, all of them in the scores."""
+    whole, some = run(tiny_config), run(tiny_config.but(curve_rows=7))
+    chosen = module._curve_rows(tiny_config.but(curve_rows=7), 20)
+    assert len(set(chosen)) == 7 and module._curve_rows(tiny_config.but(curve_rows=20), 20) is None
+    assert len(some.predictions) == len(whole.predictions) == 20
+    kept = some.predictions.iloc[chosen]
+    best = some.curve.set_index("step")["dev_score"][some.cost["best_step"]]
+    assert best == pytest.approx(accuracy(kept["predicted"].to_numpy(), kept["label"].to_numpy()))
 
 
 def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):

@@ -66,7 +66,7 @@ def test_cosines_of_a_run(run, config):
 def test_points_of_the_curve(run, config):
     trained = run(config.but(scheme="unified", evals_per_epoch=2, learning_rate=5e-3))
     by_task = ["dev_sst", "dev_quora", "dev_sts"]
-    columns = ["step", "epoch", "tokens", "seconds", "train_loss", "metric", "dev_score", *by_task]
+    columns = ["step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score", *by_task]
     assert list(trained.curve.columns) == columns
     assert trained.curve["step"].tolist() == [2, 5, 7, 10] and set(trained.curve["metric"]) == {"overall"}
     best = trained.curve.loc[trained.curve["dev_score"].idxmax()]

@@ -1,0 +1,68 @@
+"""Two operations that torch does slowly on a CPU, faster, with the same numbers: dropout, and attention with a graph.
+
+torch draws one Bernoulli variable a number for a dropout mask; here 16 random bits decide for each element. torch has
+no fused attention with dropout on a CPU, and its fused backward pass in bfloat16 is slower there than the plain
+products. Elsewhere (a GPU, evaluation) torch's own operations are called.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout`; the mask on a CPU is drawn by `keep_mask`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of any shape -> the same shape."""
+        return dropout(x, self.p, self.training)
+
+
+def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
+    """Zero each element with probability p and scale the others by 1 / (1 - p): any shape -> the same shape."""
+    if x.device.type != "cpu" or not 0 < p < 1:
+        return F.dropout(x, p, training)
+    return _Dropout.apply(x, p) if training else x
+
+
+def keep_mask(shape: torch.Size, p: float) -> Tensor:
+    """A bool mask, False with probability round(p STEPS) / STEPS; its generator is seeded by one draw from torch's."""
+    count = shape.numel()
+    words = np.random.SFC64(int(torch.randint(2**63 - 1, ()))).random_raw(-(-count // 4))  # 64 bits, four elements
+    draws = torch.from_numpy(words).view(torch.int16)[:count]
+    return (draws >= round(p * STEPS) - STEPS // 2).view(shape)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, p: float) -> Tensor:
+        keep = keep_mask(x.shape, p)
+        ctx.save_for_backward(keep)
+        ctx.scale = STEPS / (STEPS - round(p * STEPS))
+        return (x * keep).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return (gradient * keep).mul_(ctx.scale), None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
+
+    mask (B, 1, 1, T), True = attend. The scores of a graph on a CPU are float32, also under autocast, as torch's are.
+    """
+    has_graph = torch.is_grad_enabled() and q.requires_grad
+    if q.device.type != "cpu" or not has_graph or (dropout_p == 0 and q.dtype == torch.float32):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+    B, h, T, d_k = q.shape
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (p.to(torch.float32, memory_format=torch.contiguous_format).reshape(B * h, T, d_k) for p in (q, k, v))
+        scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2)).view(B, h, T, T)
+        if mask is not None:
+            scores += torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        weights = dropout(scores.softmax(-1), dropout_p)
+        return torch.bmm(weights.view(B * h, T, T), v).view(B, h, T, d_k)

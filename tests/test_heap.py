@@ -1,0 +1,69 @@
+"""What is done about freed memory shows in the resident memory of a process."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from mtbert import heap
+from mtbert.heap import Trimmer, keep_freed_memory, release_freed_memory, resident_mib
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+def in_a_process(script: str) -> list[float]:
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return [float(line) for line in process.stdout.split()]
+
+
+@glibc
+def test_freed_blocks_stay_and_are_handed_back():
+    """Blocks of 1 MiB, every second one freed, leave holes that only a trim gives back."""
+    script = """
+import torch
+from mtbert.heap import keep_freed_memory, release_freed_memory, resident_mib
+keep_freed_memory()
+blocks = [torch.ones(2**18) for _ in range(200)]
+full = resident_mib()
+del blocks[::2]
+kept = resident_mib()
+release_freed_memory()
+print(full - kept, kept - resident_mib())
+"""
+    lost, released = in_a_process(script)
+    assert abs(lost) < 10 and released > 80
+
+
+@glibc
+def test_kept_blocks_are_used_again_without_page_faults():
+    script = """
+import resource
+from mtbert.heap import keep_freed_memory
+keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+bytearray(2**26)
+before = faults()
+bytearray(2**26)
+print(faults() - before)
+"""
+    assert in_a_process(script)[0] < 1000  # a block of 64 MiB has 16,384 pages
+
+
+def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
+    sizes, trims = [], []
+    monkeypatch.setattr(heap, "resident_mib", lambda: sizes[-1])
+    monkeypatch.setattr(heap, "release_freed_memory", lambda: trims.append(sizes[-1]))
+    trim = Trimmer()
+    grown = 501 + heap.SLACK_MIB
+    for size in (500, 600, grown - 1, grown, 700, grown, 701 + heap.SLACK_MIB):
+        sizes.append(size)
+        trim()
+    assert trims == [grown, 701 + heap.SLACK_MIB]  # 700 is what the batch behind the first trim needed
+
+
+def test_systems_without_glibc_change_nothing(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    keep_freed_memory()
+    release_freed_memory()
+    assert resident_mib() >= 0
