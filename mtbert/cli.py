@@ -1,4 +1,4 @@
-"""`mtbert data|train|predict|report`: the command line."""
+"""`mtbert data|train|predict|bench|report`: the command line."""
 
 import sys
 from pathlib import Path
@@ -93,6 +93,34 @@ def predict(
         for split in ("dev", "test"):
             table, _ = load_table(task, split, root)
             typer.echo(write_leaderboard(predict_table(model, task, table, split, device), task, split, out))
+
+
+@app.command()
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="a benchmark by its name; may be given several times")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; 5 or more to be told")] = 5,
+    threads: Annotated[int | None, typer.Option(help="of torch; default: its own choice")] = None,
+    out: Annotated[Path | None, typer.Option(help="the table; default: results/bench.csv")] = None,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """Measure ours against its peers, interleaved, and renew the rows of results/bench.csv."""
+    import torch
+
+    from mtbert.bench import choose, run_benchmarks
+    from mtbert.bench_rows import BENCHMARKS, settings
+    from mtbert.multitask import pick_device
+    from mtbert.paths import results_dir
+
+    chosen = choose(BENCHMARKS, only or [])
+    if threads is not None:
+        torch.set_num_threads(threads)
+    where = settings(pick_device(device), repeats, data)
+    failed = False
+    for outcome in run_benchmarks(chosen, where, out or results_dir() / "bench.csv"):
+        failed |= bool(outcome.failed)
+        typer.echo(outcome)
+    raise typer.Exit(1 if failed else 0)
 
 
 @app.command()
