@@ -53,16 +53,17 @@ class _Dropout(torch.autograd.Function):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend. The scores of a graph on a CPU are float32, also under autocast, as torch's are.
+    mask (B, 1, 1, T), True = attend. A graph's scores on a CPU are float32 or more, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
-    if q.device.type != "cpu" or not has_graph or (dropout_p == 0 and q.dtype == torch.float32):
+    exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
+    if q.device.type != "cpu" or not has_graph or (dropout_p == 0 and q.dtype == exact):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     B, h, T, d_k = q.shape
     with torch.autocast("cpu", enabled=False):
-        q, k, v = (p.to(torch.float32, memory_format=torch.contiguous_format).reshape(B * h, T, d_k) for p in (q, k, v))
+        q, k, v = (p.to(exact, memory_format=torch.contiguous_format).reshape(B * h, T, d_k) for p in (q, k, v))
         scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2)).view(B, h, T, T)
         if mask is not None:
-            scores += torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+            scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, -torch.inf)
         weights = dropout(scores.softmax(-1), dropout_p)
         return torch.bmm(weights.view(B * h, T, T), v).view(B, h, T, d_k)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
@@ -221,6 +220,8 @@ def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     With A = F'F it is the non-negative least squares problem |F w - d| where F'd = -b (Lawson and Hanson 1974).
     """
+    from scipy.optimize import nnls  # here, as it is slow to import
+
     eigenvalues, Q = np.linalg.eigh(A)
     root = np.sqrt(np.maximum(eigenvalues, EPS))
     return nnls(root[:, None] * Q.T, -(Q.T @ b) / root)[0]

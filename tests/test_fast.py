@@ -107,6 +107,11 @@ def test_attention_in_bfloat16_computes_in_float32(mask):
     assert q.grad.dtype == torch.bfloat16
 
 
+def test_attention_in_float64_stays_there():
+    out = attend(*heads(torch.float64), masks()[1], 0.5)
+    assert out.dtype == torch.float64 and out.requires_grad
+
+
 def test_evaluation_is_torchs_attention():
     q, k, v = heads()
     with torch.no_grad():
