@@ -132,10 +132,15 @@ class SelfAttention(nn.Module):
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """hidden (B, T, d) -> Q, K, V, each (B, h, T, d_k)."""
-        B, T, d = hidden.shape
-        shape = (B, T, self.heads, d // self.heads)
-        q, k, v = (linear(hidden).view(shape).transpose(1, 2) for linear in (self.query, self.key, self.value))
+        q, k, v = self.project_tokens(hidden).transpose(1, 3).unbind(2)  # from (B, T, 3, h, d_k)
         return q, k, v
+
+    def project_tokens(self, hidden: Tensor) -> Tensor:
+        """Q, K and V of every token in one matrix product: (..., d) -> (..., 3, h, d_k)."""
+        linears = (self.query, self.key, self.value)
+        weight = torch.cat([linear.weight for linear in linears])  # (3d, d)
+        bias = None if self.query.bias is None else torch.cat([linear.bias for linear in linears])
+        return F.linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d)."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtbert.adapters import Adapter
-from mtbert.bert import BertLayer, BertModel, SelfAttention
+from mtbert.bert import BertLayer, BertModel
 from mtbert.fast import attend
 from mtbert.sharing import Level, SharingPlan
 from mtbert.tokens import Batch
@@ -151,13 +151,6 @@ def _regroup(flats: dict[tuple, Tensor], groups: list[tuple], rows: dict[str, Ro
     return {group: _together(parts[task] for task in group) for group in groups}
 
 
-def _project(attention: SelfAttention, x: Tensor) -> Tensor:
-    """Q, K and V of all tokens in one matrix product: (N, d) -> (N, 3, h, d_k)."""
-    linears = (attention.query, attention.key, attention.value)
-    weight, bias = torch.cat([linear.weight for linear in linears]), torch.cat([linear.bias for linear in linears])
-    return F.linear(x, weight, bias).unflatten(-1, (3, attention.heads, -1))
-
-
 def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict[str, Adapter], depth: int) -> Tensor:
     """`BertLayer.forward` on the tokens of several tasks together (N, d), with the adapters of this depth -> (N, d).
 
@@ -177,7 +170,7 @@ def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict
 
     attention = layer.attention
     dropout = attention.dropout if attention.training else 0.0
-    projected = _apart(_project(attention, x), rows, rows)  # (B, T, 3, h, d_k)
+    projected = _apart(attention.project_tokens(x), rows, rows)  # (B, T, 3, h, d_k)
     context = []
     for task, mask in masks.items():
         heads = (part.transpose(1, 2) for part in projected[task].unbind(2))  # (B, h, T, d_k)
