@@ -1,4 +1,4 @@
-"""`mtbert data|train|predict|bench|report`: the command line."""
+"""`mtbert data|train|predict|plan|bench|report`: the command line."""
 
 import sys
 from pathlib import Path
@@ -121,6 +121,41 @@ def bench(
         failed |= bool(outcome.failed)
         typer.echo(outcome)
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def plan(
+    memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
+    minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
+    profile: Annotated[
+        Path | None, typer.Option(help="a YAML grid: its runs, and plans like its first; default: cpu/memory_time.yaml")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="of torch, for the calibration of this machine")] = 1,
+    measure: Annotated[bool, typer.Option(help="renew results/memory.csv, speed.csv and others; some minutes")] = False,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """List the sharing plans that fit into a budget, and the scores that stored runs have of them.
+
+    The first call calibrates the machine, which takes a minute.
+    """
+    from mtbert import budget
+    from mtbert.multitask import pick_device
+    from mtbert.paths import results_dir
+    from mtbert.speed import load_or_calibrate
+
+    place = pick_device(device)
+    if measure:
+        for path in budget.renew_measurements(results_dir(), place.type, threads, data):
+            typer.echo(path)
+        return
+    limit, minutes = budget.parse_memory(memory), budget.check_minutes(minutes)
+    configs = budget.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
+    calibration = load_or_calibrate(next(iter(configs.values())), place.type, threads)
+    is_cuda = place.type == "cuda"
+    table = budget.plan_table(configs, calibration, limit, minutes, data=data, store=results_dir(), cuda=is_cuda)
+    typer.echo(budget.describe(table, memory, minutes))
 
 
 @app.command()

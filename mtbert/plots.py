@@ -8,6 +8,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from mtbert.paths import REPOSITORY
 
@@ -28,6 +30,9 @@ COLOURS = {
     "hybrid": "#009E73",
     "3-bert": "#D55E00",
     "1-bert + PAL": "#CC79A7",
+    "F + S": "#56B4E9",
+    "fewer layers": "#000000",
+    "other batches": "#7F7F7F",
     "single task": "#7F7F7F",
     "round_robin": "#E69F00",
     "sqrt": "#56B4E9",
@@ -251,4 +256,70 @@ def against_parameters(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
             row.parameters / 1e6, row.value, yerr=error, fmt="o", capsize=3, color=COLOURS[row.kind], label=row.name
         )
     ax.set_xlabel("parameters (millions)")
+    return ax
+
+
+def scores_over(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
+    """Dev score against a cost, a line a run: columns name, kind (a colour's name), dev_score and the cost x."""
+    ax = ax or plt.gca()
+    for (name, kind), part in table.groupby(["name", "kind"], sort=False):
+        ax.plot(part[x], part["dev_score"], "o-", ms=3, lw=1.4, color=COLOURS[kind], label=name)
+    return ax
+
+
+def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
+    """Scores against a cost, a point a run with its name: columns name, kind (a colour), value and the cost x."""
+    ax = ax or plt.gca()
+    sides = [((6, 3), "left"), ((-6, -9), "right"), ((6, -9), "left"), ((-6, 3), "right")]  # neighbours take turns
+    for i, row in enumerate(table.sort_values(x).to_dict("records")):
+        ax.plot(row[x], row["value"], "o", ms=6, color=COLOURS[row["kind"]])
+        offset, side = sides[i % len(sides)]
+        ax.annotate(row["name"], (row[x], row["value"]), xytext=offset, textcoords="offset points", ha=side,
+                    fontsize="x-small")  # fmt: skip
+    ax.margins(x=0.15, y=0.1)
+    return ax
+
+
+def log_axis(axis: Axis) -> None:
+    """Plain numbers at 1, 2 and 5 on a logarithmic axis."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def predicted_measured(table: pd.DataFrame, unit: str, ax: Axes | None = None) -> Axes:
+    """Predictions against measurements on log axes, a band of 10 % around equality: columns measured, predicted."""
+    ax = ax or plt.gca()
+    ends = [0.8 * table["measured"].min(), 1.25 * table["measured"].max()]
+    ax.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color="#7F7F7F", alpha=0.25, lw=0)
+    ax.plot(table["measured"], table["predicted"], "o", ms=5, color=COLOURS["shared"])
+    log_axis(ax.xaxis)
+    log_axis(ax.yaxis)
+    ax.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+    return ax
+
+
+def stacked(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | None = None) -> Axes:
+    """Horizontal bars, a bar a row of `table`, a part a column with its colour."""
+    ax = ax or plt.gca()
+    table.iloc[::-1].plot.barh(stacked=True, ax=ax, color=[colours[part] for part in table], width=0.8)
+    ax.set(xlabel=label, ylabel="")
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return ax
+
+
+def ratios(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """How many times faster, on a log axis, a line a row: columns label, ratio, low, high, reach (a vertical mark)."""
+    ax = ax or plt.gca()
+    places = range(len(table))
+    widths = [(table["ratio"] - table["low"]).clip(lower=0), (table["high"] - table["ratio"]).clip(lower=0)]
+    ax.errorbar(table["ratio"], places, xerr=widths, fmt="o", color=COLOURS["shared"], capsize=3, label="measured")
+    ax.plot(table["reach"], places, "|", ms=14, mew=2, color=COLOURS["individual"], label="asked for")
+    ax.axvline(1, color="#7F7F7F", lw=1)
+    ax.set_yticks(places, table["label"])
+    log_axis(ax.xaxis)
+    ax.set_xlabel("time of the peer / our time")
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.legend(frameon=False)
     return ax

@@ -96,6 +96,32 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 
 
 @pytest.fixture
+def calibrated(tiny_config, monkeypatch):
+    """No machine is calibrated: an operation of a matrix product takes a nanosecond, the rest nothing."""
+    from mtbert import speed
+
+    prices = pd.Series(0.0, index=speed.KINDS)
+    prices["products"] = 1e-9
+    made = speed.Calibration(prices, pd.DataFrame(), {"base_mib": 300.0, "holes": 0.5, "variety": 1.0})
+    monkeypatch.setattr(speed, "load_or_calibrate", lambda config, device, threads: made)
+
+
+def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
+    grid = write_grid(tmp_path, tiny_config)
+    limits = ("--memory", "10GB", "--minutes", 30, "--data", course_folder)
+    result = mtbert("plan", "--profile", grid, *limits)
+    assert result.exit_code == 0
+    first, header, *plans = result.stdout.splitlines()
+    assert first.endswith("plans fit into 10GB and 30.0 minutes") or first.endswith(
+        "plans fit into 10GB and 30 minutes"
+    )
+    assert header.split()[:3] == ["plan", "expected", "score"]
+    assert {"one", "1-bert", "F1"} <= {line.split()[0] for line in plans}
+    few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
+    assert few.exit_code == 0 and few.stdout.startswith("0 of ") and few.stdout.count("\n") == 1
+
+
+@pytest.fixture
 def trained(tiny_config, course_data):
     return load_or_run(tiny_config.but(epochs=1, score_tasks=("quora",), pairs="sum"), device="cpu", progress=False)
 
@@ -129,6 +155,10 @@ def test_predict_needs_one_model(trained, isolated, prefix, message):
         (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
         (["predict", "RUN", "--device", "cuda"], "error: device 'cuda': no GPU is available here"),
+        (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
+        (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
+        (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
+        (["plan", "--profile", "none.yaml"], "error: none.yaml: not a readable YAML file"),
     ],
 )
 def test_errors_are_messages(trained, monkeypatch, arguments, message):

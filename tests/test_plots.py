@@ -129,3 +129,33 @@ def test_scores_against_parameters():
     [bars] = plots.against_parameters(table, plt.subplots()[1]).containers
     assert bars.lines[0].get_xydata().tolist() == [[22.5, 0.5]]
     assert bars.lines[2][0].get_segments()[0][:, 1].tolist() == [pytest.approx(0.4), pytest.approx(0.7)]
+
+
+COSTS = pd.DataFrame(
+    dict(name=["a", "b"], kind=["1-bert", "hybrid"], value=[0.7, 0.8], dev_score=[0.6, 0.7], minutes=[1.0, 4.0])
+)
+
+
+def test_scores_against_costs():
+    ax = plots.scores_against(COSTS, "minutes")
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in ax.lines] == [(1.0, 0.7), (4.0, 0.8)]
+    assert [text.get_text() for text in ax.texts] == ["a", "b"]
+    plt.close("all")
+    ax = plots.scores_over(COSTS, "minutes")
+    assert [line.get_label() for line in ax.lines] == ["a", "b"] and ax.lines[1].get_ydata() == [0.7]
+
+
+def test_predicted_against_measured():
+    ax = plots.predicted_measured(pd.DataFrame(dict(predicted=[90.0, 210.0], measured=[100.0, 200.0])), "MiB")
+    assert ax.lines[0].get_ydata().tolist() == [90, 210] and ax.get_xscale() == ax.get_yscale() == "log"
+    assert ax.get_xlabel() == "measured (MiB)"
+
+
+def test_stacked_bars_and_ratios():
+    ax = plots.stacked(
+        pd.DataFrame(dict(a=[1.0, 2.0], b=[3.0, 4.0]), index=["x", "y"]), dict(a="#000000", b="#0072B2"), "MiB"
+    )
+    assert sorted(bar.get_width() for bar in ax.patches) == [1, 2, 3, 4] and ax.get_xlabel() == "MiB"
+    plt.close("all")
+    ax = plots.ratios(pd.DataFrame(dict(label=["x"], ratio=[1.2], low=[1.1], high=[1.3], reach=[1.15])))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["x"] and ax.get_xscale() == "log"

@@ -1,0 +1,264 @@
+"""Memory and time of a whole run, predicted: its steps, its evaluations, the process around them.
+
+The shapes of a run's steps follow from its configuration and the lengths of its texts (samplers.training_steps), so
+that the longest batch is known before it comes. Memory of the process on a CPU is more than the allocator's peak: the
+interpreter with its libraries, the tables, the best weights kept for the end, holes in the C library's heap and freed
+blocks that it keeps (heap.py). Further pretraining is not in it. Source: paper 000, section 4. Memory in MiB, time in
+seconds.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.bert import BertConfig
+from mtbert.config import RunConfig
+from mtbert.data import DataError
+from mtbert.footprint import FLOAT, Shapes
+from mtbert.heap import SLACK_MIB
+from mtbert.peak import at_peak, frozen_depth, operations, step_timeline
+from mtbert.profiling import MIB
+from mtbert.results import data_root
+from mtbert.rows import EVAL_TOKENS, KEPT_FROM, Corpus
+from mtbert.samplers import expected_passes, training_steps
+from mtbert.sizes import count_parameters, encoder_config, plan_of
+from mtbert.speed import Calibration, pass_work, step_work
+from mtbert.tokens import tokenize
+
+SAMPLED = 50  # steps of a run whose time is predicted one by one
+LARGEST = 3  # steps whose memory is: those with most tokens, and those with most pairs of tokens
+ROW_MIB = 600 / MIB  # a row of two sentences as text, as token ids and in what is made of them
+TRIMMED = 2  # training and evaluation may each keep SLACK_MIB of freed blocks
+LENGTHS = "lengths.csv"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of every example, task -> (N,), of the train and dev splits."""
+
+    train: dict[str, np.ndarray]
+    dev: dict[str, np.ndarray]
+
+
+def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path | None = None) -> Lengths:
+    """The lengths of a run's texts; where the course's files are missing, from the counts that the store keeps of them.
+
+    Raises DataError where there are neither.
+    """
+    try:
+        root = data_root(config, data)
+    except DataError:
+        if store is None or not (store / LENGTHS).exists():
+            raise
+        return _stored_lengths(config, pd.read_csv(store / LENGTHS))
+    corpus = Corpus.load(config, root)
+    parts = [
+        {task: tokenize(task, table, config.encoder, config.pairs, config.max_length).lengths
+         for task, table in tables.items()}
+        for tables in (corpus.train, corpus.dev)
+    ]  # fmt: skip
+    return Lengths(*parts)
+
+
+def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
+    """How many examples have so many tokens: task, split, pairs (joint or apart), tokens, rows; no text."""
+    rows = []
+    for pairs in ("joint", "sum"):
+        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
+        for split, parts in (("train", found.train), ("dev", found.dev)):
+            for task, lengths in parts.items():
+                tokens, counts = np.unique(lengths, return_counts=True)
+                about = dict(task=task, split=split, pairs="joint" if pairs == "joint" else "apart")
+                rows.append(pd.DataFrame({**about, "tokens": tokens, "rows": counts}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
+    """The examples in some order, as if drawn anew."""
+    pairs = "apart" if config.two_encodings else "joint"
+    random = np.random.default_rng(config.seed)
+
+    def draw(task: str, split: str) -> np.ndarray:
+        part = counts[(counts["task"] == task) & (counts["split"] == split) & (counts["pairs"] == pairs)]
+        lengths = np.minimum(np.repeat(part["tokens"], part["rows"]).to_numpy(), config.max_length)
+        return random.permutation(lengths)[: config.train_rows if split == "train" else None]
+
+    missing = set(config.scored) - set(counts["task"])
+    if missing:
+        raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")
+    return Lengths({t: draw(t, "train") for t in config.tasks}, {t: draw(t, "dev") for t in config.scored})
+
+
+def step_shapes(config: RunConfig, lengths: Lengths) -> list[Shapes]:
+    """The shapes of every step of a run, in order: task -> (examples, tokens of the longest)."""
+    return [
+        {task: (len(rows), int(lengths.train[task][rows].max())) for task, rows in step.items()}
+        for step in training_steps(config, lengths.train)
+    ]
+
+
+class Forecast:
+    """What a run will take; `steps` are its shapes, `calibration` prices its time."""
+
+    def __init__(self, config: RunConfig, lengths: Lengths, calibration: Calibration, cuda: bool = False) -> None:
+        self.config, self.lengths, self.calibration, self.cuda = config, lengths, calibration, cuda
+        self.encoder: BertConfig = encoder_config(config)
+        self.steps = step_shapes(config, lengths)
+        sizes = [len(part) for part in lengths.train.values()]
+        passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
+        plan = plan_of(config, self.encoder)
+        self.frozen_share = frozen_depth(config, plan) / self.encoder.num_hidden_layers
+        self.known = [task for task in passes if passes[task] >= KEPT_FROM and self.frozen_share]
+        self.is_fixed = plan.is_frozen and config.adapter == "none"
+        self.points = config.epochs * config.evals_per_epoch  # of the learning curve
+        self.counts = count_parameters(config, self.encoder)
+
+    @cached_property
+    def peak(self) -> pd.Series:
+        """The moment of all steps at which the allocator holds most, a row of `step_timeline`."""
+        by_tokens = sorted(self.steps, key=lambda step: sum(B * T for B, T in step.values()))[-LARGEST:]
+        by_pairs = sorted(self.steps, key=lambda step: sum(B * T * T for B, T in step.values()))[-LARGEST:]
+        largest = {tuple(step.items()): step for step in by_tokens + by_pairs}.values()
+        how = dict(encoder=self.encoder, memory=self._memory(), cuda=self.cuda, known=self.known)
+        return max((at_peak(step_timeline(self.config, step, **how)) for step in largest), key=lambda row: row["total"])
+
+    def _memory(self) -> Shapes | None:
+        """What GEM draws: of so many random examples the longest is among the longest 1 in so many."""
+        k = self.config.memory_batch
+        quantile = {task: int(np.quantile(part, 1 - 0.5 / k)) for task, part in self.lengths.train.items()}
+        return {task: (k, T) for task, T in quantile.items()}
+
+    def process_mib(self) -> float:
+        """Peak memory of the process; on a GPU of its allocator, as stored runs have it."""
+        best = self.counts["trained_parameters"] * FLOAT / MIB
+        if self.cuda:
+            return self.peak["total"] + best
+        rows = sum(len(part) for parts in (self.lengths.train, self.lengths.dev) for part in parts.values())
+        largest = max(map(len, self.lengths.train.values())) * self._embedding_mib
+        once = 3 * largest * self.is_fixed  # in parts, whole, and in the table's order
+        training = self.calibration.process_mib(self.peak) + best
+        return training + once + rows * ROW_MIB + TRIMMED * SLACK_MIB
+
+    @property
+    def _embedding_mib(self) -> float:
+        apart = 2 if self.config.two_encodings else 1
+        return apart * self.encoder.hidden_size * FLOAT / MIB
+
+    def mapped_mib(self) -> float:
+        """Files of what frozen layers give, mapped into memory: counted as resident, but the system may drop them."""
+        splits = (self.lengths.train, self.lengths.dev)
+        if self.is_fixed:
+            return sum(len(part) for parts in splits for part in parts.values()) * self._embedding_mib
+        dev = self.lengths.dev if self.frozen_share and self.points >= KEPT_FROM else {}
+        tokens = sum(self.lengths.train[task].sum() for task in self.known) + sum(part.sum() for part in dev.values())
+        return float(tokens) * self._embedding_mib
+
+    def step_seconds(self) -> float:
+        """Mean time of a step."""
+        every = max(1, len(self.steps) // SAMPLED)
+        works = [
+            step_work(self.config, step, self.encoder, self._memory(), known=self.known) for step in self.steps[::every]
+        ]
+        return self.calibration.variety * float(np.mean([self.calibration.seconds(work) for work in works]))
+
+    def once_seconds(self) -> float:
+        """What is computed once and then read from disk: what frozen layers make of the training texts."""
+        if self.is_fixed:
+            return self._reading(self.lengths.train)
+        return self.frozen_share * self._reading({task: self.lengths.train[task] for task in self.known})
+
+    def evaluation_seconds(self) -> tuple[float, float]:
+        """What is done once, and what grows with the points of the learning curve."""
+        whole, curve_rows = self._reading(self.lengths.dev), self.config.curve_rows
+        if self.is_fixed:
+            return whole, 0.0
+        part = {task: self.lengths.dev[task][:curve_rows] for task in self.config.tasks}
+        above, scores = 1 - self.frozen_share, whole * (curve_rows is not None)
+        return whole * self.frozen_share + scores * above, self.points * self._reading(part) * above
+
+    def _reading(self, lengths: dict[str, np.ndarray]) -> float:
+        """One evaluation of these examples."""
+        seconds = 0.0
+        for task, part in lengths.items():
+            if len(part):
+                T = int(np.ceil(part.mean()))
+                shape = {task: (max(1, EVAL_TOKENS // T), T)}
+                work = pass_work(operations(self.config, shape, self.encoder, training=False))
+                seconds += self.calibration.seconds(work) * part.sum() / (shape[task][0] * T)
+        return seconds
+
+    def row(self, minutes: float | None = None) -> dict:
+        """steps, of which fit in the minutes; seconds of a step, of what is done once, of training and of evaluation;
+        minutes of all; peaks: step_mib (the allocator's in training), process_mib, and mapped_mib that may come on top;
+        parameters and trained_parameters.
+        """
+        per_step, once, steps = self.step_seconds(), self.once_seconds(), len(self.steps)
+        score_once, points = self.evaluation_seconds()
+        with_points, fits = per_step + points / steps, steps
+        if minutes is not None and (left := max(0.0, 60 * minutes - once - score_once)) < steps * with_points:
+            fits = int(left / with_points)
+        evaluation = score_once + points
+        return {
+            "steps": steps,
+            "steps_that_fit": fits,
+            "step_seconds": per_step,
+            "once_seconds": once,
+            "train_seconds": once + steps * per_step,
+            "evaluation_seconds": evaluation,
+            "minutes": (once + steps * per_step + evaluation) / 60,
+            "step_mib": self.peak["total"],
+            "process_mib": self.process_mib(),
+            "mapped_mib": self.mapped_mib(),
+            **self.counts,
+        }
+
+
+def check_runs(store: Path, calibration: Calibration, data: str | Path | None = None) -> pd.DataFrame:
+    """Predictions against stored runs of the calibration's encoder and precision, a row a run.
+
+    Runs without train_cpu_seconds are of an older, slower code and left out. Columns: run_id, tasks, plan, adapter,
+    layers, batch, precision, device, threads, steps; predicted_mib (process and mapped files), peak_memory_mib
+    (measured), memory_ratio; predicted_seconds, train_seconds, train_cpu_seconds (measured), time_ratio and cpu_ratio.
+    Ratios are predicted / measured; the clock's time of a run that went on beside other work says little.
+    """
+    rows = []
+    for path in sorted((store / "runs").glob("[!.]*/run.json")):
+        content = json.loads(path.read_text(encoding="utf8"))
+        config, cost, where = RunConfig.from_params(content["config"]), content["cost"], content["provenance"]
+        fits = (config.encoder, config.precision) == (calibration.about["encoder"], calibration.about["precision"])
+        if not fits or "train_cpu_seconds" not in cost:
+            continue
+        try:
+            predicted = Forecast(config, read_lengths(config, data, store), calibration).row()
+        except DataError:
+            continue
+        memory, seconds = predicted["process_mib"] + predicted["mapped_mib"], predicted["train_seconds"]
+        about = {
+            "run_id": content["run_id"],
+            "tasks": "+".join(config.tasks),
+            "plan": config.plan_text,
+            "adapter": config.adapter,
+            "layers": config.layers,
+            "batch": config.batch_size,
+            "precision": config.precision,
+            "device": where["device"],
+            "threads": where["threads"],
+            "steps": predicted["steps"],
+        }
+        measured = {name: cost[name] for name in ("peak_memory_mib", "train_seconds", "train_cpu_seconds")}
+        rows.append(
+            {
+                **about,
+                "predicted_mib": memory,
+                "predicted_seconds": seconds,
+                **measured,
+                "memory_ratio": memory / cost["peak_memory_mib"],
+                "time_ratio": seconds / cost["train_seconds"],
+                "cpu_ratio": seconds / cost["train_cpu_seconds"],
+            }
+        )
+    return pd.DataFrame(rows)

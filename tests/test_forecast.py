@@ -1,0 +1,132 @@
+"""A run is foreseen: the shapes of its steps, what is computed once, and the comparison with stored runs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mtbert.config import RunConfig
+from mtbert.data import DataError
+from mtbert.forecast import Forecast, Lengths, check_runs, count_lengths, read_lengths, step_shapes
+from mtbert.heap import SLACK_MIB
+from mtbert.paths import results_dir
+from mtbert.peak import at_peak, step_timeline
+from mtbert.results import load_or_run
+from mtbert.rows import Corpus
+from mtbert.samplers import training_steps
+from mtbert.speed import KINDS, Calibration
+from mtbert.tokens import tokenize
+
+THREE = ("sst", "quora", "sts")
+
+
+@pytest.fixture
+def calibration(tiny_encoder) -> Calibration:
+    """A second for 10^12 operations of matrix products, nothing for the rest."""
+    prices = pd.Series(0.0, index=KINDS)
+    prices["products"] = 1e-12
+    about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
+    return Calibration(prices, pd.DataFrame(), about)
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(tasks=THREE, scheme="unified", epochs=2)
+
+
+def test_shapes_are_those_of_the_batches(config, course_data):
+    lengths = read_lengths(config)
+    corpus = Corpus.load(config, course_data)
+    tokens = {task: tokenize(task, table, config.encoder) for task, table in corpus.train.items()}
+    steps = training_steps(config, {task: part.lengths for task, part in tokens.items()})
+    batches = [{task: tuple(tokens[task].batch(rows).input_ids.shape) for task, rows in step.items()} for step in steps]
+    assert step_shapes(config, lengths) == batches and len(batches) == 10
+
+
+def test_lengths_without_the_data(config, course_data, tmp_path, monkeypatch):
+    counts = count_lengths(config)
+    assert set(counts.columns) == {"task", "split", "pairs", "tokens", "rows"}
+    assert counts.groupby(["split", "pairs", "task"])["rows"].sum().to_dict() == {
+        (split, pairs, task): size for split, size in (("train", 40), ("dev", 20)) for pairs in ("joint", "apart")
+        for task in THREE
+    }  # fmt: skip
+    counts.to_csv(tmp_path / "lengths.csv", index=False)
+    here = read_lengths(config)
+    monkeypatch.setattr("mtbert.results.find_data", lambda path=None: None)
+    stored = read_lengths(config, store=tmp_path)
+    for split in ("train", "dev"):
+        for task in THREE:
+            assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
+    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"), store=tmp_path)
+    assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
+    with pytest.raises(DataError, match="files are not here"):
+        read_lengths(config, store=tmp_path / "empty")
+    counts[counts["task"] != "sts"].to_csv(tmp_path / "lengths.csv", index=False)
+    with pytest.raises(DataError, match="has no sts"):
+        read_lengths(config, store=tmp_path)
+
+
+def forecast(config, calibration, train=(10, 12), dev=(10,), copies=20) -> Forecast:
+    def tile(part):
+        return {task: np.tile(part, copies) for task in config.scored}
+
+    return Forecast(config, Lengths(tile(train), tile(dev)), calibration)
+
+
+def test_the_longest_batch_decides(config, calibration):
+    lengths = Lengths({task: np.array([10] * 39 + [60]) for task in THREE}, {task: np.array([10]) for task in THREE})
+    run = Forecast(config, lengths, calibration)
+    assert max(step["sst"][1] for step in run.steps) == 60
+    peaks = [at_peak(step_timeline(config, step))["total"] for step in run.steps]
+    assert run.peak["total"] == max(peaks)
+    best = run.counts["trained_parameters"] * 4 / 2**20
+    assert run.process_mib() == pytest.approx(calibration.process_mib(run.peak) + best + 2 * SLACK_MIB, rel=1e-3)
+
+
+def test_time_is_that_of_the_steps(config, calibration):
+    row = forecast(config, calibration).row()
+    assert row["steps"] == row["steps_that_fit"] == 10
+    assert row["train_seconds"] == pytest.approx(10 * row["step_seconds"]) and row["once_seconds"] == 0
+    weights = 2 * (4 * 32 * 32 + 2 * 32 * 48)
+    assert row["step_seconds"] == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.1)
+    assert row["evaluation_seconds"] == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.01)
+    seconds = row["train_seconds"] + row["evaluation_seconds"]
+    assert row["minutes"] * 60 == pytest.approx(seconds)
+    assert forecast(config, calibration).row(minutes=0.55 * row["minutes"])["steps_that_fit"] == 5
+
+
+def test_frozen_layers_are_computed_once(config, calibration):
+    whole = forecast(config, calibration)
+    once = whole._reading(whole.lengths.train)
+    half = forecast(config.but(plan="F1 S1"), calibration)
+    assert half.known == list(THREE) and half.once_seconds() == pytest.approx(once / 2)
+    assert half.mapped_mib() * 2**20 == 3 * (40 * 11 + 20 * 10) * 32 * 4
+    assert half.step_seconds() < 0.55 * whole.step_seconds()
+    frozen = forecast(config.but(plan="frozen"), calibration)
+    assert frozen.once_seconds() == pytest.approx(once) and frozen.step_seconds() == 0
+    assert frozen.mapped_mib() * 2**20 == 3 * (40 + 20) * 32 * 4
+    assert forecast(config.but(plan="F1 S1", epochs=1), calibration).known == []  # one pass: nothing to gain
+
+
+def test_gem_draws_from_its_memory(config, calibration):
+    run = forecast(config.but(gradients="gem", scheme="sampled"), calibration)
+    assert run._memory() == {task: (32, 12) for task in THREE}
+    assert run.peak["task gradients"] > 0
+
+
+def test_stored_runs_beside_their_predictions(config, calibration, course_data):
+    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
+    load_or_run(config.but(epochs=1, precision="bf16"), device="cpu", progress=False)
+    table = check_runs(results_dir(), calibration)
+    assert table["run_id"].tolist() == [run.run_id]  # that of the calibration's precision
+    row = table.iloc[0]
+    assert row["steps"] == run.cost["steps"] and row["peak_memory_mib"] == run.cost["peak_memory_mib"]
+    assert row["memory_ratio"] == pytest.approx(row["predicted_mib"] / row["peak_memory_mib"])
+    assert row["time_ratio"] == pytest.approx(row["predicted_seconds"] / row["train_seconds"])
+    assert row["cpu_ratio"] == pytest.approx(row["predicted_seconds"] / row["train_cpu_seconds"])
+
+
+def test_runs_of_the_old_code_are_left_out(config, calibration, course_data):
+    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    path.write_text(path.read_text().replace("train_cpu_seconds", "other_seconds"))
+    assert check_runs(results_dir(), calibration).empty
