@@ -51,7 +51,7 @@ def check_minutes(minutes: float) -> float:
 
 
 def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """The runs of a grid file and `candidates` of its first one, for its tasks or for others.
+    """`candidates` of the first run of a grid file, and all its runs, for its tasks or for others.
 
     profile: default params/cpu/memory_time.yaml; a run that other tasks do not go with is left out. Raises ConfigError.
     """
@@ -63,7 +63,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
         same = {"tasks": base.tasks, "score_tasks": (), "scheme": base.scheme}
         runs = {name: changed for name, config in runs.items() if (changed := _but(config, same))}
     known = list(runs.values())
-    return runs | {name: config for name, config in candidates(base).items() if config not in known}
+    return {name: config for name, config in candidates(base).items() if config not in known} | runs
 
 
 def _but(config: RunConfig, changes: dict) -> RunConfig | None:

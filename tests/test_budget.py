@@ -78,8 +78,11 @@ def test_candidates_of_a_profile(tmp_path, tiny_encoder):
     assert "hybrid-3" in runs and "frozen" in runs and runs["frozen"].corpus == "demo"
     base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified}}"
     path = tmp_path / "grid.yaml"
-    path.write_text(f"base: {base}\nruns: {{all: {{}}, fed: {{feeds: [sst>quora]}}}}\n")
-    assert {"all", "fed", "frozen"} <= set(read_candidates(path)) and "1-bert" not in read_candidates(path)
+    own = "all: {}, fed: {feeds: [sst>quora]}, frozen: {plan: frozen, learning_rate: 0.01}"
+    path.write_text(f"base: {base}\nruns: {{{own}}}\n")
+    found = read_candidates(path)
+    assert {"all", "fed", "F1 S1"} <= set(found) and "1-bert" not in found  # which is "all"
+    assert found["frozen"].learning_rate == 0.01  # the file's own
     alone = read_candidates(path, ("sts",))
     assert "fed" not in alone and {config.tasks for config in alone.values()} == {("sts",)}
 

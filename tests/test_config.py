@@ -35,7 +35,7 @@ OTHER_RUNS = dict(
     memory_batch=dict(memory_batch=9), gem_margin=dict(gem_margin=0.5), cosine_every=dict(**UNIFIED, cosine_every=5),
     pretrain=dict(pretrain="before"), pretrain_epochs=dict(pretrain_epochs=2),
     pretrain_learning_rate=dict(pretrain_learning_rate=1e-4), mask_rate=dict(mask_rate=0.3),
-    accumulation=dict(accumulation=2),
+    accumulation=dict(accumulation=2), layers=dict(layers=2), curve_rows=dict(curve_rows=9),
 )  # fmt: skip
 
 
