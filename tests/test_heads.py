@@ -8,6 +8,7 @@ from torch import nn
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
+from mtbert.fast import Dropout
 from mtbert.heads import (
     TAG_COUNT,
     TaskHead,
@@ -83,7 +84,7 @@ def test_logits_have_one_column_a_class(task, shape, layers):
 def test_a_head_of_one_layer_is_dropout_then_linear():
     """Drawn and dropped out as by these few lines: stored runs depend on every one of the random numbers."""
     torch.manual_seed(7)
-    dropout, linear = nn.Dropout(0.3), nn.Linear(64, 5)
+    dropout, linear = Dropout(0.3), nn.Linear(64, 5)
     nn.init.normal_(linear.weight, std=0.02)
     nn.init.zeros_(linear.bias)
     expected = linear(dropout(torch.ones(4, 64)))
