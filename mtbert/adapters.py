@@ -55,7 +55,7 @@ class PAL(Adapter):
     """
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
-        super().__init__(_depths(config, encoder))
+        super().__init__(adapter_depths(config, encoder))
         d, s = encoder.hidden_size, config.adapter_size
         dropout = config.attention_dropout
         small = replace(
@@ -92,7 +92,7 @@ class LowRank(Adapter):
     """TS(h) = V_D GELU(V_E h) beside the layer, like a PAL; every layer has its own V_E and V_D."""
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
-        super().__init__(_depths(config, encoder))
+        super().__init__(adapter_depths(config, encoder))
         self.blocks = _bottlenecks(self.layers, config, encoder)
         _initialize(self, config.adapter_bias)
 
@@ -105,7 +105,7 @@ class Houlsby(Adapter):
     """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer."""
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
-        super().__init__(_depths(config, encoder))
+        super().__init__(adapter_depths(config, encoder))
         self.attention_blocks = _bottlenecks(self.layers, config, encoder)
         self.feed_forward_blocks = _bottlenecks(self.layers, config, encoder)
         _initialize(self, config.adapter_bias)
@@ -127,7 +127,7 @@ class LHUC(Adapter):
     """h * 2 sigmoid(a): one amplitude for every hidden unit of a layer's output, 1 at the start."""
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
-        super().__init__(_depths(config, encoder))
+        super().__init__(adapter_depths(config, encoder))
         self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in sorted(self.layers)})
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
@@ -151,7 +151,8 @@ def adapter_parameters(config: RunConfig, encoder: BertConfig) -> int:
 
     Raises ConfigError as `build_adapter` does.
     """
-    d, s, L, bias = encoder.hidden_size, config.adapter_size, len(_depths(config, encoder)), int(config.adapter_bias)
+    d, s, bias = encoder.hidden_size, config.adapter_size, int(config.adapter_bias)
+    L = len(adapter_depths(config, encoder))
     projections = 2 * s * d + bias * (s + d)  # V_E and V_D
     return {
         "none": 0,
@@ -162,8 +163,8 @@ def adapter_parameters(config: RunConfig, encoder: BertConfig) -> int:
     }[config.adapter]
 
 
-def _depths(config: RunConfig, encoder: BertConfig) -> frozenset[int]:
-    """adapter_layers, which count from 1, as depths from 0; empty: all."""
+def adapter_depths(config: RunConfig, encoder: BertConfig) -> frozenset[int]:
+    """adapter_layers, which count from 1, as depths from 0; empty: all. Raises ConfigError for a layer beyond."""
     L = encoder.num_hidden_layers
     if beyond := [layer for layer in config.adapter_layers if layer > L]:
         raise ConfigError(f"adapter_layers: {beyond} are beyond the {L} layers of the encoder {config.encoder!r}")

@@ -20,12 +20,12 @@ from mtbert.config import RunConfig
 from mtbert.data import DataError
 from mtbert.footprint import FLOAT, Shapes
 from mtbert.heap import SLACK_MIB
-from mtbert.peak import at_peak, frozen_depth, operations, step_timeline
+from mtbert.peak import at_peak, operations, step_timeline
 from mtbert.profiling import MIB
 from mtbert.results import data_root
 from mtbert.rows import EVAL_TOKENS, KEPT_FROM, Corpus
 from mtbert.samplers import expected_passes, training_steps
-from mtbert.sizes import count_parameters, encoder_config, plan_of
+from mtbert.sizes import count_parameters, encoder_config, frozen_depth, plan_of
 from mtbert.speed import Calibration, pass_work, step_work
 from mtbert.tokens import tokenize
 
@@ -111,7 +111,7 @@ class Forecast:
         sizes = [len(part) for part in lengths.train.values()]
         passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
         plan = plan_of(config, self.encoder)
-        self.frozen_share = frozen_depth(config, plan) / self.encoder.num_hidden_layers
+        self.frozen_share = frozen_depth(config, self.encoder) / self.encoder.num_hidden_layers
         self.known = [task for task in passes if passes[task] >= KEPT_FROM and self.frozen_share]
         self.is_fixed = plan.is_frozen and config.adapter == "none"
         self.points = config.epochs * config.evals_per_epoch  # of the learning curve

@@ -132,20 +132,23 @@ class MultitaskBert(nn.Module):
         return model.eval()
 
 
-def build_encoder(config: RunConfig) -> BertModel:
-    """The encoder that a configuration starts from.
+def encoder_config(config: RunConfig) -> BertConfig:
+    """The sizes of a configuration's encoder; raises CheckpointError, and ConfigError for too many `layers`."""
+    encoder = BertConfig.from_json(locate(config.encoder) / "config.json")
+    L = encoder.num_hidden_layers
+    if (config.layers or 0) > L:
+        raise ConfigError(f"layers: {config.layers}, but the encoder {config.encoder!r} has {L}")
+    return replace(encoder, num_hidden_layers=config.layers or L)
 
-    Raises CheckpointError, and ConfigError if `layers` asks for more than there are.
-    """
+
+def build_encoder(config: RunConfig) -> BertModel:
+    """The encoder that a configuration starts from; raises as `encoder_config` does."""
+    sizes = encoder_config(config)
     if config.weights == "pretrained":
         encoder = BertModel.from_pretrained(config.encoder)
     else:
         encoder = BertModel(BertConfig.from_json(locate(config.encoder) / "config.json"))
-    if config.layers is not None:
-        if config.layers > len(encoder.layers):
-            raise ConfigError(f"layers: {config.layers}, but the encoder {config.encoder!r} has {len(encoder.layers)}")
-        encoder.layers = encoder.layers[: config.layers]
-        encoder.config = replace(encoder.config, num_hidden_layers=config.layers)
+    encoder.layers, encoder.config = encoder.layers[: sizes.num_hidden_layers], sizes
     if config.attention_dropout is not None:
         for layer in encoder.layers:
             layer.attention.dropout = config.attention_dropout

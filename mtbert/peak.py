@@ -22,7 +22,7 @@ from mtbert.heads import TaskHeads
 from mtbert.multitask import parameter_counts
 from mtbert.profiling import MIB
 from mtbert.sharing import Level, SharingPlan
-from mtbert.sizes import count_parameters, encoder_config, heads_of, plan_of
+from mtbert.sizes import count_parameters, encoder_config, frozen_depth, heads_of, plan_of
 
 DOUBLE = 8  # bytes of a float64, in which flat gradients are combined, chunk by chunk
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -63,7 +63,7 @@ def _sequences(config: RunConfig, shapes: Shapes) -> Shapes:
 
 
 def _add_encoder(steps: Pass, plan: SharingPlan, shapes: Shapes, known: Collection[str]) -> None:
-    first = frozen_depth(steps.config, plan)
+    first = frozen_depth(steps.config, steps.encoder)
     known = [task for task in shapes if task in known and first]
     hidden = {
         (task,): _add_embeddings(steps, plan.embeddings, task, *shapes[task]) for task in shapes if task not in known
@@ -92,16 +92,6 @@ def _add_layers(
                 rows = {task: shapes[task] for task in group}
                 hidden[group] = LayerPass(steps, depth, copy, rows, hidden[group], level.mode != "F").run()
     return hidden
-
-
-def frozen_depth(config: RunConfig, plan: SharingPlan) -> int:
-    """As SharedEncoder.frozen_depth: the layers from the input upward that are frozen and have no adapter."""
-    if plan.embeddings.mode != "F":
-        return 0
-    adapted = config.adapter != "none"
-    free = [level.mode == "F" and not (adapted and (not config.adapter_layers or i in config.adapter_layers))
-            for i, level in enumerate(plan.layers, start=1)]  # fmt: skip
-    return free.index(False) if False in free else len(free)
 
 
 def _regroup(hidden: dict[tuple, Hidden], groups: list[tuple], depth: int) -> dict[tuple, Hidden]:

@@ -4,32 +4,26 @@ Source: papers 001 (section 4.2: 2sd + L 3s^2 of a PAL, L (4d^2 + 2 d d_i) of th
 3-bert, hybrid-bert), 000 (section 4: performance against the dimensions of the parameters).
 """
 
-from dataclasses import replace
-
 import pandas as pd
 import torch
 
-from mtbert.adapters import adapter_parameters
+from mtbert.adapters import adapter_depths, adapter_parameters
 from mtbert.bert import BertConfig
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import RunConfig
 from mtbert.heads import TaskHeads
-from mtbert.hub import locate
-from mtbert.multitask import parameter_counts
+from mtbert.multitask import encoder_config, parameter_counts
 from mtbert.sharing import SharingPlan
-
-
-def encoder_config(config: RunConfig) -> BertConfig:
-    """The sizes of a configuration's encoder; raises CheckpointError, and ConfigError for too many `layers`."""
-    encoder = BertConfig.from_json(locate(config.encoder) / "config.json")
-    L = encoder.num_hidden_layers
-    if (config.layers or 0) > L:
-        raise ConfigError(f"layers: {config.layers}, but the encoder {config.encoder!r} has {L}")
-    return replace(encoder, num_hidden_layers=config.layers or L)
 
 
 def plan_of(config: RunConfig, encoder: BertConfig) -> SharingPlan:
     """The configuration's sharing plan for an encoder; raises PlanError."""
     return SharingPlan.parse(config.plan_text, config.scored, encoder.num_hidden_layers)
+
+
+def frozen_depth(config: RunConfig, encoder: BertConfig) -> int:
+    """`SharedEncoder.frozen_depth` without the encoder."""
+    adapted = adapter_depths(config, encoder) if config.adapter != "none" else ()
+    return plan_of(config, encoder).frozen_depth(adapted)
 
 
 def heads_of(config: RunConfig, encoder: BertConfig) -> TaskHeads:

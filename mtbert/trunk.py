@@ -56,12 +56,8 @@ class SharedEncoder(nn.Module):
 
     @property
     def frozen_depth(self) -> int:
-        """Layers from the input upward that are frozen, embeddings included, and have no adapter; else 0."""
-        if self.plan.embeddings.mode != "F":
-            return 0
-        adapted = {depth for adapter in self.adapters.values() for depth in adapter.layers}
-        frozen = (level.mode == "F" and depth not in adapted for depth, level in enumerate(self.plan.layers))
-        return next((depth for depth, is_frozen in enumerate(frozen) if not is_frozen), len(self.plan.layers))
+        """`SharingPlan.frozen_depth` under these adapters."""
+        return self.plan.frozen_depth({depth for adapter in self.adapters.values() for depth in adapter.layers})
 
     def _below(self, batches: dict[str, Batch], rows: dict[str, "Rows"]) -> dict[tuple, Tensor]:
         embedded = {}

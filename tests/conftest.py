@@ -4,6 +4,7 @@ import random
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,7 @@ from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.hub import locate
 from mtbert.rows import Corpus
+from mtbert.speed import KINDS, Calibration
 from mtbert.train import TrainedRun, train
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
@@ -113,6 +115,19 @@ def course_data(course_folder, monkeypatch) -> Path:
 def tiny_config(tiny_encoder) -> RunConfig:
     """A run of a second: SST of the tiny data set, five steps an epoch, dropout on."""
     return RunConfig(corpus="course", encoder=tiny_encoder, epochs=2, batch_size=8, learning_rate=1e-3)
+
+
+@pytest.fixture
+def calibration_at(tiny_encoder):
+    """A machine on which one operation of matrix products takes so many seconds, and the rest nothing."""
+
+    def calibration_at(seconds: float) -> Calibration:
+        prices = pd.Series(0.0, index=KINDS)
+        prices["products"] = seconds
+        about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
+        return Calibration(prices, pd.DataFrame(), about)
+
+    return calibration_at
 
 
 @pytest.fixture

@@ -21,17 +21,14 @@ from mtbert.config import RunConfig
 from mtbert.forecast import read_lengths
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import load_or_run, summarize
-from mtbert.speed import KINDS, Calibration
+from mtbert.speed import Calibration
 
 THREE = ("sst", "quora", "sts")
 
 
 @pytest.fixture
-def calibration(tiny_encoder) -> Calibration:
-    prices = pd.Series(0.0, index=KINDS)
-    prices["products"] = 1e-9
-    about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
-    return Calibration(prices, pd.DataFrame(), about)
+def calibration(calibration_at) -> Calibration:
+    return calibration_at(1e-9)
 
 
 @pytest.fixture

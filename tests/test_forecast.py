@@ -1,7 +1,6 @@
 """A run is foreseen: the shapes of its steps, what is computed once, and the comparison with stored runs."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from mtbert.config import RunConfig
@@ -13,19 +12,15 @@ from mtbert.peak import at_peak, step_timeline
 from mtbert.results import load_or_run
 from mtbert.rows import Corpus
 from mtbert.samplers import training_steps
-from mtbert.speed import KINDS, Calibration
+from mtbert.speed import Calibration
 from mtbert.tokens import tokenize
 
 THREE = ("sst", "quora", "sts")
 
 
 @pytest.fixture
-def calibration(tiny_encoder) -> Calibration:
-    """A second for 10^12 operations of matrix products, nothing for the rest."""
-    prices = pd.Series(0.0, index=KINDS)
-    prices["products"] = 1e-12
-    about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
-    return Calibration(prices, pd.DataFrame(), about)
+def calibration(calibration_at) -> Calibration:
+    return calibration_at(1e-12)
 
 
 @pytest.fixture
