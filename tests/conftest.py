@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -42,11 +43,16 @@ def isolated_session(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Path:
-    """No test reads or writes the caches, results, figures or data of this machine, or those of another test."""
+def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Iterator[Path]:
+    """No test reads or writes the caches, results, figures or data of this machine, or those of another test.
+
+    Nor does it leave torch with other threads, under which sums differ in their last bits.
+    """
     folder = tmp_path_factory.mktemp("isolated")
     _isolate(monkeypatch, folder)
-    return folder
+    threads = torch.get_num_threads()
+    yield folder
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
