@@ -1,8 +1,9 @@
 """`mtbert bench`: ours against a peer, one after the other in one process, and the table of what came out.
 
 In every repeat each contender runs once, ours first in one repeat and last in the next, so that a machine that slows
-down slows all of them. Before the first repeat everybody warms up. The C library keeps freed memory for the whole
-process, as `train` has it do: peers profit from that as ours does.
+down slows all of them. Before the first repeat everybody warms up. While ours runs the C library keeps freed memory, as
+`train` has it do; while another program's code runs it does what it does by default (heap.py), and whoever runs after
+such a change warms up again.
 
 results/bench.csv has a row for each benchmark, size and peer. Ratios are peer / ours: above 1 ours is faster. low and
 high are the smallest and the largest ratio of a repeat. A ratio of at least `reach` was asked for.
@@ -15,7 +16,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import pandas as pd
 import torch
 
 from mtbert.data import DataError
-from mtbert.heap import keep_freed_memory
+from mtbert.heap import free_by_default, keep_freed_memory
 from mtbert.profiling import environment
 
 WARM_UP = -1  # the number of the repeat that is not counted
@@ -65,7 +66,7 @@ class Peer:
     reach: float | None = None  # the ratio asked for
     scale: float = 1.0
     span: float | None = None
-    package: str | None = None  # of which the version is told
+    package: str | None = None  # of another program: whose version is told
     missing: str = ""
 
 
@@ -173,7 +174,8 @@ def compare(contest: Contest, setting: Setting) -> list[dict]:
     """A row for every peer; ours is measured once for all of them."""
     ours, peers = "ours", contest.peers
     runs = {ours: contest.ours} | {name: peer.run for name, peer in peers.items() if callable(peer.run)}
-    measured = interleave(runs, contest, setting)
+    others = {name for name, peer in peers.items() if peer.package}
+    measured = interleave(runs, contest, setting, others)
     rows = []
     for name, peer in peers.items():
         theirs = measured.get(name, [(peer.run, 1.0)] * setting.repeats)
@@ -193,13 +195,24 @@ def compare(contest: Contest, setting: Setting) -> list[dict]:
     return rows
 
 
-def interleave(runs: dict[str, Run], contest: Contest, setting: Setting) -> dict[str, list[tuple[float, float]]]:
-    """Name -> a measurement and its units of work for every repeat; times in milliseconds."""
+def interleave(
+    runs: dict[str, Run], contest: Contest, setting: Setting, others: Collection[str] = ()
+) -> dict[str, list[tuple[float, float]]]:
+    """Name -> a measurement and its units of work for every repeat; times in milliseconds.
+
+    others: the names that are not our code, and run with the C library's defaults.
+    """
     calls = {name: _calls(run, contest, setting.device) for name, run in runs.items()}
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    by_default = False
     for repeat in range(setting.repeats):
         for name in list(runs) if repeat % 2 == 0 else reversed(runs):
+            if by_default != (name in others):
+                by_default = not by_default
+                free_by_default() if by_default else keep_freed_memory()
+                _measure(runs[name], WARM_UP, 1, contest.timed, setting.device)
             measured[name].append(_measure(runs[name], repeat, calls[name], contest.timed, setting.device))
+    keep_freed_memory()
     return measured
 
 

@@ -28,6 +28,7 @@ from mtbert.samplers import expected_passes, training_steps
 from mtbert.sizes import count_parameters, encoder_config, frozen_depth, plan_of
 from mtbert.speed import Calibration, pass_work, step_work
 from mtbert.tokens import tokenize
+from mtbert.updates import step_parts
 
 SAMPLED = 50  # steps of a run whose time is predicted one by one
 LARGEST = 3  # steps whose memory is: those with most tokens, and those with most pairs of tokens
@@ -120,9 +121,13 @@ class Forecast:
     @cached_property
     def peak(self) -> pd.Series:
         """The moment of all steps at which the allocator holds most, a row of `step_timeline`."""
-        by_tokens = sorted(self.steps, key=lambda step: sum(B * T for B, T in step.values()))[-LARGEST:]
-        by_pairs = sorted(self.steps, key=lambda step: sum(B * T * T for B, T in step.values()))[-LARGEST:]
-        largest = {tuple(step.items()): step for step in by_tokens + by_pairs}.values()
+
+        def part(step: Shapes, power: int) -> float:
+            """Of one of its parts the padded tokens, or with power 2 the pairs of tokens."""
+            return sum(B * T**power for B, T in step.values()) / step_parts(self.config, step, self.cuda)
+
+        largest = [step for power in (1, 2) for step in sorted(self.steps, key=lambda s: part(s, power))[-LARGEST:]]
+        largest = {tuple(step.items()): step for step in largest}.values()
         how = dict(encoder=self.encoder, memory=self._memory(), cuda=self.cuda, known=self.known)
         return max((at_peak(step_timeline(self.config, step, **how)) for step in largest), key=lambda row: row["total"])
 
@@ -160,9 +165,8 @@ class Forecast:
     def step_seconds(self) -> float:
         """Mean time of a step."""
         every = max(1, len(self.steps) // SAMPLED)
-        works = [
-            step_work(self.config, step, self.encoder, self._memory(), known=self.known) for step in self.steps[::every]
-        ]
+        about = (self.encoder, self._memory(), self.known, self.cuda)
+        works = [step_work(self.config, step, *about) for step in self.steps[::every]]
         return self.calibration.variety * float(np.mean([self.calibration.seconds(work) for work in works]))
 
     def once_seconds(self) -> float:

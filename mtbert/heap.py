@@ -3,6 +3,9 @@
 A training step frees blocks of many megabytes and asks for them again in the next step. By default glibc returns such
 blocks to the system, which clears every page anew when it is touched: a tenth to a quarter of a step with an encoder of
 20 million parameters. Kept without bound, blocks of many shapes leave holes that no later batch fits into.
+
+oneDNN, which computes products in bfloat16, compiles code for every shape of a product and keeps the last 1024, half a
+MiB each. Batches of every length are of many shapes.
 """
 
 import ctypes
@@ -10,13 +13,28 @@ import os
 from pathlib import Path
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8  # of malloc.h
-SLACK_MIB = 512  # by how much the process may grow beyond what a first batch needs before freed blocks go back
+CODES = 64  # that oneDNN keeps; a step's products are of about 15 shapes
+SLACK_MIB = 512  # by how much the process may grow before freed blocks go back
 
 
 def keep_freed_memory() -> None:
-    """From now on freed blocks of any size stay with the process, in one heap for all threads."""
+    """From now on freed blocks of any size stay with the process, in one heap for all threads.
+
+    Called before the first product in bfloat16, it bounds what oneDNN keeps, too.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CODES))
     for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 2**30), (_TRIM_THRESHOLD, 2**31 - 1)):
         _call("mallopt", option, value)
+
+
+def free_by_default() -> None:
+    """Undo `keep_freed_memory` and hand back what it kept.
+
+    The thresholds are the highest that glibc comes to by itself when it may adapt them, which mallopt ends.
+    """
+    for option, value in ((_ARENA_MAX, 0), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26)):
+        _call("mallopt", option, value)
+    release_freed_memory()
 
 
 def release_freed_memory() -> None:
@@ -25,21 +43,25 @@ def release_freed_memory() -> None:
 
 
 class Trimmer:
-    """Hands freed blocks back whenever the process has grown by SLACK_MIB; for loops over batches of many shapes.
+    """Hands freed blocks back when the process has grown by SLACK_MIB; for loops over batches of many shapes.
 
-    The first batch after that sets the new measure: what every batch needs again is not handed back.
+    A batch that needs as much by itself does not set it off: half of SLACK_MIB beside the batch behind the last time
+    is always kept.
     """
 
     def __init__(self) -> None:
-        self.limit: float | None = None  # MiB
+        self.limit = 0.0  # MiB
+        self.trimmed_to: float | None = 0.0  # MiB, where no batch came since
 
     def __call__(self) -> None:
         """Call behind every batch; reads a file in /proc."""
-        if self.limit is None:
-            self.limit = resident_mib() + SLACK_MIB
-        elif resident_mib() > self.limit:
+        resident = resident_mib()
+        if self.trimmed_to is not None:
+            self.limit = max(self.trimmed_to + SLACK_MIB, resident + SLACK_MIB / 2)
+            self.trimmed_to = None
+        elif resident > self.limit:
             release_freed_memory()
-            self.limit = None
+            self.trimmed_to = resident_mib()
 
 
 def resident_mib() -> float:

@@ -23,6 +23,7 @@ from mtbert.multitask import parameter_counts
 from mtbert.profiling import MIB
 from mtbert.sharing import Level, SharingPlan
 from mtbert.sizes import count_parameters, encoder_config, frozen_depth, heads_of, plan_of
+from mtbert.updates import step_parts
 
 DOUBLE = 8  # bytes of a float64, in which flat gradients are combined, chunk by chunk
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -191,7 +192,11 @@ class StepPasses:
 
 
 def step_passes(
-    config: RunConfig, shapes: Shapes, encoder: BertConfig | None = None, memory: Shapes | None = None
+    config: RunConfig,
+    shapes: Shapes,
+    encoder: BertConfig | None = None,
+    memory: Shapes | None = None,
+    cuda: bool = False,
 ) -> StepPasses:
     """The passes of a step; memory: shapes of what GEM draws, by default from the step's tasks."""
     every = operations(config, {task: (1, 1) for task in config.tasks}, encoder)
@@ -203,18 +208,18 @@ def step_passes(
     shared = {name: trained[name] for name, of in tasks.items() if len(of) > 1}
     is_flat = bool(shared) and (config.gradients != "sum" or config.cosine_every is not None)
     if not is_flat:
-        return StepPasses([], [_parts(config, shapes)], shared, trained, False)
+        return StepPasses([], [_parts(config, shapes, cuda)], shared, trained, False)
     drawn = {}
     if config.gradients in ("gem", "agem"):
         drawn = memory or {task: (min(B, config.memory_batch), T) for task, (B, T) in shapes.items()}
     drawn = {task: shape for task, shape in drawn.items() if set(shapes) != {task}}
-    by_task = [[_parts(config, {task: shape}) for task, shape in some.items()] for some in (drawn, shapes)]
+    by_task = [[_parts(config, {task: shape}, cuda) for task, shape in some.items()] for some in (drawn, shapes)]
     return StepPasses(*by_task, shared, trained, True)
 
 
-def _parts(config: RunConfig, shapes: Shapes) -> list[Shapes]:
-    """The parts of a batch, as np.array_split cuts it for `accumulation`."""
-    k = config.accumulation
+def _parts(config: RunConfig, shapes: Shapes, cuda: bool) -> list[Shapes]:
+    """The parts of a batch, as np.array_split cuts it in `updates`."""
+    k = step_parts(config, shapes, cuda)
     parts = [{task: ((B + k - 1 - i) // k, T) for task, (B, T) in shapes.items()} for i in range(k)]
     return [some for part in parts if (some := {task: shape for task, shape in part.items() if shape[0]})]
 
@@ -275,13 +280,14 @@ def step_timeline(
 ) -> pd.DataFrame:
     """Predicted memory over one training step, a row a moment, in MiB.
 
-    shapes: task -> (examples, tokens), of the whole step before it is cut into `accumulation` parts, of which the first
-    two are shown: later ones are no larger. memory: as in `step_passes`; cuda, known: as in `operations`.
+    shapes: task -> (examples, tokens), of the whole step before it is cut into parts (`updates.step_parts`), of
+    which the first two are shown: later ones are no larger. memory: as in `step_passes`; cuda, known: as in
+    `operations`.
     Columns: phase (forward, backward, task gradients, pull, update), level, tasks, operation; weights, moments,
     gradients, task gradients (the flat ones of PCGrad and GEM), activations, temporary; total.
     """
     encoder = encoder or encoder_config(config)
-    passes = step_passes(config, shapes, encoder, memory)
+    passes = step_passes(config, shapes, encoder, memory, cuda)
     weights = count_parameters(config, encoder)["parameters"] * FLOAT
     state = _Memory({"weights": weights, "moments": 2 * sum(passes.trained.values())})
 

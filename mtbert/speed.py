@@ -68,9 +68,10 @@ def step_work(
     encoder: BertConfig | None = None,
     memory: Shapes | None = None,
     known: Collection[str] = (),
+    cuda: bool = False,
 ) -> pd.Series:
     """The amount of each of KINDS in one training step; arguments as of `peak.step_timeline`."""
-    passes = step_passes(config, shapes, encoder, memory)
+    passes = step_passes(config, shapes, encoder, memory, cuda)
     work = pd.Series(0.0, index=KINDS)
     updated: dict[str, int] = {}
     for part in (part for parts in passes.memory + passes.examples for part in parts):

@@ -1,5 +1,6 @@
 """The gradient of one optimizer step: losses weighted, batches accumulated, conflicts between tasks resolved."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,23 @@ from mtbert.memory import EpisodicMemory
 from mtbert.multitask import MultitaskBert
 from mtbert.rows import TaskRows, task_logits
 from mtbert.soft import add_pull
+
+PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
+PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
+HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
+
+
+def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool) -> int:
+    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
+
+    shapes: task -> (examples, tokens of the longest). A token of a text of T tokens counts as 1 + T / HEAVY, as its
+    attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
+    """
+    apart = {task: TASKS[task].is_pair and config.two_encodings for task in shapes}
+    tokens = sum(B * (1 + apart[task]) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
+    if cuda or tokens <= PASS_TOKENS * config.accumulation:
+        return config.accumulation
+    return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
 
 
 @dataclass
@@ -80,10 +98,12 @@ class Updates:
         return losses
 
     def _backward(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, in `accumulation` parts."""
+        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says."""
         totals: dict[str, Tensor] = {}
-        parts = {task: np.array_split(part, self.config.accumulation) for task, part in rows.items()}
-        for i in range(self.config.accumulation):
+        shapes = {task: (len(part), int(self.tables[task].tokens.lengths[part].max())) for task, part in rows.items()}
+        n = step_parts(self.config, shapes, self.tables[next(iter(rows))].device.type == "cuda")
+        parts = {task: np.array_split(part, n) for task, part in rows.items()}
+        for i in range(n):
             some = {task: part[i] for task, part in parts.items() if len(part[i])}
             if not some:  # fewer rows than parts
                 break

@@ -59,6 +59,19 @@ def test_contenders_take_turns_and_the_order_turns_round(clock):
     ]
 
 
+def test_another_programs_code_runs_with_the_defaults_of_the_c_library(clock, monkeypatch):
+    for name in ("keep_freed_memory", "free_by_default"):
+        monkeypatch.setattr(bench, name, lambda name=name: clock.calls.append((name, None)))
+    peers = {"other": Peer(clock.run("other", 1), package="torch"), "also ours": Peer(clock.run("also ours", 1))}
+    bench.compare(Contest("", clock.run("ours", 1), peers), Setting(CPU, repeats=2))
+    assert clock.calls[6:] == [
+        *(("ours", 0), ("free_by_default", None), ("other", bench.WARM_UP), ("other", 0)),
+        *(("keep_freed_memory", None), ("also ours", bench.WARM_UP), ("also ours", 0), ("also ours", 1)),
+        *(("free_by_default", None), ("other", bench.WARM_UP), ("other", 1)),
+        *(("keep_freed_memory", None), ("ours", bench.WARM_UP), ("ours", 1), ("keep_freed_memory", None)),
+    ]
+
+
 def test_the_medians_their_ratio_and_the_range_of_the_pairs(clock):
     ours, peer = clock.run("ours", 9, 1, 2, 6), clock.run("peer", 9, 4, 4, 6)  # one of each to warm up
     [row] = bench.compare(Contest("s", ours, {"p": Peer(peer, reach=2.5)}), Setting(CPU, repeats=3))

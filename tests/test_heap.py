@@ -51,15 +51,20 @@ print(faults() - before)
 
 
 def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
-    sizes, trims = [], []
-    monkeypatch.setattr(heap, "resident_mib", lambda: sizes[-1])
-    monkeypatch.setattr(heap, "release_freed_memory", lambda: trims.append(sizes[-1]))
+    """Half of the slack beside a large batch, all of it beside what a trim leaves."""
+    slack, trims = heap.SLACK_MIB, []
+    large, small, left = 2 * slack, 0.7 * slack, 0.6 * slack
+    sizes = iter(
+        [large, 2.5 * slack, 2.5 * slack + 1, left]  # a trim reads the size once more
+        + [small, left + slack, left + slack + 1, left]
+        + [large, 2.5 * slack]
+    )
+    monkeypatch.setattr(heap, "resident_mib", lambda: next(sizes))
+    monkeypatch.setattr(heap, "release_freed_memory", lambda: trims.append(call))
     trim = Trimmer()
-    grown = 501 + heap.SLACK_MIB
-    for size in (500, 600, grown - 1, grown, 700, grown, 701 + heap.SLACK_MIB):
-        sizes.append(size)
+    for call in range(8):
         trim()
-    assert trims == [grown, 701 + heap.SLACK_MIB]  # 700 is what the batch behind the first trim needed
+    assert trims == [2, 5] and next(sizes, None) is None
 
 
 def test_systems_without_glibc_change_nothing(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mtbert import updates
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
@@ -203,6 +204,38 @@ def test_accumulation_changes_nothing(step_of, method, rows):
     (whole, losses), (parts, again) = results
     assert again == pytest.approx(losses, rel=1e-5)
     assert_gradients(parts, whole.result())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypatch):
+    numbers = {"sst": np.arange(7)} if "scheme" not in METHODS[method] else {t: np.arange(7) for t in THREE}
+    results = []
+    for tokens in (updates.PASS_TOKENS, 64):
+        monkeypatch.setattr(updates, "PASS_TOKENS", tokens)
+        monkeypatch.setattr(updates, "PART_TOKENS", tokens)
+        step = step_of(plan="S1 I1", **METHODS[method])
+        for task in THREE:
+            step.updates.remember({task: np.arange(20, 29)})
+        losses = step.updates.gradients(4, numbers)
+        results.append((step, losses))
+    (whole, losses), (parts, again) = results
+    assert again == pytest.approx(losses, rel=1e-5)
+    assert_gradients(parts, whole.result())
+
+
+def test_parts_by_tokens(calm_encoder):
+    def parts(shapes, cuda=False, **fields):
+        fields = dict(tasks=THREE, scheme="unified", encoder=calm_encoder) | fields
+        return updates.step_parts(RunConfig.from_params(fields), shapes, cuda)
+
+    assert updates.HEAVY == 128 and updates.PASS_TOKENS == 4096 and updates.PART_TOKENS == 2048
+    assert parts({"sst": (16, 128)}) == 1  # 16 x 128 x 2 = 4096
+    assert parts({"sst": (17, 128)}) == 3  # 4352 / 2048
+    assert parts({"sst": (17, 128)}, cuda=True) == 1
+    assert parts({"sst": (8, 128), "quora": (8, 128)}) == 1
+    assert parts({"sts": (8, 128)}, pairs="concat") == 1 and parts({"sts": (9, 128)}, pairs="concat") == 3
+    assert parts({"sst": (32, 128)}, accumulation=2) == 2 and parts({"sst": (32, 128)}, accumulation=7) == 7
+    assert parts({"sst": (33, 128)}, accumulation=2) == 5
 
 
 def test_one_loss_that_is_not_finite_leaves_nothing_to_project(step_of):
