@@ -114,11 +114,11 @@ def passes(setting: Setting, sizes: tuple[int, ...], B: int, T: int) -> Contest:
         def run(repeat: int) -> None:
             rows, used = [], None
             for part in np.split(training.all_rows["sst"][: B * tasks], tasks):
-                training.updates.gradients(1, {"sst": part})
+                training.trainer.updates.gradients(1, {"sst": part})
                 row, used = flat.take()
                 rows.append(row)
             flat.put(pcgrad(torch.stack(rows), generator), used)
-            training.update(training.all_rows)
+            training.trainer.update(training.all_rows)
 
         return run
 

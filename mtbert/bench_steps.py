@@ -20,12 +20,12 @@ from mtbert.gradients import gem_project
 from mtbert.heads import task_loss
 from mtbert.heap import Trimmer
 from mtbert.multitask import MultitaskBert
-from mtbert.optim import AdamW, make_schedule
+from mtbert.optim import AdamW
 from mtbert.peers import TransformersModel, adamw, merged_step, usual_step
 from mtbert.peers_pals import OriginalPals, PerParameterAdam
 from mtbert.rows import TaskRows
 from mtbert.tokens import load_tokenizer
-from mtbert.updates import LossWeights, Updates
+from mtbert.trainer import Trainer
 
 THREE = ("sst", "quora", "sts")
 MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
@@ -52,28 +52,16 @@ class Training:
         self.model = MultitaskBert(self.config, encoder).to(setting.device).train()
         self.tables = {t: TaskRows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
         self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
-        self.updates = Updates(self.model, self.tables, LossWeights(), [])
-        self.optimizer = AdamW([p for p in self.model.parameters() if p.requires_grad], lr=self.config.learning_rate)
-        self.schedule = make_schedule(self.optimizer, self.config.schedule, MANY_STEPS, self.config.warmup)
+        self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
         self.trim = Trimmer()
         self.steps = 0
 
     def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
         """One optimizer step on these rows, by default on all."""
-        rows = self.all_rows if rows is None else rows
         self.steps += 1
-        self.model.train()
-        losses = self.updates.gradients(self.steps, rows)
+        losses = self.trainer.step(self.steps, self.all_rows if rows is None else rows)
         if not np.isfinite(list(losses.values())).all():
             raise FloatingPointError(f"a loss is not finite: {losses}")
-        self.update(rows)
-
-    def update(self, rows: dict[str, np.ndarray]) -> None:
-        """The part of a step behind the gradient."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.schedule.step()
-        self.updates.remember(rows)
         self.trim()
 
 
@@ -188,7 +176,7 @@ def frozen(setting: Setting, B: int, T: int, batches: int) -> Contest:
             loss = task_loss(TASKS["sst"], model.heads("sst", embeddings), source.labels[rows])
             loss.backward()
             loss.item()
-            again.update({"sst": rows})
+            again.trainer.update({"sst": rows})
         return batches
 
     return Contest(f"{B}x{T}", kept, {"ours, encoding each step": Peer(recomputed, reach=50.0)})
@@ -218,7 +206,7 @@ def pal(setting: Setting, B: int, T: int, s: int, heads: int) -> Contest:
     optimizer = PerParameterAdam(theirs.parameters(), lr=1e-5)
     peers_ = {
         "ours, without PAL": Peer(one(without.step), reach=1 / 1.12),
-        "imitation of the original code": Peer(one(theirs.step, optimizer, ours.all_rows), reach=1.3),
+        "imitation of the original code": Peer(one(theirs.step, optimizer, ours.all_rows), reach=1.3, package="torch"),
     }
     return Contest(f"3x{B}x{T}, s={s}", one(ours.step), peers_)
 
@@ -230,8 +218,8 @@ def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
 
     def summed() -> None:
         for task, rows in plain.all_rows.items():
-            plain.updates.gradients(1, {task: rows})
-        plain.update(plain.all_rows)
+            plain.trainer.updates.gradients(1, {task: rows})
+        plain.trainer.update(plain.all_rows)
 
     peers_ = {"ours, a backward pass per task, summed": Peer(one(summed), reach=1 / 1.2)}
     missing = peers.not_installed("torchjd")

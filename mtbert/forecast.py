@@ -110,7 +110,7 @@ class Forecast:
         self.encoder: BertConfig = encoder_config(config)
         self.steps = step_shapes(config, lengths)
         sizes = [len(part) for part in lengths.train.values()]
-        passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
+        self.passes = passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
         plan = plan_of(config, self.encoder)
         self.frozen_share = frozen_depth(config, self.encoder) / self.encoder.num_hidden_layers
         self.known = [task for task in passes if passes[task] >= KEPT_FROM and self.frozen_share]
@@ -143,10 +143,15 @@ class Forecast:
         if self.cuda:
             return self.peak["total"] + best
         rows = sum(len(part) for parts in (self.lengths.train, self.lengths.dev) for part in parts.values())
-        largest = max(map(len, self.lengths.train.values())) * self._embedding_mib
+        largest = max(map(len, self._embedded())) * self._embedding_mib
         once = 3 * largest * self.is_fixed  # in parts, whole, and in the table's order
         training = self.calibration.process_mib(self.peak) + best
         return training + once + rows * ROW_MIB + TRIMMED * SLACK_MIB
+
+    def _embedded(self) -> list[np.ndarray]:
+        """The tables of which a frozen encoder's embeddings are kept: those whose rows are all asked for."""
+        train = [part for task, part in self.lengths.train.items() if self.passes[task] >= 1]
+        return train + list(self.lengths.dev.values())
 
     @property
     def _embedding_mib(self) -> float:
@@ -155,9 +160,8 @@ class Forecast:
 
     def mapped_mib(self) -> float:
         """Files of what frozen layers give, mapped into memory: counted as resident, but the system may drop them."""
-        splits = (self.lengths.train, self.lengths.dev)
         if self.is_fixed:
-            return sum(len(part) for parts in splits for part in parts.values()) * self._embedding_mib
+            return sum(map(len, self._embedded())) * self._embedding_mib
         dev = self.lengths.dev if self.frozen_share and self.points >= KEPT_FROM else {}
         tokens = sum(self.lengths.train[task].sum() for task in self.known) + sum(part.sum() for part in dev.values())
         return float(tokens) * self._embedding_mib
@@ -170,9 +174,10 @@ class Forecast:
         return self.calibration.variety * float(np.mean([self.calibration.seconds(work) for work in works]))
 
     def once_seconds(self) -> float:
-        """What is computed once and then read from disk: what frozen layers make of the training texts."""
+        """What is computed once and may then be read from disk: what frozen layers make of the training texts."""
         if self.is_fixed:
-            return self._reading(self.lengths.train)
+            train = self.lengths.train.items()
+            return sum(min(1.0, self.passes[task]) * self._reading({task: part}) for task, part in train)
         return self.frozen_share * self._reading({task: self.lengths.train[task] for task in self.known})
 
     def evaluation_seconds(self) -> tuple[float, float]:

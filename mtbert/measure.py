@@ -22,11 +22,10 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.footprint import Shapes
 from mtbert.multitask import MultitaskBert, pick_device
-from mtbert.optim import AdamW
 from mtbert.peak import PARTS, at_peak, operations, step_timeline
 from mtbert.profiling import MIB
 from mtbert.rows import TaskRows, task_logits
-from mtbert.updates import LossWeights, Updates
+from mtbert.trainer import Trainer
 
 WORD = "the"  # one token in every vocabulary of the three encoders
 
@@ -48,9 +47,7 @@ class Stepper:
         self.tables = {
             task: _rows(self.model, task, [shape[task] for shape in self.shapes], place) for task in self.shapes[0]
         }
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = AdamW(self.trained, lr=1e-6)
-        self.updates = Updates(self.model, self.tables, LossWeights(), [])
+        self.trainer = Trainer(self.model, self.tables, total_steps=1_000_000)
         self.steps = 0
 
     def rows(self) -> dict[str, np.ndarray]:
@@ -64,13 +61,7 @@ class Stepper:
         """One step as in `train`."""
         rows = self.rows()
         self.steps += 1
-        self.model.train()
-        self.updates.gradients(self.steps, rows)
-        if self.config.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.updates.remember(rows)
+        self.trainer.step(self.steps, rows)
 
     @property
     def round(self) -> int:

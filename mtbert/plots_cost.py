@@ -6,7 +6,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from mtbert.peak import PARTS
-from mtbert.profiling import MIB
 
 PART_COLOURS = {
     "weights": "#000000",
@@ -30,12 +29,4 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for start in np.flatnonzero(table["phase"].ne(table["phase"].shift()).to_numpy())[1:]:
         ax.axvline(start, color="white", lw=0.8)
     ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, None), xlabel="operation of the step", ylabel="memory (MiB)")
-    return ax
-
-
-def measured_over_step(course: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """What the allocator held over one step: the course of `measure.measure_step` (column bytes)."""
-    ax = ax or plt.gca()
-    ax.step(np.linspace(0, 1, len(course)), course["bytes"] / MIB, where="post", color="black", lw=1)
-    ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of the step's allocations", ylabel="memory (MiB)")
     return ax

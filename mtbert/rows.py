@@ -65,7 +65,7 @@ class TaskRows:
     """One split of one task on a device: its logits for any rows, in training and in evaluation.
 
     passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
-    read from disk.
+    read from disk. Embeddings of a frozen encoder are made of all rows at once where all will be asked for.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class TaskRows:
         self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
         self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
+        self._keeps_embeddings = passes >= 1
         self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
 
     def __len__(self) -> int:
@@ -117,14 +118,17 @@ class TaskRows:
             result["label"] = table["label"]
         return result.assign(predicted=predicted, confidence=confidence)
 
-    @cached_property
-    def embeddings(self) -> Tensor:
-        """(N, k, d) of every row, where they are a function of the text alone."""
+    def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
+        """(B, k, d) of these rows, where they are a function of the text alone."""
+        return self._all_embeddings[rows] if self._keeps_embeddings else self._embed(rows)
 
+    def _embed(self, rows: np.ndarray) -> Tensor:
+        return self._over(rows, lambda part: encode({self.task: self}, {self.task: part})[self.task])
+
+    @cached_property
+    def _all_embeddings(self) -> Tensor:
         def compute() -> Tensor:
-            return self._over(
-                np.arange(len(self)), lambda rows: encode({self.task: self}, {self.task: rows})[self.task]
-            )
+            return self._embed(np.arange(len(self)))
 
         k = 2 if TASKS[self.task].is_pair and self.config.two_encodings else 1
         about = f"{self.config.pooling} {self._arithmetic}"
@@ -171,7 +175,7 @@ def task_logits(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dic
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
     model = tables[next(iter(rows))].model
     if model.features_are_fixed:
-        embeddings = {task: tables[task].embeddings[part] for task, part in rows.items()}
+        embeddings = {task: tables[task].fixed_embeddings(part) for task, part in rows.items()}
     else:
         embeddings = encode(tables, rows)
     tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}

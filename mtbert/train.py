@@ -23,13 +23,13 @@ from mtbert.evaluate import metrics_of, overall
 from mtbert.gradients import fallbacks
 from mtbert.heap import Trimmer, keep_freed_memory
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
-from mtbert.optim import AdamW, make_schedule
 from mtbert.pretrain import pretrain, pretraining_texts
 from mtbert.profiling import PeakMemory
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import expected_passes, steps_per_epoch, training_steps
 from mtbert.tokens import tokenize_texts
-from mtbert.updates import LossWeights, Updates
+from mtbert.trainer import Trainer
+from mtbert.updates import LossWeights
 
 CHECKPOINT_SECONDS = 300.0
 PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
@@ -99,17 +99,16 @@ def train(
     points = config.epochs * config.evals_per_epoch
     dev = {task: TaskRows(model, task, table, place, points) for task, table in corpus.dev.items()}
 
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
     epoch_steps = steps_per_epoch(config, [len(table) for table in tables.values()])
     total_steps = config.epochs * epoch_steps
-    schedule = make_schedule(optimizer, config.schedule, total_steps, config.warmup)
+    trainer = Trainer(model, tables, total_steps)
     marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    parts = {"model": model, "optimizer": trainer.optimizer, "schedule": trainer.schedule}
     saver = Checkpoint(checkpoint, config.digest, parts, checkpoint_seconds)
     state = _Progress(**(saver.restore() or {}))
     fallen_back = fallbacks.total()
-    updates = Updates(model, tables, LossWeights(state.first_losses, state.last_losses), state.cosines)
+    updates = trainer.updates
+    updates.weights, updates.cosines = LossWeights(state.first_losses, state.last_losses), state.cosines
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest = {}
@@ -119,16 +118,9 @@ def train(
             updates.remember(rows)
             continue
         started, cpu_started = time.perf_counter(), time.process_time()
-        model.train()
-        losses = updates.gradients(step, rows)
+        losses = trainer.step(step, rows)
         if not all(math.isfinite(loss) for loss in losses.values()):
-            raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, schedule))
-        if config.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-        updates.remember(rows)
+            raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, trainer.schedule))
 
         state.step = step
         state.tokens += sum(int(lengths[task][part].sum()) for task, part in rows.items())

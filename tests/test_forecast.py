@@ -99,6 +99,9 @@ def test_frozen_layers_are_computed_once(config, calibration):
     frozen = forecast(config.but(plan="frozen"), calibration)
     assert frozen.once_seconds() == pytest.approx(once) and frozen.step_seconds() == 0
     assert frozen.mapped_mib() * 2**20 == 3 * (40 + 20) * 32 * 4
+    few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), calibration)
+    assert few.once_seconds() == pytest.approx(once * config.batch_size / 40)  # of the rows that it sees
+    assert few.mapped_mib() * 2**20 == 3 * 20 * 32 * 4
     assert forecast(config.but(plan="F1 S1", epochs=1), calibration).known == []  # one pass: nothing to gain
 
 

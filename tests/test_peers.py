@@ -43,7 +43,7 @@ def gradients(ours: Training) -> dict[str, torch.Tensor]:
 def test_transformers_gives_the_same_losses_and_gradients(training, merged):
     ours = training()
     theirs = TransformersModel(ours.model, ours.tables).eval()
-    losses = ours.updates.gradients(1, ours.all_rows)
+    losses = ours.trainer.updates.gradients(1, ours.all_rows)
     if merged:
         their_losses = theirs.losses(*theirs.merged(ours.all_rows), ours.all_rows)
     else:
@@ -102,12 +102,12 @@ def test_torchjd_gives_our_pcgrad(training, chunk):
     """Of two tasks: the order of more is drawn from another generator."""
     pytest.importorskip("torchjd")
     ours = training(("sst", "sts"), gradients="pcgrad")
-    ours.updates.gradients(1, ours.all_rows)
+    ours.trainer.updates.gradients(1, ours.all_rows)
     theirs = TransformersModel(ours.model, ours.tables).eval()
     peers.torchjd_gradients(theirs, ours.all_rows, chunk)
     expected, found = gradients(ours), dict(theirs.encoder.named_parameters())
     plain = training(("sst", "sts"))
-    plain.updates.gradients(1, plain.all_rows)
+    plain.trainer.updates.gradients(1, plain.all_rows)
     name = "encoder.layer.0.intermediate.dense.weight"
     assert not torch.allclose(gradients(plain)[name], expected[name], rtol=1e-3), "the tasks do not conflict here"
     for name, gradient in expected.items():

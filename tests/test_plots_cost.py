@@ -38,9 +38,3 @@ def test_memory_over_a_step():
     peak, *changes = ax.get_lines()
     assert peak.get_xydata().tolist() == [[1, 6.0]]
     assert [line.get_xdata()[0] for line in changes] == [2]
-
-
-def test_what_was_measured_over_a_step():
-    course = pd.DataFrame({"operation": ["a", "b", "c"], "bytes": [2**20, 3 * 2**20, 2**20]})
-    [line] = plots_cost.measured_over_step(course, plt.subplots()[1]).get_lines()
-    assert line.get_ydata().tolist() == [1.0, 3.0, 1.0]

@@ -55,8 +55,28 @@ def test_several_tasks_are_encoded_together(tables):
     assert together["sst"].shape == (3, 1, 32) and together["sts"].shape == (2, 2, 32)
     for task, part in rows.items():
         torch.testing.assert_close(together[task], encode(tables, {task: part})[task], rtol=1e-5, atol=1e-5)
-        everything = tables[task].embeddings
+        everything = tables[task].fixed_embeddings(np.arange(40))
         torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("passes, encoded", [(0.5, [2, 3]), (1.0, [40])])
+def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
+    course_folder, tiny_config, monkeypatch, passes, encoded
+):
+    torch.manual_seed(0)
+    config = tiny_config.but(frozen=True)
+    model = MultitaskBert(config).train()
+    table = Corpus.load(config, course_folder).train["sst"]
+    rows = TaskRows(model, "sst", table, torch.device("cpu"), passes)
+    seen = []
+    monkeypatch.setattr(
+        "mtbert.rows.encode", lambda tables, part: (seen.append(len(part["sst"])), encode(tables, part))[1]
+    )
+    parts = [rows.fixed_embeddings(np.array(part)) for part in ([3, 1], [7, 8, 0])]
+    assert seen == encoded and model.training  # without dropout all the same:
+    expected = encode({"sst": TaskRows(model.eval(), "sst", table, torch.device("cpu"))}, {"sst": np.array([7, 8, 0])})
+    torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
+    assert not parts[1].requires_grad
 
 
 def test_kept_embeddings_give_the_same_logits(tables, monkeypatch):
