@@ -9,6 +9,7 @@ import numpy as np
 from mtbert.bench import WARM_UP, Contest, Peer, Setting
 from mtbert.bench_steps import Training
 from mtbert.config import RunConfig
+from mtbert.heap import Trimmer
 from mtbert.peers import TransformersModel, adamw, random_batches, usual_predictions, usual_step
 from mtbert.results import data_root
 from mtbert.rows import Corpus, TaskRows
@@ -33,11 +34,13 @@ def epoch(setting: Setting, task: str, rows: int | None = None, reach: float = 2
     lengths = {task: ours.tables[task].tokens.lengths}
     our_batches = [step[task] for step in training_steps(ours.config, lengths)]
     their_batches = random_batches(size, BATCH, seed=1)
+    trim = Trimmer()
 
     def our_loop(repeat: int) -> int:
         part = _part(our_batches, repeat, setting.repeats)
         for batch in part:
             ours.step({task: batch})
+            trim()
         return sum(map(len, part))
 
     def their_loop(repeat: int) -> int:

@@ -18,7 +18,6 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.gradients import gem_project
 from mtbert.heads import task_loss
-from mtbert.heap import Trimmer
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
 from mtbert.peers import TransformersModel, adamw, merged_step, usual_step
@@ -32,7 +31,9 @@ MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
 
 
 class Training:
-    """A run of ours, step by step: what `train` does between two evaluations.
+    """A run of ours, step by step: what `train` does between two evaluations, but for its Trimmer.
+
+    With equal batches that would have nothing to do, were it not for the other contenders' memory.
 
     passes: how often each row will be used, as `TaskRows` wants to know. fields: of the RunConfig.
     """
@@ -53,7 +54,6 @@ class Training:
         self.tables = {t: TaskRows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
         self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
         self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
-        self.trim = Trimmer()
         self.steps = 0
 
     def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
@@ -62,7 +62,6 @@ class Training:
         losses = self.trainer.step(self.steps, self.all_rows if rows is None else rows)
         if not np.isfinite(list(losses.values())).all():
             raise FloatingPointError(f"a loss is not finite: {losses}")
-        self.trim()
 
 
 def words_table(task: str, rows: int, T: int, encoder: str, seed: int = 1) -> pd.DataFrame:
