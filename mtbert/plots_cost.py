@@ -25,8 +25,9 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     layers = [table[part].to_numpy() for part in shown]
     ax.stackplot(moments, *layers, labels=shown, colors=[PART_COLOURS[part] for part in shown], linewidth=0)
     peak = int(table["total"].to_numpy().argmax())
-    ax.plot(peak, table["total"].iloc[peak], "v", color="black", ms=6)
+    ax.plot(peak, table["total"].iloc[peak], "v", color="black", ms=6, clip_on=False)
     for start in np.flatnonzero(table["phase"].ne(table["phase"].shift()).to_numpy())[1:]:
         ax.axvline(start, color="white", lw=0.8)
-    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, None), xlabel="operation of the step", ylabel="memory (MiB)")
+    top = max(ax.get_ylim()[1], 1.08 * table["total"].max())  # of axes that share it the highest
+    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top), xlabel="operation of the step", ylabel="memory (MiB)")
     return ax
