@@ -9,6 +9,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from mtbert.paths import REPOSITORY
@@ -267,16 +268,36 @@ def scores_over(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
     return ax
 
 
+NAME_PLACES = [(7, 0), (-7, 0)] + [
+    (dx, side * dy) for dy in (14, 26, 38, 50) for side in (1, -1) for dx in (0, 18, -18)
+]
+
+
 def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
-    """Scores against a cost, a point a run with its name: columns name, kind (a colour), value and the cost x."""
+    """Scores against a cost, a point a run with its name: columns name, kind (a colour), value and the cost x.
+
+    Names go where they cover no point and no other name; set the scale of the axes before.
+    """
     ax = ax or plt.gca()
-    sides = [((6, 3), "left"), ((-6, -9), "right"), ((6, -9), "left"), ((-6, 3), "right")]  # neighbours take turns
-    for i, row in enumerate(table.sort_values(x).to_dict("records")):
+    rows = table.sort_values(x).to_dict("records")
+    for row in rows:
         ax.plot(row[x], row["value"], "o", ms=6, color=COLOURS[row["kind"]])
-        offset, side = sides[i % len(sides)]
-        ax.annotate(row["name"], (row[x], row["value"]), xytext=offset, textcoords="offset points", ha=side,
-                    fontsize="x-small")  # fmt: skip
-    ax.margins(x=0.15, y=0.1)
+    ax.margins(x=0.15, y=0.2)
+    ax.figure.draw_without_rendering()  # from here on everything has its place
+    taken = [line.get_window_extent() for line in ax.lines]
+    for row in rows:
+        for dx, dy in NAME_PLACES:
+            name = ax.annotate(
+                row["name"], (row[x], row["value"]), xytext=(dx, dy), textcoords="offset points", fontsize="x-small",
+                ha="center" if abs(dy) > 9 else "left" if dx > 0 else "right", va="center",
+                arrowprops=dict(arrowstyle="-", lw=0.5, color="#7F7F7F", shrinkB=3) if abs(dy) > 9 else None,
+            )  # fmt: skip
+            name.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
+            box = Text.get_window_extent(name)
+            if (dx, dy) == NAME_PLACES[-1] or not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            name.remove()
     return ax
 
 

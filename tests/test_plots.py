@@ -1,5 +1,6 @@
 """Figures show the numbers of their table, and are written as the same bytes each time."""
 
+import itertools
 import math
 
 import matplotlib
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from mtbert import plots
 from mtbert.data import TASKS
@@ -140,6 +142,12 @@ def test_scores_against_costs():
     ax = plots.scores_against(COSTS, "minutes")
     assert [(*line.get_xdata(), *line.get_ydata()) for line in ax.lines] == [(1.0, 0.7), (4.0, 0.8)]
     assert [text.get_text() for text in ax.texts] == ["a", "b"]
+    plt.close("all")
+    crowd = pd.DataFrame(
+        dict(name=list("abcdef"), kind="1-bert", value=0.7, minutes=[1.0, 1.01, 1.02, 1.03, 1.04, 9.0])
+    )
+    boxes = [Text.get_window_extent(text) for text in plots.scores_against(crowd, "minutes").texts]
+    assert len(boxes) == 6 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
     plt.close("all")
     ax = plots.scores_over(COSTS, "minutes")
     assert [line.get_label() for line in ax.lines] == ["a", "b"] and ax.lines[1].get_ydata() == [0.7]
