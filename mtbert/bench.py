@@ -13,7 +13,6 @@ import difflib
 import gc
 import importlib.metadata
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -25,6 +24,7 @@ import torch
 
 from mtbert.data import DataError
 from mtbert.heap import free_by_default, keep_freed_memory
+from mtbert.paths import replacing
 from mtbert.profiling import environment
 
 WARM_UP = -1  # the number of the repeat that is not counted
@@ -288,9 +288,8 @@ def write_row(path: Path, row: dict) -> None:
     else:
         rows.append(row)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(partial, index=False)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(partial, index=False)
 
 
 def read_rows(path: Path) -> list[dict]:

@@ -3,9 +3,7 @@
 Source: paper 000, section 4, which asks for the performance of sharing plans under constraints of time and memory.
 """
 
-import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from mtbert.evaluate import overall
 from mtbert.forecast import LENGTHS, Forecast, Lengths, check_runs, count_lengths, read_lengths
 from mtbert.measure import measure_grid
 from mtbert.paths import REPOSITORY
-from mtbert.results import Run, read_run, summarize
+from mtbert.results import Run, read_run, stored_runs, summarize, write_table
 from mtbert.sizes import encoder_config
 from mtbert.speed import Calibration, load_or_calibrate
 from mtbert.sweep import read_grid
@@ -206,9 +204,7 @@ def renew_measurements(
 
 
 def _write(table: pd.DataFrame, path: Path) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    table.to_csv(partial, index=False, float_format="%.6g")
-    os.replace(partial, path)
+    write_table(table, path)
     return path
 
 
@@ -218,9 +214,9 @@ def _write(table: pd.DataFrame, path: Path) -> Path:
 def _stored_runs(store: Path | None) -> dict[str, list[Path]]:
     """What a configuration is but for NOT_COMPARED -> the folders of its runs."""
     runs: dict[str, list[Path]] = {}
-    for path in sorted((store / "runs").glob("[!.]*/run.json")) if store else ():
-        content = json.loads(path.read_text(encoding="utf8"))
-        runs.setdefault(_likeness(RunConfig.from_params(content["config"])), []).append(path.parent)
+    for content in stored_runs(store) if store else ():
+        likeness = _likeness(RunConfig.from_params(content["config"]))
+        runs.setdefault(likeness, []).append(store / "runs" / content["run_id"])
     return runs
 
 

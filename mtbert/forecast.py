@@ -7,7 +7,6 @@ blocks that it keeps (heap.py). Further pretraining is not in it. Source: paper 
 seconds.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +21,13 @@ from mtbert.footprint import FLOAT, Shapes
 from mtbert.heap import SLACK_MIB
 from mtbert.peak import at_peak, operations, step_timeline
 from mtbert.profiling import MIB
-from mtbert.results import data_root
+from mtbert.results import data_root, stored_runs
 from mtbert.rows import EVAL_TOKENS, KEPT_FROM, Corpus
 from mtbert.samplers import expected_passes, training_steps
-from mtbert.sizes import count_parameters, encoder_config, frozen_depth, plan_of
+from mtbert.sizes import count_parameters, encoder_config, features_are_fixed, frozen_depth
 from mtbert.speed import Calibration, pass_work, step_work
 from mtbert.tokens import tokenize
-from mtbert.updates import step_parts
+from mtbert.updates import batch_shapes, step_parts
 
 SAMPLED = 50  # steps of a run whose time is predicted one by one
 LARGEST = 3  # steps whose memory is: those with most tokens, and those with most pairs of tokens
@@ -96,10 +95,7 @@ def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
 
 def step_shapes(config: RunConfig, lengths: Lengths) -> list[Shapes]:
     """The shapes of every step of a run, in order: task -> (examples, tokens of the longest)."""
-    return [
-        {task: (len(rows), int(lengths.train[task][rows].max())) for task, rows in step.items()}
-        for step in training_steps(config, lengths.train)
-    ]
+    return [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
 
 
 class Forecast:
@@ -111,10 +107,9 @@ class Forecast:
         self.steps = step_shapes(config, lengths)
         sizes = [len(part) for part in lengths.train.values()]
         self.passes = passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
-        plan = plan_of(config, self.encoder)
         self.frozen_share = frozen_depth(config, self.encoder) / self.encoder.num_hidden_layers
         self.known = [task for task in passes if passes[task] >= KEPT_FROM and self.frozen_share]
-        self.is_fixed = plan.is_frozen and config.adapter == "none"
+        self.is_fixed = features_are_fixed(config, self.encoder)
         self.points = config.epochs * config.evals_per_epoch  # of the learning curve
         self.counts = count_parameters(config, self.encoder)
 
@@ -235,8 +230,7 @@ def check_runs(store: Path, calibration: Calibration, data: str | Path | None = 
     Ratios are predicted / measured; the clock's time of a run that went on beside other work says little.
     """
     rows = []
-    for path in sorted((store / "runs").glob("[!.]*/run.json")):
-        content = json.loads(path.read_text(encoding="utf8"))
+    for content in stored_runs(store):
         config, cost, where = RunConfig.from_params(content["config"]), content["cost"], content["provenance"]
         fits = (config.encoder, config.precision) == (calibration.about["encoder"], calibration.about["precision"])
         if not fits or "train_cpu_seconds" not in cost:

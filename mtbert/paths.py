@@ -1,6 +1,8 @@
-"""The folders mtbert reads and writes when the caller names none."""
+"""The folders mtbert reads and writes when the caller names none, and files that are written whole or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -16,3 +18,11 @@ def cache_dir() -> Path:
 def results_dir() -> Path:
     """The results store: MTBERT_RESULTS, else `results/` of this checkout."""
     return Path(os.environ.get("MTBERT_RESULTS") or REPOSITORY / "results")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside this one to write into, which takes its place when the block ends without an error."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    yield partial
+    os.replace(partial, path)

@@ -22,7 +22,7 @@ from mtbert.heads import TaskHeads
 from mtbert.multitask import parameter_counts
 from mtbert.profiling import MIB
 from mtbert.sharing import Level, SharingPlan
-from mtbert.sizes import count_parameters, encoder_config, frozen_depth, heads_of, plan_of
+from mtbert.sizes import count_parameters, encoder_config, features_are_fixed, frozen_depth, heads_of, plan_of
 from mtbert.updates import step_parts
 
 DOUBLE = 8  # bytes of a float64, in which flat gradients are combined, chunk by chunk
@@ -50,7 +50,7 @@ def operations(
         raise ValueError(f"shapes: {', '.join(sorted(unknown))}: not a task of the run, {', '.join(config.scored)}")
     encoder = encoder or encoder_config(config)
     plan, steps = plan_of(config, encoder), Pass(config, encoder, cuda, training)
-    if not (plan.is_frozen and config.adapter == "none" and training):  # else the embeddings are kept on disk
+    if not (training and features_are_fixed(config, encoder)):  # else the embeddings are kept on disk
         _add_encoder(steps, plan, _sequences(config, shapes), known)
     heads = heads_of(config, encoder)
     for task, (B, _) in shapes.items():

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, find_data
 from mtbert.evaluate import metrics_of, overall, score_table, seed_difference, seed_mean
 from mtbert.multitask import MultitaskBert, pick_device
-from mtbert.paths import cache_dir, results_dir
+from mtbert.paths import cache_dir, replacing, results_dir
 from mtbert.profiling import environment
 from mtbert.rows import Corpus
 from mtbert.train import PRETRAINING, train
@@ -230,10 +231,21 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     )
 
 
+def stored_runs(store: Path) -> Iterator[dict]:
+    """What run.json holds of every run of the store, in the order of their folders, which are named by the run_id."""
+    for path in sorted((store / "runs").glob("[!.]*/run.json")):
+        yield json.loads(path.read_text(encoding="utf8"))
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table of the store, whole or not at all."""
+    with replacing(path) as partial:
+        table.to_csv(partial, index=False, float_format="%.6g")
+
+
 def _renew_tables(store: Path) -> None:
     scores, curves = [], []
-    for path in sorted((store / "runs").glob("[!.]*/run.json")):
-        content = json.loads(path.read_text(encoding="utf8"))
+    for content in stored_runs(store):
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in TOLD} | {"plan": config.plan_text}
@@ -242,6 +254,4 @@ def _renew_tables(store: Path) -> None:
         scores += [about | row | spent | device for row in content["scores"]]
         curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
     for name, rows in (("scores.csv", scores), ("curves.csv", curves)):
-        partial = store / f".{name}.{os.getpid()}"
-        pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
-        os.replace(partial, store / name)
+        write_table(pd.DataFrame(rows), store / name)

@@ -26,6 +26,11 @@ def frozen_depth(config: RunConfig, encoder: BertConfig) -> int:
     return plan_of(config, encoder).frozen_depth(adapted)
 
 
+def features_are_fixed(config: RunConfig, encoder: BertConfig) -> bool:
+    """`MultitaskBert.features_are_fixed` without the model."""
+    return plan_of(config, encoder).is_frozen and config.adapter == "none"
+
+
 def heads_of(config: RunConfig, encoder: BertConfig) -> TaskHeads:
     """The heads as shapes without numbers."""
     with torch.device("meta"):

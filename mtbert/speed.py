@@ -16,7 +16,6 @@ clock's. Source: paper 000, sections 3.3 and 4 (training times; performance unde
 import hashlib
 import json
 import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Collection, Iterable
@@ -34,7 +33,7 @@ from mtbert.footprint import FLOAT, Operation, Shapes
 from mtbert.heap import Trimmer, keep_freed_memory, resident_mib
 from mtbert.measure import Stepper
 from mtbert.multitask import pick_device
-from mtbert.paths import cache_dir
+from mtbert.paths import cache_dir, replacing
 from mtbert.peak import at_peak, operations, step_passes, step_timeline
 from mtbert.profiling import environment
 
@@ -167,9 +166,8 @@ def load_or_calibrate(
     made = calibrate(config, device, threads)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"steps": made.steps[["step", *KINDS, "seconds"]].to_dict("records"), "about": made.about}
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-    os.replace(partial, file)
+    with replacing(file) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
     return made
 
 

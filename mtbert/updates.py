@@ -21,10 +21,15 @@ PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave h
 HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
 
 
+def batch_shapes(rows: dict[str, np.ndarray], lengths: dict[str, np.ndarray]) -> dict[str, tuple[int, int]]:
+    """Task -> (examples, tokens of the longest) of a step's rows; lengths: task -> tokens of all its examples."""
+    return {task: (len(part), int(lengths[task][part].max())) for task, part in rows.items()}
+
+
 def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool) -> int:
     """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
 
-    shapes: task -> (examples, tokens of the longest). A token of a text of T tokens counts as 1 + T / HEAVY, as its
+    shapes: as of `batch_shapes`. A token of a text of T tokens counts as 1 + T / HEAVY, as its
     attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
     """
     apart = {task: TASKS[task].is_pair and config.two_encodings for task in shapes}
@@ -100,7 +105,7 @@ class Updates:
     def _backward(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
         """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says."""
         totals: dict[str, Tensor] = {}
-        shapes = {task: (len(part), int(self.tables[task].tokens.lengths[part].max())) for task, part in rows.items()}
+        shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
         n = step_parts(self.config, shapes, self.tables[next(iter(rows))].device.type == "cuda")
         parts = {task: np.array_split(part, n) for task, part in rows.items()}
         for i in range(n):
