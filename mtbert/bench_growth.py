@@ -112,12 +112,11 @@ def passes(setting: Setting, sizes: tuple[int, ...], B: int, T: int) -> Contest:
         generator = torch.Generator().manual_seed(1)
 
         def run(repeat: int) -> None:
-            rows, used = [], None
-            for part in np.split(training.all_rows["sst"][: B * tasks], tasks):
+            G, used = flat.empty(tasks), None
+            for row, part in zip(G, np.split(training.all_rows["sst"][: B * tasks], tasks), strict=True):
                 training.trainer.updates.gradients(1, {"sst": part})
-                row, used = flat.take()
-                rows.append(row)
-            flat.put(pcgrad(torch.stack(rows), generator), used)
+                used = flat.take(row)[1]
+            flat.put(pcgrad(G, generator), used)
             training.trainer.update(training.all_rows)
 
         return run

@@ -25,6 +25,7 @@ DEVICE_CHUNK = 2**20  # columns, on any other device
 
 EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
 FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
+CANCELLED = 1e-4  # a g~ shorter than this fraction of its summands is measured; else its Gram matrix tells enough
 ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
 ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
 SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
@@ -35,9 +36,9 @@ fallbacks: Counter[str] = Counter()  # how often GEM went on with "sweeps", then
 # --- products and combinations -----------------------------------------------------------------------------------
 
 
-def _in_double(*parts: Tensor, spare: int = 0) -> Iterator[tuple[slice, Tensor]]:
-    """Stacked parts (R_i, P) in float64, chunk by chunk: columns and their (R + spare, c), in a buffer used again."""
-    rows, P, device = sum(len(part) for part in parts) + spare, parts[0].shape[1], parts[0].device
+def _in_double(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Stacked parts (R_i, P) in float64, chunk by chunk: columns and their (R, c), in a buffer used again."""
+    rows, P, device = sum(len(part) for part in parts), parts[0].shape[1], parts[0].device
     chunk = CHUNK.get(device.type, DEVICE_CHUNK)
     buffer = torch.empty(rows, min(chunk, P), dtype=torch.float64, device=device)
     for start in range(0, P, chunk):
@@ -54,25 +55,27 @@ def _gram(*parts: Tensor) -> Tensor:
     rows = sum(len(part) for part in parts)
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=parts[0].device)
     for _, block in _in_double(*parts):
-        for row, products in zip(block, gram, strict=True):  # on a CPU several times as fast as one slim matrix product
-            products.addmv_(block, row)
-    return gram
+        for i, row in enumerate(block):  # on a CPU several times as fast as one slim matrix product
+            gram[i, i:].addmv_(block[i:], row)
+    return gram.triu() + gram.triu(1).T
 
 
-def _combine(weights: np.ndarray, *parts: Tensor) -> tuple[Tensor, np.ndarray, float]:
-    """Sum of the rows of stacked parts (R_i, P), weighted (R,): the sum (P,) in their dtype, its product with each row
-    (R,) and its norm. Both belong to the sum as it was rounded.
-    """
-    first, R = parts[0], len(weights)
-    coefficients = torch.as_tensor(weights, dtype=torch.float64, device=first.device)
-    total = torch.empty_like(first[0])
-    products = torch.zeros(R + 1, dtype=torch.float64, device=first.device)
-    for columns, block in _in_double(*parts, spare=1):
-        total[columns] = coefficients @ block[:R]
-        block[R] = total[columns]
-        products.addmv_(block, block[R])
-    *products, square = products.tolist()
-    return total, np.array(products), math.sqrt(square)
+def _combine(weights: np.ndarray, *parts: Tensor) -> Tensor:
+    """Sum of the rows of stacked parts (R_i, P), weighted (R,): (P,) in their dtype."""
+    coefficients = torch.as_tensor(weights, dtype=torch.float64, device=parts[0].device)
+    total = torch.empty_like(parts[0][0])
+    for columns, block in _in_double(*parts):
+        total[columns] = coefficients @ block
+    return total
+
+
+def _products(g: Tensor, M: Tensor) -> tuple[np.ndarray, float]:
+    """Products of g (P,) with the rows of M (K, P), and the norm of g."""
+    products = torch.zeros(1 + len(M), dtype=torch.float64, device=g.device)
+    for _, block in _in_double(g[None], M):
+        products.addmv_(block, block[0])
+    square, *others = products.tolist()
+    return np.array(others), math.sqrt(square)
 
 
 def _check_matrix(name: str, matrix: Tensor) -> None:
@@ -135,7 +138,7 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     that is not finite.
     """
     _check_matrix("G", G)
-    return _combine(pcgrad_weights(_gram(G), generator).numpy(), G)[0]
+    return _combine(pcgrad_weights(_gram(G), generator).numpy(), G)
 
 
 # --- GEM and A-GEM -------------------------------------------------------------------------------------------------
@@ -196,6 +199,7 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Calla
     scale = max(norms[0], margin * lengths.max())
     b = gram[0, 1:][kept] / lengths / scale
     projected, v = g, np.zeros(len(M))
+    is_fine = torch.finfo(g.dtype).eps <= FEASIBLE  # rounding g~ to its dtype does not break a constraint
     for _ in range(ATTEMPTS):
         try:
             w = solve(A, b + A @ (margin * lengths / scale))  # of u = v - margin
@@ -204,15 +208,21 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Calla
         added = np.zeros(len(M))
         added[kept] = margin + w * scale / lengths
         v += added
-        projected, products, norm = _combine(np.append(1, added), projected[None], M)
-        if norm <= ROUNDING * (norms[0] + v @ norms[1:]):
+        projected = _combine(np.append(1, added), projected[None], M)
+        weights, summands = np.append(1, v), norms[0] + v @ norms[1:]
+        products = gram @ weights  # of g~ with g and the memories
+        norm = math.sqrt(max(weights @ products, 0))
+        products = products[1:]
+        if norm < CANCELLED * summands or not is_fine:
+            products, norm = _products(projected, M)
+        if norm <= ROUNDING * summands:
             return torch.zeros_like(g), torch.from_numpy(v)
-        if (products[1:] >= -FEASIBLE * norm * norms[1:]).all():
+        if (products >= -FEASIBLE * norm * norms[1:]).all():
             return projected, torch.from_numpy(v)
         if not math.isfinite(norm):
             return None
         # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
-        b, margin, scale = products[1:][kept] / lengths / norm, 0.0, norm
+        b, margin, scale = products[kept] / lengths / norm, 0.0, norm
     return None
 
 
@@ -254,7 +264,7 @@ def agem_project(g: Tensor, M: Tensor) -> Tensor:
     _check_finite(gram, ["g", "the mean of M"])
     if not gram[0, 1] < 0:
         return g
-    return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)[0]
+    return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)
 
 
 # --- gradients of a model as vectors -------------------------------------------------------------------------------
@@ -274,13 +284,18 @@ class FlatGradients:
         self.spans = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.parameters)}
         self.size = ends[-1]
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Move every `.grad` into a new float32 vector (P,), zeros where there is none; every `.grad` is None after.
-
-        Returns the vector and `used`, bool, on the CPU, a number a parameter: whether it had a gradient.
-        """
+    def empty(self, rows: int) -> Tensor:
+        """Room for the gradients of several tasks, float32 (rows, P), on the parameters' device."""
         device = next((parameter.device for parameter in self.parameters.values()), None)
-        flat = torch.empty(self.size, dtype=torch.float32, device=device)
+        return torch.empty(rows, self.size, dtype=torch.float32, device=device)
+
+    def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Move every `.grad` into a float32 vector (P,), zeros where there is none; every `.grad` is None after.
+
+        flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU, a number a parameter: whether
+        it had a gradient.
+        """
+        flat = self.empty(1)[0] if flat is None else flat
         used = torch.zeros(len(self.parameters), dtype=torch.bool)
         for i, (name, parameter) in enumerate(self.parameters.items()):
             place = flat[self.spans[name]]

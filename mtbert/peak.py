@@ -66,9 +66,11 @@ def _sequences(config: RunConfig, shapes: Shapes) -> Shapes:
 def _add_encoder(steps: Pass, plan: SharingPlan, shapes: Shapes, known: Collection[str]) -> None:
     first = frozen_depth(steps.config, steps.encoder)
     known = [task for task in shapes if task in known and first]
-    hidden = {
-        (task,): _add_embeddings(steps, plan.embeddings, task, *shapes[task]) for task in shapes if task not in known
-    }
+    read = {task: shapes[task] for task in shapes if task not in known}
+    for copy, group in enumerate(plan.embeddings.groups):
+        if present := {task: read[task] for task in group if task in read}:
+            _add_words(steps, plan.embeddings, copy, present)
+    hidden = {(task,): _add_embeddings(steps, plan.embeddings, task, *shape) for task, shape in read.items()}
     hidden = _add_layers(steps, plan, shapes, hidden, range(first))
     size = steps.encoder.hidden_size * FLOAT
     hidden |= {(task,): Hidden(f"states of {task}", shapes[task][0] * shapes[task][1] * size, False) for task in known}
@@ -116,19 +118,26 @@ def _copy_of(task: str, level: Level) -> int:
     return next(copy for copy, group in enumerate(level.groups) if task in group)
 
 
+def _add_words(steps: Pass, level: Level, copy: int, shapes: Shapes) -> None:
+    """One look-up for all tasks of a group; what it gives is gone when the last of them has its embeddings."""
+    n, trained = sum(b * T for b, T in shapes.values()), level.mode != "F" and steps.training
+    wide = n * steps.encoder.hidden_size * FLOAT
+    kept = {"token ids": n * INDEX} if trained else {}
+    gradients = {f"embeddings.{copy}": part_sizes(steps.encoder)["embeddings"] * FLOAT} if trained else {}
+    steps.operations.append(Operation("embeddings", tuple(shapes), "words", kept, gradients, wide, trained * wide))
+
+
 def _add_embeddings(steps: Pass, level: Level, task: str, b: int, T: int) -> Hidden:
     n, elements, trained = b * T, b * T * steps.encoder.hidden_size, level.mode != "F" and steps.training
     wide = elements * FLOAT
-    kept, gradients = {}, {}
+    kept = {}
     if trained:
         types = TASKS[task].is_pair and not steps.config.two_encodings and steps.encoder.type_vocab_size > 0
         drops = steps.encoder.hidden_dropout_prob > 0
-        kept = {"token ids": n * INDEX * (1 + types), "norm input": wide, "mean and deviation": 2 * n * FLOAT}
+        kept = {"norm input": wide, "mean and deviation": 2 * n * FLOAT}
+        kept |= {"token types": n * INDEX} if types else {}
         kept |= {"dropout mask": elements * BYTE} if drops else {}
-        gradients = {f"embeddings.{_copy_of(task, level)}": part_sizes(steps.encoder)["embeddings"] * FLOAT}
-    steps.operations.append(
-        Operation("embeddings", (task,), "embeddings", kept, gradients, 2 * wide, trained * 2 * wide)
-    )
+    steps.operations.append(Operation("embeddings", (task,), "norm", kept, {}, 2 * wide, trained * 2 * wide))
     return Hidden(f"embeddings of {task}", wide, trained)
 
 
@@ -253,20 +262,14 @@ class _Memory:
             self.record("backward", op, live, op.backward + again)
             live -= sum(op.kept.values())
 
-    def stack(self, passes: list[list[Shapes]], shared: dict[str, int], make: Callable) -> None:
-        """A flat gradient for each pass, side by side; while they are stacked there are two of each."""
-        before = self.flat
+    def one_by_one(self, passes: list[list[Shapes]], shared: dict[str, int], make: Callable) -> None:
+        """A flat gradient for each pass; there is room for all of them from the first one on."""
+        self.flat += len(passes) * sum(shared.values())
         for parts in passes:
             for part in parts[:2]:
                 self.run(make(part))
-            self.flat += sum(shared.values())
             self.record("task gradients")
             self.gradients = {name: size for name, size in self.gradients.items() if name not in shared}
-        if len(passes) > 1:
-            stacked = self.flat
-            self.flat += stacked - before
-            self.record("task gradients")
-            self.flat = stacked
 
 
 def step_timeline(
@@ -295,14 +298,14 @@ def step_timeline(
         return operations(config, part, encoder, cuda=cuda, known=known)
 
     if passes.is_flat:
-        state.stack(passes.memory, passes.shared, make)
+        state.one_by_one(passes.memory, passes.shared, make)
         state.gradients = {}
-        state.stack(passes.examples, passes.shared, make)
+        state.one_by_one(passes.examples, passes.shared, make)
         summed = len(passes.examples) > 1  # or combined, by PCGrad
         projected = {"gem": 1, "agem": 2}.get(config.gradients, 0)  # A-GEM: and the mean of the memories
         flat = sum(passes.shared.values())
         state.flat += flat * (summed + projected)
-        rows = {"gem": len(passes.memory) + 2, "agem": 3}.get(config.gradients, len(passes.examples) + 1)
+        rows = {"gem": len(passes.memory) + 1, "agem": 2}.get(config.gradients, len(passes.examples))
         chunk = min(DEVICE_CHUNK if cuda else CHUNK["cpu"], flat // FLOAT)
         state.record("task gradients", temporary=rows * chunk * DOUBLE)
         state.flat, state.gradients = 0, state.gradients | passes.shared

@@ -80,7 +80,7 @@ def step_work(
     work["updates"] = sum(updated.values()) / FLOAT
     if passes.is_flat:
         T, K = len(passes.examples), len(passes.memory)
-        times = 3 * T + 3 * K + 1 if K else 4 * T  # copied and stacked; summed or combined; Gram matrix
+        times = 2 * T + 2 * K + 1 if K else 3 * T  # copied; summed or combined; Gram matrix
         work["flat"] = times * sum(passes.shared.values()) / FLOAT
     return work
 

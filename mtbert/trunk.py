@@ -60,10 +60,15 @@ class SharedEncoder(nn.Module):
         return self.plan.frozen_depth({depth for adapter in self.adapters.values() for depth in adapter.layers})
 
     def _below(self, batches: dict[str, Batch], rows: dict[str, "Rows"]) -> dict[tuple, Tensor]:
-        embedded = {}
+        words, embedded = {}, {}
+        for group, embed in zip(self.plan.embeddings.groups, self.embeddings, strict=True):
+            if present := [task for task in group if task in batches]:
+                # once for all tasks: each look-up's gradient is as large as the whole table
+                together = embed.word(_together(batches[task].input_ids for task in present))
+                words |= _apart(together, present, rows)
         for task, batch in batches.items():
             embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            embedded[(task,)] = embed(batch.input_ids, batch.token_type_ids).flatten(0, 1)
+            embedded[(task,)] = embed.of_words(words[task], batch.token_type_ids).flatten(0, 1)
         return self._run(embedded, rows, 0, self.frozen_depth)
 
     def _run(self, flats: dict[tuple, Tensor], rows: dict[str, "Rows"], start: int, stop: int) -> dict[tuple, Tensor]:

@@ -166,13 +166,11 @@ class Updates:
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
-        losses, flats, uses = {}, [], []
-        for task, part in rows.items():
+        losses, uses, flats = {}, [], self.shared.empty(len(rows))
+        for flat, (task, part) in zip(flats, rows.items(), strict=True):
             losses |= self._backward({task: part})
-            flat, used = self.shared.take()
-            flats.append(flat)
-            uses.append(used)
-        return losses, torch.stack(flats) if len(flats) > 1 else flats[0][None], torch.stack(uses)
+            uses.append(self.shared.take(flat)[1])
+        return losses, flats, torch.stack(uses)
 
 
 def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:

@@ -37,15 +37,15 @@ def test_scores_grow_with_the_square_of_the_length(tiny_encoder):
 def test_weights_of_each_plan_are_made_and_updated(tiny_encoder):
     one, three = (step_work(make(tiny_encoder, plan=plan), SHAPES) for plan in ("1-bert", "3-bert"))
     assert three["updates"] == pytest.approx(3 * one["updates"], rel=0.01)
-    embeddings = (30522 + 512 + 2) * 32
-    assert one["gradients"] - one["updates"] == 2 * embeddings + 2 * 64  # every task makes one of the shared ones
-    assert step_work(make(tiny_encoder, accumulation=4), SHAPES)["passes"] == 4
+    assert one["gradients"] == one["updates"]  # one look-up of words for all tasks
+    parts = step_work(make(tiny_encoder, accumulation=4), SHAPES)
+    assert parts["passes"] == 4 and parts["gradients"] > 3.9 * parts["updates"]
 
 
 def test_flat_gradients_are_counted(tiny_encoder):
     pcgrad, gem = (step_work(make(tiny_encoder, gradients=name), SHAPES) for name in ("pcgrad", "gem"))
     assert pcgrad["passes"] == 3 and gem["passes"] == 6
-    assert gem["flat"] / pcgrad["flat"] == pytest.approx(19 / 12)
+    assert gem["flat"] / pcgrad["flat"] == pytest.approx(13 / 9)
 
 
 def measured(prices: np.ndarray, tiny_encoder) -> pd.DataFrame:
