@@ -28,7 +28,7 @@ from mtbert.paths import replacing
 from mtbert.profiling import environment
 
 WARM_UP = -1  # the number of the repeat that is not counted
-LEAST_SECONDS = 0.2  # of a measurement: what is shorter is called several times
+LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times
 KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of device: what a row replaces
 
 Run = Callable[[int], float | None]  # number of the repeat -> units of work done, None: 1

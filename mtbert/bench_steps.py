@@ -154,6 +154,16 @@ def three_berts(setting: Setting, B: int, T: int) -> Contest:
     return Contest(f"3x{B}x{T}", one(ours.step), {"three transformers, each its fused AdamW": peer})
 
 
+def plans(setting: Setting, B: int, T: int, others: dict[str, dict]) -> Contest:
+    """A unified step of 1-bert, and of other plans on the same batches; what frozen layers give is not kept for F3 S3.
+
+    With a frozen encoder it is the step of the heads alone. others: name -> fields of its RunConfig.
+    """
+    tables = _three_tables(setting, B, T)
+    peers_ = {name: Peer(one(Training(setting, tables, **fields).step)) for name, fields in others.items()}
+    return Contest(f"3x{B}x{T}", one(Training(setting, tables).step), peers_)
+
+
 def frozen(setting: Setting, B: int, T: int, batches: int) -> Contest:
     """A step of the epochs behind the first with a frozen encoder; the peer encodes the batch anew each time."""
     table = {"sst": words_table("sst", B * batches, T, setting.encoder)}

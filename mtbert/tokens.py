@@ -6,7 +6,7 @@ encoding and length.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -243,3 +243,10 @@ def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]
         stop = start + max(1, token_budget // int(lengths[order[start]]))
         yield order[start:stop]
         start = stop
+
+
+def padding_share(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
+    """The share of padding in the tokens of these batches, each padded to its longest sequence."""
+    batches = list(batches)
+    padded = sum(int(lengths[batch].max()) * len(batch) for batch in batches)
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded

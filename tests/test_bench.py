@@ -242,6 +242,7 @@ TINY = {
     "adamw": {},
     "unified": dict(B=2, T=8),
     "3-bert": dict(B=2, T=8),
+    "plans": dict(B=2, T=8, others={"3-bert": {"plan": "3-bert"}, "F1 S1": {"plan": "F1 S1"}}),
     "frozen": dict(B=2, T=8, batches=2),
     "prefix": dict(plan="F1 S1", B=2, T=8, batches=2),
     "pal": dict(B=2, T=8, s=12, heads=3),

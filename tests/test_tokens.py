@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast
 from mtbert import tokens
 from mtbert.hub import CheckpointError, locate
 from mtbert.paths import cache_dir
-from mtbert.tokens import Ragged, TokenizedTable, eval_batches, load_tokenizer, tokenize, train_batches
+from mtbert.tokens import Ragged, TokenizedTable, eval_batches, load_tokenizer, padding_share, tokenize, train_batches
 
 TEXTS = [
     "A quiet film, with one loud joke.",
@@ -226,9 +226,10 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     assert len({tuple(rows) for rows in order.values()}) == 4
 
 
-def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
-    padded = sum(lengths[batch].max() * len(batch) for batch in batches)
-    return 1 - lengths.sum() / padded
+def test_padding_share():
+    lengths = np.array([4, 2, 3, 3])
+    assert padding_share(lengths, [np.array([0, 1]), np.array([2, 3])]) == pytest.approx(2 / 14)
+    assert padding_share(lengths, [np.array([2, 3])]) == 0
 
 
 def test_little_padding_and_batches_of_all_lengths():
