@@ -14,6 +14,8 @@ import gc
 import importlib.metadata
 import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -76,6 +78,7 @@ class Contest:
 
     A run returns how many units of work (rows, steps) it did, and its time is divided by that; with `timed` False it
     returns the measurement itself, in `unit`. is_total: the repeats are the parts of one whole, whose sum counts.
+    precision: where it is not the setting's.
     """
 
     size: str
@@ -84,6 +87,7 @@ class Contest:
     unit: str = "ms"
     timed: bool = True
     is_total: bool = False
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,12 @@ def _outcomes(benchmark: Benchmark, size: dict, setting: Setting, out: Path) -> 
     try:
         contest = benchmark.build(setting, **size)
         name = f"{benchmark.name} {contest.size}".strip()
-        for peer, about in contest.peers.items():
-            if about.missing:
-                yield Outcome(f"{name} / {peer}", skipped=about.missing)
-        contest = replace(contest, peers={peer: about for peer, about in contest.peers.items() if not about.missing})
-        rows = [_about(benchmark.name, setting) | row for row in compare(contest, setting)]
+        for peer, its in contest.peers.items():
+            if its.missing:
+                yield Outcome(f"{name} / {peer}", skipped=its.missing)
+        contest = replace(contest, peers={peer: its for peer, its in contest.peers.items() if not its.missing})
+        about = _about(benchmark.name, replace(setting, precision=contest.precision or setting.precision))
+        rows = [about | row for row in compare(contest, setting)]
     except (Missing, DataError) as error:
         yield Outcome(name, skipped=str(error))
     except Exception as error:
@@ -241,6 +246,14 @@ def _measure(run: Run, repeat: int, calls: int, timed: bool, device: torch.devic
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def started_process(script: str, *arguments: str) -> str:
+    """What a fresh Python prints that runs this script; raises RuntimeError with the last line of its error."""
+    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(process.stderr.strip().splitlines()[-1])
+    return process.stdout
 
 
 def _whole(values: list[tuple[float, float]], is_total: bool) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mtbert import bench_data, bench_growth, bench_start, bench_steps
+from mtbert import bench_data, bench_growth, bench_memory, bench_start, bench_steps
 from mtbert.bench import Benchmark, Setting
 from mtbert.bert import BertConfig
 from mtbert.hub import locate
@@ -57,6 +57,12 @@ BENCHMARKS = (
         "growth-dataset",
         bench_growth.dataset,
         tuple(dict(sizes=ROWS_TO, part=part) for part in ("time", "memory", "order")),
+        once=True,
+    ),
+    Benchmark(
+        "memory",
+        bench_memory.training,
+        tuple(dict(task="quora", precision=precision, longest=20, others=40) for precision in ("fp32", "bf16")),
         once=True,
     ),
     Benchmark("import", bench_start.imports, (dict(modules=("sweep",)), dict(modules=())), once=True),

@@ -2,12 +2,10 @@
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import mtbert
-from mtbert.bench import Contest, Missing, Peer, Run, Setting
+from mtbert.bench import Contest, Missing, Peer, Run, Setting, started_process
 from mtbert.paths import results_dir
 
 NOTEBOOK = """
@@ -61,11 +59,7 @@ def _limit(seconds: float) -> dict[str, Peer]:
 
 
 def _process(script: str, *arguments: str) -> Run:
-    """A run that starts Python and waits for it; raises RuntimeError with the last line of its error."""
-
     def run(repeat: int) -> None:
-        process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-        if process.returncode:
-            raise RuntimeError(process.stderr.strip().splitlines()[-1])
+        started_process(script, *arguments)
 
     return run

@@ -256,6 +256,7 @@ TINY = {
     "growth-passes": dict(sizes=(2, 3), B=2, T=8),
     "growth-sampler": dict(sizes=(2, 3), rows=50),
     "growth-dataset": dict(sizes=(50, 100), part="time"),
+    "memory": dict(task="sst", precision="bf16", longest=1, others=1),
     "import": dict(modules=("paths",)),
 }
 
