@@ -171,6 +171,17 @@ def test_shared_layers_run_once(monkeypatch):
     assert calls == [everything, everything, pair, tokens["sts"], *tokens.values()]
 
 
+def test_words_are_looked_up_once_for_all_tasks_of_a_copy():
+    """The gradient of a look-up is as large as the vocabulary."""
+    encoder, calls = encoder_of("emb:S(sst,sts|quora) S4", THREE), []
+    for i, embeddings in enumerate(encoder.embeddings):
+        embeddings.word.register_forward_hook(lambda module, inputs, output, i=i: calls.append((i, inputs[0].numel())))
+    batches = batches_of(THREE)
+    encoder(batches)
+    tokens = {task: batch.input_ids.numel() for task, batch in batches.items()}
+    assert calls == [(0, tokens["sst"] + tokens["sts"]), (1, tokens["quora"])]
+
+
 def test_copies_start_equal_and_are_of_their_own():
     base = BertModel(SIZES)
     encoder = SharedEncoder(base, SharingPlan.parse("S2 I2", THREE, 4), {})
