@@ -5,6 +5,7 @@ both sides get the same ones, and dropout is on.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -154,14 +155,26 @@ def three_berts(setting: Setting, B: int, T: int) -> Contest:
     return Contest(f"3x{B}x{T}", one(ours.step), {"three transformers, each its fused AdamW": peer})
 
 
-def plans(setting: Setting, B: int, T: int, others: dict[str, dict]) -> Contest:
-    """A unified step of 1-bert, and of other plans on the same batches; what frozen layers give is not kept for F3 S3.
+def plans(setting: Setting, B: int, T: int, others: dict[str, dict], precision: str) -> Contest:
+    """A unified step of 1-bert, and of other plans, on three tasks with texts that a run sees once.
 
-    With a frozen encoder it is the step of the heads alone. others: name -> fields of its RunConfig.
+    So a frozen encoder encodes them in the step. others: name -> the fields of its RunConfig. Time is told per token of
+    the texts, padding left out.
     """
-    tables = _three_tables(setting, B, T)
-    peers_ = {name: Peer(one(Training(setting, tables, **fields).step)) for name, fields in others.items()}
-    return Contest(f"3x{B}x{T}", one(Training(setting, tables).step), peers_)
+    setting = replace(setting, precision=precision)
+
+    def steps(fields: dict) -> Run:
+        training = Training(setting, _three_tables(setting, fields.get("batch_size", B), T), passes=0.5, **fields)
+        tokens = sum(int(table.tokens.lengths.sum()) for table in training.tables.values())
+
+        def run(repeat: int) -> float:
+            training.step()
+            return tokens / 1000  # milliseconds for a thousand of them
+
+        return run
+
+    peers_ = {name: Peer(steps(fields)) for name, fields in others.items()}
+    return Contest(f"3x{B}x{T}", steps({}), peers_, unit="us/token", precision=precision)
 
 
 def frozen(setting: Setting, B: int, T: int, batches: int) -> Contest:

@@ -14,6 +14,8 @@ from mtbert.bench_growth import _growth
 from mtbert.bench_steps import violating_gradients, words_table
 from mtbert.bert import BertConfig
 from mtbert.data import DataError
+from mtbert.paths import REPOSITORY
+from mtbert.sweep import read_grid
 from mtbert.tokens import load_tokenizer, tokenize
 
 CPU = torch.device("cpu")
@@ -242,7 +244,7 @@ TINY = {
     "adamw": {},
     "unified": dict(B=2, T=8),
     "3-bert": dict(B=2, T=8),
-    "plans": dict(B=2, T=8, others={"3-bert": {"plan": "3-bert"}, "F1 S1": {"plan": "F1 S1"}}),
+    "plans": dict(B=2, T=8, others={"3-bert": {"plan": "3-bert"}, "batch 1": {"batch_size": 1}}, precision="bf16"),
     "frozen": dict(B=2, T=8, batches=2),
     "prefix": dict(plan="F1 S1", B=2, T=8, batches=2),
     "pal": dict(B=2, T=8, s=12, heads=3),
@@ -281,6 +283,17 @@ def test_every_benchmark_runs(name, tiny, tmp_path):
     for row in (outcome.row for outcome in outcomes if outcome.row):
         assert 0 < row["low"] <= row["ratio"] <= row["high"] < math.inf
         assert (row["slope"] is not None) == name.startswith("growth")
+
+
+def test_the_plans_are_those_of_the_runs():
+    """Notebook 05 prices the runs by their names."""
+    grid = read_grid(REPOSITORY / "params" / "cpu" / "memory_time.yaml")
+    reference = grid["1-bert"][0]
+    assert set(bench_rows.PLANS) | {"1-bert"} == set(grid)
+    for name, fields in bench_rows.PLANS.items():
+        run = grid[name][0]
+        assert all(getattr(run, key) == getattr(reference.but(**fields), key) for key in fields), name
+        assert run.plan_text == reference.but(**fields).plan_text
 
 
 @pytest.mark.parametrize("name", ["step", "unified", "pal"])
