@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 CHUNK = {"cpu": 2**16}  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**20  # columns, on any other device
 
+SLIM = 8  # rows, up to which a matrix product on a CPU takes longer than a product for each row
+
 EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
 FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
 CANCELLED = 1e-4  # a g~ shorter than this fraction of its summands is measured; else its Gram matrix tells enough
@@ -55,7 +57,10 @@ def _gram(*parts: Tensor) -> Tensor:
     rows = sum(len(part) for part in parts)
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=parts[0].device)
     for _, block in _in_double(*parts):
-        for i, row in enumerate(block):  # on a CPU several times as fast as one slim matrix product
+        if rows > SLIM:
+            gram.addmm_(block, block.T)
+            continue
+        for i, row in enumerate(block):
             gram[i, i:].addmv_(block[i:], row)
     return gram.triu() + gram.triu(1).T
 
