@@ -147,6 +147,13 @@ def test_pcgrad_of_a_gradient_whose_square_is_zero():
     assert pcgrad(G).tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("rows", [1, gradients.SLIM, gradients.SLIM + 1, 24])
+def test_gram_matrix_of_few_and_many_gradients(rows, monkeypatch):
+    monkeypatch.setitem(gradients.CHUNK, "cpu", 100)
+    G = torch.randn(rows, 250, generator=torch.Generator().manual_seed(rows))
+    torch.testing.assert_close(gradients._gram(G), G.double() @ G.double().T, rtol=1e-12, atol=1e-12)
+
+
 def test_pcgrad_over_several_chunks(monkeypatch):
     monkeypatch.setitem(gradients.CHUNK, "cpu", 4)
     for seed in range(20):
