@@ -276,7 +276,7 @@ NAME_PLACES = [(7, 0), (-7, 0)] + [
 def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
     """Scores against a cost, a point a run with its name: columns name, kind (a colour), value and the cost x.
 
-    Names go where they cover no point and no other name; set the scale of the axes before.
+    Names go where they cover no point, no other name and no edge; set the scale of the axes before.
     """
     ax = ax or plt.gca()
     rows = table.sort_values(x).to_dict("records")
@@ -294,7 +294,8 @@ def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
             )  # fmt: skip
             name.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(name)
-            if (dx, dy) == NAME_PLACES[-1] or not any(box.overlaps(other) for other in taken):
+            is_inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
+            if (dx, dy) == NAME_PLACES[-1] or is_inside and not any(box.overlaps(other) for other in taken):
                 taken.append(box)
                 break
             name.remove()
