@@ -295,7 +295,7 @@ def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
             name.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(name)
             is_inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
-            if (dx, dy) == NAME_PLACES[-1] or is_inside and not any(box.overlaps(other) for other in taken):
+            if (dx, dy) == NAME_PLACES[-1] or (is_inside and not any(box.overlaps(other) for other in taken)):
                 taken.append(box)
                 break
             name.remove()
