@@ -153,8 +153,8 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
-    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k| on the result as
-    rounded. With margin 0, g~ is the vector closest to g that holds the constraints, and g itself where g does; a
+    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k|, rounding
+    included. With margin 0, g~ is the vector closest to g that holds the constraints, and g itself where g does; a
     margin acts in every step, also where the authors' code, which asks for a violation first, would not. eps is
     relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
     that are zero are left out.
@@ -204,7 +204,7 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Calla
     scale = max(norms[0], margin * lengths.max())
     b = gram[0, 1:][kept] / lengths / scale
     projected, v = g, np.zeros(len(M))
-    is_fine = torch.finfo(g.dtype).eps <= FEASIBLE  # rounding g~ to its dtype does not break a constraint
+    dtype = torch.finfo(g.dtype)
     for _ in range(ATTEMPTS):
         try:
             w = solve(A, b + A @ (margin * lengths / scale))  # of u = v - margin
@@ -215,10 +215,9 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Calla
         v += added
         projected = _combine(np.append(1, added), projected[None], M)
         weights, summands = np.append(1, v), norms[0] + v @ norms[1:]
-        products = gram @ weights  # of g~ with g and the memories
-        norm = math.sqrt(max(weights @ products, 0))
-        products = products[1:]
-        if norm < CANCELLED * summands or not is_fine:
+        with_all = gram @ weights  # products of g~ with g and the memories
+        products, norm = with_all[1:], math.sqrt(max(weights @ with_all, 0))
+        if dtype.eps > FEASIBLE or norm < max(CANCELLED * summands, dtype.tiny * len(g)):  # rounding could matter
             products, norm = _products(projected, M)
         if norm <= ROUNDING * summands:
             return torch.zeros_like(g), torch.from_numpy(v)
