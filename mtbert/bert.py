@@ -107,17 +107,14 @@ class BertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """input_ids, token_type_ids (B, T) -> (B, T, d)."""
-        return self.of_words(self.word(input_ids), token_type_ids)
-
-    def of_words(self, hidden: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """All that follows the word embeddings: (B, T, d) -> (B, T, d)."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None, words: Tensor | None = None) -> Tensor:
+        """input_ids, token_type_ids (B, T) -> (B, T, d); words (B, T, d): their embeddings, where they are known."""
+        hidden = self.word(input_ids) if words is None else words  # (B, T, d)
         if token_type_ids is not None:
             hidden = hidden + self.token_type(token_type_ids)
         elif self.token_type is not None:  # one sentence: type 0 everywhere
             hidden = hidden + self.token_type.weight[0]
-        positions = self.position.weight[self.offset : self.offset + hidden.size(1)]  # (T, d)
+        positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
         return self.dropout(self.norm(hidden + positions))
 
 

@@ -68,7 +68,7 @@ class SharedEncoder(nn.Module):
                 words |= _apart(together, present, rows)
         for task, batch in batches.items():
             embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            embedded[(task,)] = embed.of_words(words[task], batch.token_type_ids).flatten(0, 1)
+            embedded[(task,)] = embed(batch.input_ids, batch.token_type_ids, words[task]).flatten(0, 1)
         return self._run(embedded, rows, 0, self.frozen_depth)
 
     def _run(self, flats: dict[tuple, Tensor], rows: dict[str, "Rows"], start: int, stop: int) -> dict[tuple, Tensor]:
