@@ -156,12 +156,12 @@ def _outcomes(benchmark: Benchmark, size: dict, setting: Setting, out: Path) -> 
     try:
         contest = benchmark.build(setting, **size)
         name = f"{benchmark.name} {contest.size}".strip()
-        for peer, its in contest.peers.items():
-            if its.missing:
-                yield Outcome(f"{name} / {peer}", skipped=its.missing)
-        contest = replace(contest, peers={peer: its for peer, its in contest.peers.items() if not its.missing})
-        about = _about(benchmark.name, replace(setting, precision=contest.precision or setting.precision))
-        rows = [about | row for row in compare(contest, setting)]
+        for peer, about in contest.peers.items():
+            if about.missing:
+                yield Outcome(f"{name} / {peer}", skipped=about.missing)
+        contest = replace(contest, peers={peer: about for peer, about in contest.peers.items() if not about.missing})
+        where = _about(benchmark.name, replace(setting, precision=contest.precision or setting.precision))
+        rows = [where | row for row in compare(contest, setting)]
     except (Missing, DataError) as error:
         yield Outcome(name, skipped=str(error))
     except Exception as error:

@@ -112,7 +112,7 @@ def passes(setting: Setting, sizes: tuple[int, ...], B: int, T: int) -> Contest:
         generator = torch.Generator().manual_seed(1)
 
         def run(repeat: int) -> None:
-            G, used = flat.empty(tasks), None
+            G = flat.empty(tasks)
             for row, part in zip(G, np.split(training.all_rows["sst"][: B * tasks], tasks), strict=True):
                 training.trainer.updates.gradients(1, {"sst": part})
                 used = flat.take(row)[1]

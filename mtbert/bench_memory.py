@@ -14,6 +14,7 @@ from mtbert.results import data_root
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import training_steps
 from mtbert.trainer import Trainer
+from mtbert.updates import batch_shapes
 
 SCRIPT = """
 import json, sys
@@ -33,23 +34,23 @@ def training(setting: Setting, task: str, precision: str, longest: int, others: 
     arguments = dict(fields=config.model_dump(mode="json"), data=str(data), longest=longest, others=others)
 
     def peak(repeat: int) -> float:
-        return float(started_process(SCRIPT, json.dumps(arguments)).splitlines()[-1])
+        return float(started_process(SCRIPT, json.dumps(arguments)))
 
-    size = f"{task}, 32 a batch"
     peers = {f"limit {limit / 1024:g} GiB": Peer(limit, reach=1.0)}
-    return Contest(size, peak, peers, unit="MiB", timed=False, precision=precision)
+    return Contest(f"{task}, 32 a batch", peak, peers, unit="MiB", timed=False, precision=precision)
 
 
 def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
     """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
     keep_freed_memory()
-    memory, device = PeakMemory(torch.device("cpu")), torch.device("cpu")
+    device = torch.device("cpu")
+    memory = PeakMemory(device)
     config = RunConfig.from_params(fields)
     model = MultitaskBert(config)
     tables = {task: TaskRows(model, task, table, device) for task, table in Corpus.load(config, data).train.items()}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     steps = list(training_steps(config, lengths))
-    by_length = np.argsort([-max(lengths[task][rows].max() for task, rows in step.items()) for step in steps])
+    by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])
     random = np.random.default_rng(1)
     chosen = random.permutation(np.append(by_length[:longest], random.permutation(by_length[longest:])[:others]))
     trainer, trim = Trainer(model, tables, len(steps)), Trimmer()

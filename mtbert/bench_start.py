@@ -7,6 +7,7 @@ from pathlib import Path
 import mtbert
 from mtbert.bench import Contest, Missing, Peer, Run, Setting, started_process
 from mtbert.paths import results_dir
+from mtbert.results import stored_runs
 
 NOTEBOOK = """
 import json, sys
@@ -32,14 +33,13 @@ def stored_run(setting: Setting, limit: float = 10.0) -> Contest:
 
     Raises Missing where the results store holds no run that is found by its configuration alone.
     """
-    by_config: dict[str, list[Path]] = {}
-    for path in sorted((results_dir() / "runs").glob("[!.]*/run.json")):
-        by_config.setdefault(path.parent.name.partition("-")[0], []).append(path)
-    single = [paths[0] for paths in by_config.values() if len(paths) == 1]  # of several the data would decide
+    by_config: dict[str, list[dict]] = {}
+    for run in stored_runs(results_dir()):
+        by_config.setdefault(run["run_id"].partition("-")[0], []).append(run["config"])
+    single = [configs[0] for configs in by_config.values() if len(configs) == 1]  # of several the data would decide
     if not single:
         raise Missing(f"{results_dir().name}/ holds no run; train some: mtbert train params/demo/single_task.yaml")
-    fields = json.loads(single[0].read_text(encoding="utf8"))["config"]
-    return Contest("load_or_run", _process(NOTEBOOK, json.dumps(fields)), _limit(limit))
+    return Contest("load_or_run", _process(NOTEBOOK, json.dumps(single[0])), _limit(limit))
 
 
 def command_modules() -> list[str]:

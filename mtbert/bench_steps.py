@@ -6,7 +6,6 @@ both sides get the same ones, and dropout is on.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,9 +19,11 @@ from mtbert.data import TASKS
 from mtbert.gradients import gem_project
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
+from mtbert.paths import REPOSITORY
 from mtbert.peers import TransformersModel, adamw, merged_step, usual_step
 from mtbert.peers_pals import OriginalPals, PerParameterAdam
 from mtbert.rows import TaskRows
+from mtbert.sweep import read_grid
 from mtbert.tokens import load_tokenizer
 from mtbert.trainer import Trainer
 
@@ -155,11 +156,19 @@ def three_berts(setting: Setting, B: int, T: int) -> Contest:
     return Contest(f"3x{B}x{T}", one(ours.step), {"three transformers, each its fused AdamW": peer})
 
 
-def plans(setting: Setting, B: int, T: int, others: dict[str, dict], precision: str) -> Contest:
+def survey() -> dict[str, dict]:
+    """The runs of params/cpu/memory_time.yaml beside 1-bert: the fields of RunConfig in which each differs from it."""
+    grid = read_grid(REPOSITORY / "params" / "cpu" / "memory_time.yaml")
+    runs = {name: configs[0].model_dump() for name, configs in grid.items()}
+    first = runs.pop("1-bert")
+    return {name: {key: run[key] for key in run if run[key] != first[key]} for name, run in runs.items()}
+
+
+def plans(setting: Setting, B: int, T: int, precision: str, others: dict[str, dict] | None = None) -> Contest:
     """A unified step of 1-bert, and of other plans, on three tasks with texts that a run sees once.
 
-    So a frozen encoder encodes them in the step. others: name -> the fields of its RunConfig. Time is told per token of
-    the texts, padding left out.
+    So a frozen encoder encodes them in the step. others: name -> the fields of its RunConfig, by default those of
+    `survey`. Time is told per token of the texts, padding left out.
     """
     setting = replace(setting, precision=precision)
 
@@ -173,7 +182,7 @@ def plans(setting: Setting, B: int, T: int, others: dict[str, dict], precision: 
 
         return run
 
-    peers_ = {name: Peer(steps(fields)) for name, fields in others.items()}
+    peers_ = {name: Peer(steps(fields)) for name, fields in (survey() if others is None else others).items()}
     return Contest(f"3x{B}x{T}", steps({}), peers_, unit="us/token", precision=precision)
 
 
@@ -181,32 +190,28 @@ def frozen(setting: Setting, B: int, T: int, batches: int) -> Contest:
     """A step of the epochs behind the first with a frozen encoder; the peer encodes the batch anew each time."""
     table = {"sst": words_table("sst", B * batches, T, setting.encoder)}
     ours, again = (Training(setting, table, passes=passes, frozen=True) for passes in (2.0, 0.5))
-    parts = np.split(ours.all_rows["sst"], batches)
-
-    def steps(training: Training) -> Run:
-        def run(repeat: int) -> int:
-            for rows in parts:
-                training.step({"sst": rows})
-            return batches
-
-        return run
-
-    return Contest(f"{B}x{T}", steps(ours), {"ours, encoding each step": Peer(steps(again), reach=50.0)})
+    peer = Peer(epoch(again, batches), reach=50.0)
+    return Contest(f"{B}x{T}", epoch(ours, batches), {"ours, encoding each step": peer})
 
 
 def frozen_prefix(setting: Setting, plan: str, B: int, T: int, batches: int) -> Contest:
     """A step of the epochs behind the first where the lower layers are frozen, with and without what they gave."""
     table = {"sst": words_table("sst", B * batches, T, setting.encoder)}
-    parts = np.split(np.arange(B * batches), batches)
+    ours, without = (Training(setting, table, passes=passes, plan=plan) for passes in (2.0, 1.0))
+    peer = Peer(epoch(without, batches), reach=1.6)
+    return Contest(f"{plan} {B}x{T}", epoch(ours, batches), {"ours, without the kept states": peer})
 
-    def epoch(training: Training, repeat: int) -> int:
+
+def epoch(training: Training, batches: int) -> Run:
+    """A run that takes a step on each of so many parts of the rows."""
+    parts = np.split(training.all_rows["sst"], batches)
+
+    def run(repeat: int) -> int:
         for rows in parts:
             training.step({"sst": rows})
         return batches
 
-    ours, without = (Training(setting, table, passes=passes, plan=plan) for passes in (2.0, 1.0))
-    peer = Peer(partial(epoch, without), reach=1.6)
-    return Contest(f"{plan} {B}x{T}", partial(epoch, ours), {"ours, without the kept states": peer})
+    return run
 
 
 def pal(setting: Setting, B: int, T: int, s: int, heads: int) -> Contest:

@@ -190,22 +190,17 @@ def renew_measurements(
     memory.csv: `measure.measure_grid`; speed.csv: the steps of `speed.calibrate`, fp32 and bf16, by which `mtbert plan`
     goes from now on; lengths.csv: `forecast.count_lengths`, where the data are; runs_predicted.csv: `check_runs`.
     """
-    yield _write(measure_grid(device=device), store / "memory.csv")
+    yield write_table(measure_grid(device=device), store / "memory.csv")
     both = [RunConfig(precision=precision) for precision in ("fp32", "bf16")]
     made = [load_or_calibrate(config, device, threads, anew=True) for config in both]
     about = ("precision", "device", "threads", "encoder")
     steps = [one.steps.assign(**{name: one.about[name] for name in about}) for one in made]
-    yield _write(pd.concat(steps), store / "speed.csv")
+    yield write_table(pd.concat(steps), store / "speed.csv")
     try:
-        yield _write(count_lengths(RunConfig(corpus="course", tasks=tuple(TASKS)), data), store / LENGTHS)
+        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(TASKS)), data), store / LENGTHS)
     except DataError:
         pass
-    yield _write(pd.concat([check_runs(store, one, data) for one in made]), store / "runs_predicted.csv")
-
-
-def _write(table: pd.DataFrame, path: Path) -> Path:
-    write_table(table, path)
-    return path
+    yield write_table(pd.concat([check_runs(store, one, data) for one in made]), store / "runs_predicted.csv")
 
 
 # --- what is known of a configuration's score ------------------------------------------------------------------------

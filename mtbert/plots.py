@@ -289,8 +289,8 @@ def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
         for dx, dy in NAME_PLACES:
             name = ax.annotate(
                 row["name"], (row[x], row["value"]), xytext=(dx, dy), textcoords="offset points", fontsize="x-small",
-                ha="center" if abs(dy) > 9 else "left" if dx > 0 else "right", va="center",
-                arrowprops=dict(arrowstyle="-", lw=0.5, color="#7F7F7F", shrinkB=3) if abs(dy) > 9 else None,
+                ha="center" if dy else "left" if dx > 0 else "right", va="center",
+                arrowprops=dict(arrowstyle="-", lw=0.5, color="#7F7F7F", shrinkB=3) if dy else None,
             )  # fmt: skip
             name.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(name)

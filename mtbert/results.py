@@ -237,10 +237,11 @@ def stored_runs(store: Path) -> Iterator[dict]:
         yield json.loads(path.read_text(encoding="utf8"))
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table of the store, whole or not at all."""
+def write_table(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table of the store, whole or not at all; returns its path."""
     with replacing(path) as partial:
         table.to_csv(partial, index=False, float_format="%.6g")
+    return path
 
 
 def _renew_tables(store: Path) -> None:
