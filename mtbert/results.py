@@ -1,7 +1,8 @@
 """The results store: one folder a run, two tidy tables over all of them, and `load_or_run`.
 
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
-results/runs/<run id>/predictions.parquet  a row per dev example: task, split, id, label, predicted, confidence
+results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
+results/dev/<task>-<digest>.parquet        the examples of those rows, in their order, shared by all runs: id, label
 results/runs/<run id>/cosines.parquet      where recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     the same for reading: one row per run x task x split x metric; per point
 
@@ -9,6 +10,7 @@ A run id is `<configuration>-<data>`: the digests of the RunConfig and of the ta
 is found by its configuration alone, so that the report opens anywhere.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -24,6 +26,7 @@ from mtbert import demo
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, find_data
 from mtbert.evaluate import metrics_of, overall, score_table, seed_difference, seed_mean
+from mtbert.hub import MINILM
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.paths import cache_dir, replacing, results_dir
 from mtbert.profiling import environment
@@ -48,11 +51,12 @@ class Run:
 
     run_id: str
     config: RunConfig
-    scores: pd.DataFrame  # task, split, metric, value, low, high, n
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; dev_TASK of several tasks
+    scores: pd.DataFrame  # of the kept model: task, split, metric, value, low, high, n
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; by task of several tasks
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
     cost: dict
     provenance: dict
+    step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point
     cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, where recorded
 
     def score(self, task: str | None = None, metric: str | None = None) -> float:
@@ -138,6 +142,7 @@ def load_or_run(
         config=config,
         scores=_scores(trained.predictions),
         curve=trained.curve,
+        step_scores=trained.step_scores,
         predictions=trained.predictions,
         cost=trained.cost,
         cosines=trained.cosines,
@@ -150,10 +155,10 @@ def load_or_run(
             },
         },
     )
-    write_run(run, store)
-    for file in (checkpoint, checkpoint.with_name(PRETRAINING)):
+    folder = write_run(run, store)
+    for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
         file.unlink(missing_ok=True)
-    return run
+    return read_run(folder)
 
 
 def model_folder(run_id: str) -> Path:
@@ -176,6 +181,9 @@ def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
 
 def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run:
     folders = sorted(path.parent for path in (store / "runs").glob(f"{config.digest}-*/run.json"))
+    if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
+        found = [content for content in stored_runs(store) if RunConfig.from_params(content["config"]) == config]
+        folders = [store / "runs" / content["run_id"] for content in found]  # its encoder's folder is elsewhere
     if len(folders) > 1:  # the same configuration on several draws of the data: the one at hand decides
         fingerprint = Corpus.load(config, data_root(config, data)).fingerprint[:8]
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
@@ -187,8 +195,11 @@ def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run
     return read_run(folders[0], config)
 
 
-def write_run(run: Run, store: Path) -> None:
-    """Put a finished run into the store, whole or not at all, and renew the tidy tables."""
+def write_run(run: Run, store: Path) -> Path:
+    """Put a finished run into the store, whole or not at all, and renew the tidy tables; returns its folder.
+
+    Of the predictions, what is kept has half precision for confidences and single precision for scores.
+    """
     folder = store / "runs" / run.run_id
     partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)  # left by a process of the same number that was killed here
@@ -197,12 +208,15 @@ def write_run(run: Run, store: Path) -> None:
         "run_id": run.run_id,
         "config": run.config.model_dump(mode="json"),
         "scores": run.scores.to_dict("records"),
+        "step_scores": run.step_scores.to_dict("records"),
         "curve": run.curve.to_dict("records"),
         "cost": run.cost,
         "provenance": run.provenance,
+        "examples": _write_examples(run.predictions, store),
     }
     (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-    table = run.predictions.astype({"confidence": "float32"})
+    table = run.predictions[["task", "predicted", "confidence"]]
+    table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
         run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
@@ -211,6 +225,33 @@ def write_run(run: Run, store: Path) -> None:
     else:
         os.replace(partial, folder)
     _renew_tables(store)
+    return folder
+
+
+def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
+    """Write the ids and labels of every task's dev split once; returns the name of each task's file."""
+    names = {}
+    for task, part in predictions.groupby("task", sort=False):
+        table = part[["id", "label"]].astype({"label": "float32"}).reset_index(drop=True)
+        digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
+        names[task] = f"{task}-{digest}"
+        path = store / "dev" / f"{names[task]}.parquet"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as partial:
+                table.to_parquet(partial, compression="zstd", index=False)
+    return names
+
+
+def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
+    """The predictions of a run beside the ids and labels of its examples."""
+    store = folder.parent.parent
+    parts = [pd.read_parquet(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
+    known, predicted = pd.concat(parts, ignore_index=True), pd.read_parquet(folder / "predictions.parquet")
+    if known["task"].tolist() != predicted["task"].tolist():
+        raise ValueError(f"{folder.name}: the predictions are not those of the examples {', '.join(examples.values())}")
+    columns = known.assign(split="dev")[["task", "split", "id", "label"]]
+    return columns.join(predicted[["predicted", "confidence"]].astype("float32"))
 
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
@@ -224,7 +265,8 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
         config=stored,
         scores=pd.DataFrame(content["scores"]),
         curve=pd.DataFrame(content["curve"]),
-        predictions=pd.read_parquet(folder / "predictions.parquet"),
+        predictions=_read_predictions(folder, content["examples"]),
+        step_scores=pd.DataFrame(content.get("step_scores")),
         cost=content["cost"],
         provenance=content["provenance"],
         cosines=pd.read_parquet(cosines) if (cosines := folder / "cosines.parquet").exists() else pd.DataFrame(),
