@@ -302,6 +302,9 @@ class RunConfig(BaseModel):
         text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.model_dump(mode="json"), sort_keys=True))  # a mapping of batch sizes has none
+
     def __str__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in self.model_dump(mode="json").items())
 

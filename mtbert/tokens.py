@@ -27,7 +27,7 @@ SPECIAL = {  # start of a sequence, end of a sentence, padding
     "RoBERTa": ("<s>", "</s>", "<pad>"),
 }
 POOL = 64  # batches at most that are sorted by length together: enough for little padding
-POOLS = 6  # of a pass at least: drawn again for every pass, they mix the batches of a small dataset
+POOLS = 4  # of a pass at least: drawn again for every pass, they mix the batches of a small dataset
 
 
 @dataclass(frozen=True)
@@ -235,10 +235,10 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     order = random.permutation(len(lengths))
     n = math.ceil(len(order) / batch_size)
     starts = np.arange(n + 1) * len(order) // n
-    together = min(POOL, max(1, n // POOLS))  # batches of a pool
+    pools = np.array_split(np.arange(n), min(n, max(POOLS, math.ceil(n / POOL))))
     batches = []
-    for first in range(0, n, together):
-        cuts = starts[first : first + together + 1]
+    for numbers in pools:
+        cuts = starts[numbers[0] : numbers[-1] + 2]
         pool = order[cuts[0] : cuts[-1]]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += np.split(pool, cuts[1:-1] - cuts[0])
