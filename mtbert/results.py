@@ -31,6 +31,7 @@ from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.paths import cache_dir, replacing, results_dir
 from mtbert.profiling import environment
 from mtbert.rows import Corpus
+from mtbert.samplers import turn_ends
 from mtbert.train import PRETRAINING, train
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,20 @@ def difference(first: list[Run], second: list[Run], task: str | None = None) -> 
     metric = next(iter(metrics_of(TASKS[task]).values()))
     (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
     return seed_difference(metric, one, other, labels)
+
+
+def forgetting(run: Run) -> pd.DataFrame:
+    """Dev scores after each task's pass of a run with tasks in turn: a row a pass, named by its task; a column a task.
+
+    What the rows below a task's last pass lose of its score is forgotten (Lopez-Paz and Ranzato 2017, section 3, whose
+    backward transfer is the last row minus the diagonal, without the last task). Raises ValueError for other schemes.
+    """
+    sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
+    ends = turn_ends(run.config, sizes)
+    if not ends:
+        raise ValueError(f"{run.run_id}: forgetting is told of several tasks in turn; scheme is {run.config.scheme!r}")
+    points = run.curve.set_index("step").loc[list(ends), [f"dev_{task}" for task in run.config.tasks]]
+    return points.set_axis(run.config.tasks, axis=1).set_axis(pd.Index(ends.values(), name="after"))
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -258,7 +273,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; with `config`, a stored configuration that differs from it is an error (ValueError)."""
     content = json.loads((folder / "run.json").read_text(encoding="utf8"))
     stored = RunConfig.from_params(content["config"])
-    if config is not None and stored != config:
+    if config is not None and stored.but(encoder=config.encoder) != config:  # of an encoder the content is in the id
         raise ValueError(f"{folder.name}: holds another configuration; a default changed its meaning, train it again")
     return Run(
         run_id=content["run_id"],

@@ -358,11 +358,8 @@ def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
     p, q = first[:, 0].sigmoid(), second[:, 0].sigmoid()
     both = (p - q) * (p / q).log() + (q - p) * ((1 - p) / (1 - q)).log()
     torch.testing.assert_close(divergence(TASKS["quora"], first[:, 0], second[:, 0]), both.mean() / 2)
-    calm = tiny_config.but(head_dropout=0.0, attention_dropout=0.0, r_drop=1.0)
-    plain = run(calm.but(r_drop=0.0))
-    monkeypatch.setattr("mtbert.bert.BertConfig.hidden_dropout_prob", 0.0)
-    losses = [run(config).curve["train_loss"].iloc[0] for config in (tiny_config.but(r_drop=1.0), tiny_config)]
-    assert plain.curve["train_loss"].iloc[0] > 0 and losses[0] > losses[1], "with dropout the passes disagree"
+    plain, strong = (run(tiny_config.but(r_drop=r_drop)).curve["train_loss"].iloc[0] for r_drop in (1e-9, 100.0))
+    assert strong > plain + 0.01, "with dropout the passes disagree"
 
 
 def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, course_folder):
