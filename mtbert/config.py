@@ -267,6 +267,12 @@ class RunConfig(BaseModel):
         return {task: size[task] if isinstance(size, dict) else size for task in self.tasks}
 
     @property
+    def batch_label(self) -> str:
+        """The batch size as text: '32', or '8/48/8' in the order of the tasks."""
+        sizes = self.batch_sizes.values() if isinstance(self.batch_size, dict) else [self.batch_size]
+        return "/".join(str(size) for size in sizes)
+
+    @property
     def scored(self) -> tuple[str, ...]:
         """The tasks scored on the dev split: the training tasks, which select the best model, then `score_tasks`."""
         return tuple(dict.fromkeys(self.tasks + self.score_tasks))

@@ -36,9 +36,10 @@ from mtbert.train import PRETRAINING, train
 
 log = logging.getLogger(__name__)
 
+SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
 TOLD = (  # the fields of a configuration that stand in scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
-    "seed",
+    "precision", "seed",
 )  # fmt: skip
 
 
@@ -307,9 +308,11 @@ def _renew_tables(store: Path) -> None:
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in TOLD} | {"plan": config.plan_text}
-        spent = {key: cost[key] for key in ("train_seconds", "peak_memory_mib", "parameters", "trained_parameters")}
-        device = {"device": content["provenance"]["device"], "precision": config.precision}
-        scores += [about | row | spent | device for row in content["scores"]]
+        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*TOLD, "tasks"})
+        about |= {"other_fields": json.dumps(others) if others else ""}
+        spent = {key: cost[key] for key in SPENT}
+        where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}
+        scores += [about | row | spent | where for row in content["scores"]]
         curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
     for name, rows in (("scores.csv", scores), ("curves.csv", curves)):
         write_table(pd.DataFrame(rows), store / name)
