@@ -85,13 +85,14 @@ def candidates(base: RunConfig) -> dict[str, RunConfig]:
         "1-bert": {},
         "frozen": {"plan": "frozen", "gradients": "sum"},
         f"{half} layer{'s' * (half > 1)}": {"layers": half},
-        "accumulation 4": {"accumulation": min(4, base.batch_size)},
+        "accumulation 4": {"accumulation": min(4, *base.batch_sizes.values())},
     }
     for part in (2, 4):  # the same examples in more steps
-        if base.batch_size >= part:
+        sizes = {task: size // part for task, size in base.batch_sizes.items()}
+        if min(sizes.values()):
             steps = base.steps_per_epoch and base.steps_per_epoch * part
-            size = base.batch_size // part
-            changes[f"batch {size}"] = {"batch_size": size, "steps_per_epoch": steps}
+            size = sizes if isinstance(base.batch_size, dict) else base.batch_size // part
+            changes[f"batch {plain.but(batch_size=size).batch_label}"] = {"batch_size": size, "steps_per_epoch": steps}
     if half < L:
         changes[f"F{half} S{L - half}"] = {"plan": f"F{half} S{L - half}"}
     if several:
@@ -139,7 +140,7 @@ def plan_table(
             "plan": config.plan_text,
             "adapter": config.adapter if config.adapter == "none" else f"{config.adapter} {config.adapter_size}",
             "layers": encoder_config(config).num_hidden_layers,
-            "batch": config.batch_size,
+            "batch": config.batch_label,
             "accumulation": config.accumulation,
         }
         rows.append(

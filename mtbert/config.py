@@ -5,10 +5,12 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mtbert.hub import MINILM, content_digest
 from mtbert.sharing import PlanError, SharingPlan
 
 TASK_NAMES = ("sst", "cfimdb", "quora", "sts")
@@ -39,6 +41,7 @@ Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 Reals = Annotated[tuple[Annotated[Real, Field(gt=0)], ...], BeforeValidator(_sequence)]
 Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_sequence)]
+Size = Annotated[int, Field(ge=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
 
 
@@ -86,7 +89,7 @@ class RunConfig(BaseModel):
     upstream: Literal["frozen", "slow", "free"] = Field(
         "frozen", description="weights of the head that feeds while the fed task trains; slow: at upstream_rate"
     )
-    upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the gradient of a slow upstream head")
+    upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head")
     combine: Literal["concat", "attention"] = Field("concat", description="how a head takes in what is fed to it")
     attention_dropout: Real | None = Field(
         None,
@@ -112,21 +115,39 @@ class RunConfig(BaseModel):
     gem_margin: Real = Field(0.0, ge=0, description="lower bound of GEM's dual variables")
     cosine_every: int | None = Field(None, ge=1, description="record the cosines of the tasks' gradients, in steps")
 
-    pretrain: Literal["none", "before", "after"] = Field("none", description="masked language modelling on the texts")
+    pretrain: Literal["none", "before", "after", "both"] = Field(
+        "none", description="masked language modelling on the texts, before or after training on the tasks"
+    )
     pretrain_epochs: int = Field(1, ge=1)
     pretrain_learning_rate: Real = Field(5e-5, gt=0)
     mask_rate: Real = Field(0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
 
     epochs: int = Field(3, ge=1)
-    batch_size: int = Field(32, ge=1, description="examples of a step, of each task in a unified one")
+    batch_size: Size | dict[TaskName, Size] = Field(
+        32, description="examples of a step, of each task in a unified one; or a number for each task"
+    )
     accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
     learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
     schedule: Literal["none", "linear", "cosine", "onecycle"] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
+    layer_decay: Real = Field(1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below")
     weight_decay: Real = Field(0.0, ge=0)
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
+    )
     max_grad_norm: Real | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
+    r_drop: Real = Field(0.0, ge=0, description="weight of the divergence between two passes with other dropout masks")
+    ema: Real | None = Field(
+        None, gt=0, lt=1, description="decay of the moving average of the weights, which is scored and kept; none: off"
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: autocast, weights stay fp32")
     evals_per_epoch: int = Field(1, ge=1, description="points of the learning curve")
+    eval_spacing: Literal["even", "log"] = Field(
+        "even", description="log: every point of the curve at half the steps of the next one, the last at the end"
+    )
+    keep: Literal["last", "best", "best_per_task"] = Field(
+        "best", description="the model kept: of the last step, of the best overall dev score, or task by task"
+    )
     curve_rows: int | None = Field(
         None, ge=1, description="dev examples of a task that a point of the learning curve is measured on; none: all"
     )
@@ -201,11 +222,27 @@ class RunConfig(BaseModel):
             yield f"task_weights: are fixed, but weighting is {self.weighting!r}"
         if self.steps_per_epoch is not None and self.scheme == "in_turn" and several:
             yield "steps_per_epoch: an epoch of scheme 'in_turn' is one pass over every task"
-        if self.accumulation > self.batch_size:
-            yield f"accumulation: {self.accumulation} parts of a batch of {self.batch_size} examples"
+        if isinstance(self.batch_size, dict) and set(self.batch_size) != set(self.tasks):
+            yield f"batch_size: names {', '.join(self.batch_size)}; the tasks are {', '.join(self.tasks)}"
+        smallest = min(self.batch_sizes.values())
+        if self.accumulation > smallest:
+            yield f"accumulation: {self.accumulation} parts of a batch of {smallest} examples"
         whole = not self.frozen and self.plan == "1-bert" and self.adapter == "none"
-        if self.pretrain == "after" and not whole:
-            yield "pretrain: 'after' trains the one encoder of plan '1-bert' without adapters"
+        if self.pretrain in ("after", "both") and not whole:
+            yield f"pretrain: {self.pretrain!r} trains the one encoder of plan '1-bert' without adapters"
+        if self.keep == "best_per_task" and (problem := self._what_ties_tasks()):
+            yield f"keep: best_per_task needs tasks that share no trained weights, but {problem}"
+
+    def _what_ties_tasks(self) -> str:
+        """Why the weights of the training tasks cannot come from different steps; empty if they can."""
+        levels = SharingPlan.parse(self.plan_text, self.scored).levels
+        for name, level in levels.items():
+            for group in level.groups if level.mode != "F" else ():
+                if len(group) > 1:
+                    return f"{', '.join(group)} share {name} under plan {self.plan_text!r}"
+        if self.feeds or self.head_norm:
+            return "feeds and head_norm tie the heads to one another"
+        return "pretraining trains them together" if self.pretrain in ("after", "both") else ""
 
     @property
     def _encoder_is_fixed(self) -> bool:
@@ -222,6 +259,18 @@ class RunConfig(BaseModel):
     def two_encodings(self) -> bool:
         """Whether the sentences of a pair are encoded apart."""
         return self.pairs != "joint"
+
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Training task -> examples of its batches."""
+        size = self.batch_size
+        return {task: size[task] if isinstance(size, dict) else size for task in self.tasks}
+
+    @property
+    def batch_label(self) -> str:
+        """The batch size as text: '32', or '8/48/8' in the order of the tasks."""
+        sizes = self.batch_sizes.values() if isinstance(self.batch_size, dict) else [self.batch_size]
+        return "/".join(str(size) for size in sizes)
 
     @property
     def scored(self) -> tuple[str, ...]:
@@ -248,10 +297,19 @@ class RunConfig(BaseModel):
         """10 hex digits that name this configuration.
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
-        behaviour, renames no stored run. A default must therefore never change its meaning.
+        behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
+        the content counts, not the path; a name on the hub stands for what is published under it.
         """
-        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+        fields = self.model_dump(mode="json", exclude_defaults=True)
+        if self.encoder != MINILM and Path(self.encoder).is_dir():
+            fields["encoder"] = content_digest(self.encoder)
+            if fields["encoder"] == content_digest(MINILM):
+                del fields["encoder"]
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.model_dump(mode="json"), sort_keys=True))  # a mapping of batch sizes has none
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in self.model_dump(mode="json").items())

@@ -246,7 +246,7 @@ def check_runs(store: Path, calibration: Calibration, data: str | Path | None = 
             "plan": config.plan_text,
             "adapter": config.adapter,
             "layers": config.layers,
-            "batch": config.batch_size,
+            "batch": config.batch_label,
             "precision": config.precision,
             "device": where["device"],
             "threads": where["threads"],

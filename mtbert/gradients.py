@@ -271,6 +271,17 @@ def agem_project(g: Tensor, M: Tensor) -> Tensor:
     return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)
 
 
+@torch.no_grad()
+def broken_constraints(step: Tensor, M: Tensor) -> int:
+    """Of how many memories a step of the weights (P,) raises the loss to first order, M (K, P) their gradients.
+
+    Counted is step . m_k > 1e-4 |step| |m_k|: less may be the rounding of float32 weights.
+    """
+    gram = _gram(step[None], M).cpu().numpy()
+    norms = np.sqrt(gram.diagonal())
+    return int((gram[0, 1:] > 1e-4 * norms[0] * norms[1:]).sum())
+
+
 # --- gradients of a model as vectors -------------------------------------------------------------------------------
 
 
@@ -292,6 +303,13 @@ class FlatGradients:
         """Room for the gradients of several tasks, float32 (rows, P), on the parameters' device."""
         device = next((parameter.device for parameter in self.parameters.values()), None)
         return torch.empty(rows, self.size, dtype=torch.float32, device=device)
+
+    def values(self) -> Tensor:
+        """The parameters themselves as one new vector (P,), float32."""
+        flat = self.empty(1)[0]
+        for name, parameter in self.parameters.items():
+            flat[self.spans[name]].view_as(parameter).copy_(parameter.detach())
+        return flat
 
     def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Move every `.grad` into a float32 vector (P,), zeros where there is none; every `.grad` is None after.

@@ -8,6 +8,7 @@ of the embeddings, dropout behind the head, heads that see other heads' outputs)
 Symbols: B batch, T tokens, d hidden size, k sentences encoded apart (1 or 2), D features of a head, p tag features.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -18,7 +19,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.fast import Dropout
 from mtbert.pos import TAGS
-from mtbert.progressive import UpstreamAttention, all_upstream, at_rate, upstream_tasks
+from mtbert.progressive import UpstreamAttention, all_upstream, detached, upstream_tasks
 
 SIMILARITY_SCALE = 5.0  # STS labels run from 0 to 5; the head works on 0 to 1
 TAG_COUNT = len(TAGS)  # shares of part-of-speech tags of one sentence
@@ -103,16 +104,16 @@ class TaskHeads(nn.Module):
     `feeds` (004, section 4): a fed task's head sees its own features beside its upstream heads' logits on the same
     rows, or beside one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
     out as the module's mode says. Where sentences are encoded apart, an upstream head for single sentences gives
-    logits of each. `upstream` says what of a fed task's gradient reaches the weights of the heads above it, near or
-    far: nothing (frozen), `upstream_rate` of it (slow), or all (free). The embeddings, and the layer norm, always
-    receive all.
+    logits of each. `upstream` says where a fed task's gradient of the weights of the heads above it, near or far,
+    goes: nowhere (frozen), to `offsets`, which have a learning rate of their own (slow), or to the weights (free). The
+    embeddings, and the layer norm, always receive all.
     """
 
     def __init__(self, config: RunConfig, hidden_size: int) -> None:
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
         self.upstreams = upstream_tasks(config.feeds)
-        self.upstream_rate = {"frozen": 0.0, "slow": config.upstream_rate, "free": 1.0}[config.upstream]
+        self.offsets: dict[str, Tensor] = {}  # name of an upstream head's weight -> zeros, see `add_offsets`
         self.norm = nn.LayerNorm(hidden_size, eps=1e-12) if config.head_norm else nn.Identity()
         self.by_task = nn.ModuleDict()
         for name in config.scored:
@@ -142,16 +143,25 @@ class TaskHeads(nn.Module):
         embeddings = self.norm(embeddings)
         if self._is_cosine(task):  # 001, equation 5, without its factor 5
             return torch.sigmoid(F.cosine_similarity(*embeddings.unbind(1), dim=-1))
-        return self._logits(task, embeddings, tags, rate=1.0)
+        return self._logits(task, embeddings, tags, is_upstream=False)
 
-    def _logits(self, task: str, embeddings: Tensor, tags: Tensor | None, rate: float) -> Tensor:
-        """Logits of a head whose weights receive `rate` times their gradient."""
+    def _logits(self, task: str, embeddings: Tensor, tags: Tensor | None, is_upstream: bool) -> Tensor:
+        """Logits of a task's head, for its own rows or, upstream, for those of a task that it feeds."""
+
+        def module(name: str) -> Callable[..., Tensor]:
+            whole = self.get_submodule(name)
+            if not is_upstream or self.config.upstream == "free":
+                return whole
+            prefix = f"{name}."
+            offsets = {n.removeprefix(prefix): offset for n, offset in self.offsets.items() if n.startswith(prefix)}
+            return detached(whole, offsets)
+
         own = pair_features(embeddings, self.config.pairs) if embeddings.size(1) == 2 else embeddings[:, 0]
         own = own if tags is None else torch.cat((own, tags.to(own.dtype)), dim=-1)  # (B, D)
         seen = [self._upstream(upstream, embeddings, tags) for upstream in self.upstreams.get(task, ())]
         if task in self.attention:
-            seen = [at_rate(self.attention[task], rate)(own, seen)]
-        return at_rate(self.by_task[task], rate)(torch.cat((own, *seen), dim=-1) if seen else own)
+            seen = [module(f"attention.{task}")(own, seen)]
+        return module(f"by_task.{task}")(torch.cat((own, *seen), dim=-1) if seen else own)
 
     def _upstream(self, upstream: str, embeddings: Tensor, tags: Tensor | None) -> Tensor:
         """Logits of an upstream head on another task's rows: (B, classes), or (B, k classes) sentence by sentence.
@@ -169,7 +179,7 @@ class TaskHeads(nn.Module):
                 tags = blocks.mean(1)
             elif blocks.size(1) == 1:
                 tags = tags.repeat(1, 2)
-        return self._logits(upstream, embeddings, tags, self.upstream_rate).reshape(B, -1)
+        return self._logits(upstream, embeddings, tags, is_upstream=True).reshape(B, -1)
 
     def _own_width(self, name: str) -> int:
         d, task = self.hidden_size, TASKS[name]
@@ -188,16 +198,33 @@ class TaskHeads(nn.Module):
     def _is_cosine(self, name: str) -> bool:
         return TASKS[name].kind == "similarity" and self.config.similarity == "sigmoid_cosine"
 
-    def shared_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that more than one of the training tasks trains, by their names in this module.
+    def add_offsets(self) -> dict[str, Tensor]:
+        """With `upstream` slow, zeros beside the weights of upstream heads, by the weights' names; else none.
 
-        They are the layer norm's, and those of upstream heads that are not frozen.
+        A fed task's gradient then goes to them. Whoever trains gives them a learning rate of their own, adds them to
+        the weights after every step and sets them to zero again: Adam's moments of the two gradients stay apart.
         """
-        tasks, shared = self.config.tasks, ["norm"] if len(self.config.tasks) > 1 else []
-        for name in self.by_task if self.upstream_rate else ():
-            if sum(name in {task, *all_upstream(task, self.upstreams)} for task in tasks) > 1:
-                shared += [f"by_task.{name}", f"attention.{name}"]
-        return {name: p for name, p in self.named_parameters() if name.startswith(tuple(f"{part}." for part in shared))}
+        if self.config.upstream == "slow":
+            upstream = {u for task in self.upstreams for u in all_upstream(task, self.upstreams)}
+            prefixes = tuple(f"{kind}.{name}." for kind in ("by_task", "attention") for name in upstream)
+            weights = {name: p for name, p in self.named_parameters() if name.startswith(prefixes)}
+            self.offsets = {name: torch.zeros_like(p, requires_grad=True) for name, p in weights.items()}
+        return self.offsets
+
+    def shared_parameters(self) -> dict[str, Tensor]:
+        """What more than one of the training tasks trains, by name; of an offset the name is that of its weight.
+
+        They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
+        """
+        tasks, parameters = self.config.tasks, dict(self.named_parameters())
+        users = {name: [t for t in tasks if name in all_upstream(t, self.upstreams)] for name in self.by_task}
+        if self.config.upstream == "free":
+            users = {name: [*fed, name] if name in tasks else fed for name, fed in users.items()}
+        else:
+            parameters = {name: p for name, p in parameters.items() if name.startswith("norm.")} | self.offsets
+        shared = [f"{kind}.{name}." for name, who in users.items() if len(who) > 1 for kind in ("by_task", "attention")]
+        shared += ["norm."] if len(tasks) > 1 else []
+        return {name: p for name, p in parameters.items() if name.startswith(tuple(shared))}
 
 
 def task_loss(task: Task, logits: Tensor, labels: Tensor, similarity: str = "mse") -> Tensor:
@@ -211,6 +238,20 @@ def task_loss(task: Task, logits: Tensor, labels: Tensor, similarity: str = "mse
     if task.kind == "binary":
         return F.binary_cross_entropy_with_logits(logits, labels.float())
     return F.mse_loss(logits, labels.float() / SIMILARITY_SCALE)
+
+
+def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
+    """How far two passes over the same batch disagree, from the logits of each: R-Drop (Liang et al. 2021, equation 2).
+
+    The mean of both Kullback-Leibler divergences between the predicted distributions; for similarity the mean squared
+    difference of the scores on the 0-1 scale.
+    """
+    if task.kind == "similarity":
+        return F.mse_loss(first, second)
+    if task.kind == "binary":
+        first, second = (torch.stack((torch.zeros_like(z), z), dim=-1) for z in (first, second))
+    p, q = first.float().log_softmax(-1), second.float().log_softmax(-1)  # (B, classes)
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean() / 2
 
 
 def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor, Tensor]:

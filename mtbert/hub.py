@@ -28,6 +28,26 @@ def locate(folder_or_name: str | Path) -> Path:
     return _download(str(folder_or_name))
 
 
+def content_digest(folder_or_name: str | Path) -> str:
+    """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), wherever they lie.
+
+    Raises CheckpointError as `locate` does.
+    """
+    folder = locate(folder_or_name)
+    files = [folder / name for name in _FILES if (folder / name).exists()]
+    return _files_digest(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+
+
+@functools.lru_cache
+def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """files: path, time of the last change and size, which tell a changed file without reading it."""
+    digest = hashlib.sha256()
+    for path, *_ in files:
+        with open(path, "rb") as stream:
+            digest.update(f"{path.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 @functools.cache
 def _packaged_minilm() -> Path:
     """The folder of the packaged all-MiniLM-L6-v2, its weights checked once a process."""

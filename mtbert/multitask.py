@@ -80,16 +80,25 @@ class MultitaskBert(nn.Module):
         embeddings = self.embed(batches)
         return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
 
-    def shared_parameters(self) -> dict[str, nn.Parameter]:
+    def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""
         trained = set(self.run_config.tasks)
-        shared = {id(p) for p in self.heads.shared_parameters().values()}
+        shared = set()
         for name, (level, copies) in self.encoder.levels().items():
             if name != "pooler" or self.run_config.pooling == "pooler":
                 for group, module in zip(level.groups, copies, strict=True):
                     if len(trained & set(group)) > 1:
                         shared |= {id(p) for p in module.parameters()}
-        return {name: p for name, p in self.named_parameters() if p.requires_grad and id(p) in shared}
+        encoder = {name: p for name, p in self.named_parameters() if p.requires_grad and id(p) in shared}
+        return encoder | {f"heads.{name}": p for name, p in self.heads.shared_parameters().items()}
+
+    def own_weights(self, task: str) -> set[str]:
+        """Names in the `state_dict` of what one task alone uses: its copies of levels, its adapter and its head."""
+        levels = self.encoder.levels().values()
+        copies = [m for level, ms in levels for group, m in zip(level.groups, ms, strict=True) if group == (task,)]
+        own = {id(p) for module in copies for p in module.parameters()}
+        parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}")
+        return {name for name, p in self.named_parameters() if id(p) in own or name.startswith(parts)}
 
     def individual_copies(self) -> list[list[nn.Module]]:
         """The copies of every individual level, for soft sharing."""

@@ -28,20 +28,13 @@ def all_upstream(task: str, upstreams: dict[str, list[str]]) -> set[str]:
     return set(direct).union(*(all_upstream(upstream, upstreams) for upstream in direct))
 
 
-def at_rate(module: nn.Module, rate: float) -> Callable[..., Tensor]:
-    """The module with the same values, whose weights receive `rate` times their gradient; its inputs receive all.
+def detached(module: nn.Module, offsets: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """The module with the same values, whose weights receive no gradient; its inputs do.
 
-    Under Adam a constant rate cancels out, except where a weight has other gradients too: an upstream head has its
-    own task's.
+    offsets: name of a weight -> zeros of its shape, which are added to it and receive its gradient; may be empty.
     """
-    if rate == 1:
-        return module
-
-    def slowed(p: Tensor) -> Tensor:
-        fixed = p.detach()
-        return fixed + rate * (p - fixed) if rate else fixed
-
-    weights = {name: slowed(p) for name, p in module.named_parameters()}
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    weights = {name: p + offsets[name] if name in offsets else p for name, p in weights.items()}
     return lambda *args: functional_call(module, weights, args)
 
 

@@ -34,23 +34,36 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
     return powers / powers.sum()
 
 
+def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
+    """Batches of one pass over each task, for tasks of these sizes (examples)."""
+    return [math.ceil(size / batch) for size, batch in zip(sizes, config.batch_sizes.values(), strict=True)]
+
+
 def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
     """Optimizer steps of an epoch over tasks of these sizes (examples).
 
-    By default an epoch has as many examples as all datasets together.
+    By default an epoch has as many batches as all datasets together.
     """
-    batches = sum(math.ceil(size / config.batch_size) for size in sizes)
     if config.steps_per_epoch is not None:
         return config.steps_per_epoch
+    batches = sum(pass_steps(config, sizes))
     return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
+
+
+def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
+    """Of tasks in turn, the last step of each task's pass and the task; empty in other schemes."""
+    if config.scheme != "in_turn" or len(config.tasks) == 1:
+        return {}
+    ends = np.cumsum(pass_steps(config, sizes) * config.epochs)
+    return dict(zip(ends.tolist(), config.tasks * config.epochs, strict=True))
 
 
 def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     """How often a run comes by each example, by task (T,); an expectation where tasks are drawn."""
     sizes, epochs = np.asarray(sizes), config.epochs
-    if config.scheme == "in_turn":
+    if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
-    examples = epochs * steps_per_epoch(config, sizes) * config.batch_size
+    examples = epochs * steps_per_epoch(config, sizes) * np.array(list(config.batch_sizes.values()))
     if config.scheme == "unified":
         return examples / sizes
     shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
@@ -66,14 +79,16 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
     steps = steps_per_epoch(config, sizes)
-    passes = {task: _passes(config, lengths[task]) for task in tasks}
+    passes = {task: _passes(config, task, lengths[task]) for task in tasks}
     for epoch in range(config.epochs):
         if config.scheme == "unified":
             for _ in range(steps):
                 yield {task: next(passes[task]) for task in tasks}
             continue
-        if config.scheme == "in_turn":
-            order = np.repeat(np.arange(len(tasks)), [math.ceil(size / config.batch_size) for size in sizes])
+        if len(tasks) == 1:
+            order = np.zeros(steps, dtype=int)
+        elif config.scheme == "in_turn":
+            order = np.repeat(np.arange(len(tasks)), pass_steps(config, sizes))
         elif config.sampling == "round_robin":
             order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T, without the luck of a draw
         else:
@@ -83,9 +98,9 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
             yield {tasks[i]: next(passes[tasks[i]])}
 
 
-def _passes(config: RunConfig, lengths: np.ndarray) -> Iterator[np.ndarray]:
+def _passes(config: RunConfig, task: str, lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Batches of one task without end: every pass holds every example once, in an order of its own."""
     number = 0
     while True:
-        yield from train_batches(lengths, config.batch_size, config.seed, number)
+        yield from train_batches(lengths, config.batch_sizes[task], config.seed, number)
         number += 1

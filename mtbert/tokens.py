@@ -6,6 +6,7 @@ encoding and length.
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ SPECIAL = {  # start of a sequence, end of a sentence, padding
     "BERT": ("[CLS]", "[SEP]", "[PAD]"),
     "RoBERTa": ("<s>", "</s>", "<pad>"),
 }
-POOL = 64  # batches that are sorted by length together: enough for little padding, few enough to stay random
+POOL = 64  # batches at most that are sorted by length together: enough for little padding
+POOLS = 4  # of a pass at least: drawn again for every pass, they mix the batches of a small dataset
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,12 @@ class TokenizedTable:
         self.token_types = self.joint and token_types and not roberta
         lengths = [column.lengths for column in columns]
         if self.joint:
-            self.lengths = np.minimum(lengths[0] + lengths[1] + 2 + len(self.between), max_length)
+            self.counts = np.minimum(lengths[0] + lengths[1] + 2 + len(self.between), max_length)
+            self.lengths = self.counts
         else:
-            self.lengths = np.minimum(np.maximum.reduce(lengths) + 2, max_length)  # the longer sentence decides
+            sentences = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
+            self.counts = sentences.sum(0)  # (N,) tokens that are encoded of an example
+            self.lengths = sentences.max(0)  # (N,) of its longest sequence, to which a batch is padded
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -223,16 +228,21 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     """One pass over all rows in random order: row numbers of each batch, a function of seed and epoch alone.
 
     Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches, and the batches are
-    shuffled: every row comes once, and a batch holds sequences of similar length.
+    shuffled: every row comes once, and a batch holds sequences of similar length. Batches differ by one row at most,
+    so that every row weighs the same in the mean losses of a pass.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
+    n = math.ceil(len(order) / batch_size)
+    starts = np.arange(n + 1) * len(order) // n
+    pools = np.array_split(np.arange(n), min(n, max(POOLS, math.ceil(n / POOL))))
     batches = []
-    for start in range(0, len(order), batch_size * POOL):
-        pool = order[start : start + batch_size * POOL]
+    for numbers in pools:
+        cuts = starts[numbers[0] : numbers[-1] + 2]
+        pool = order[cuts[0] : cuts[-1]]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-    return [batches[i] for i in random.permutation(len(batches))]
+        batches += np.split(pool, cuts[1:-1] - cuts[0])
+    return [batches[i] for i in random.permutation(n)]
 
 
 def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:

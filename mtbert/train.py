@@ -3,9 +3,9 @@
 A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
 """
 
-import copy
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,20 +19,21 @@ from mtbert.bert import BertModel
 from mtbert.checkpoint import Checkpoint
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.evaluate import metrics_of, overall
+from mtbert.evaluate import metrics_of, overall, score_table
 from mtbert.gradients import fallbacks
 from mtbert.heap import Trimmer, keep_freed_memory
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.pretrain import pretrain, pretraining_texts
 from mtbert.profiling import PeakMemory
 from mtbert.rows import Corpus, TaskRows
-from mtbert.samplers import expected_passes, steps_per_epoch, training_steps
+from mtbert.samplers import expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.tokens import tokenize_texts
 from mtbert.trainer import Trainer
 from mtbert.updates import LossWeights
 
 CHECKPOINT_SECONDS = 300.0
-PRETRAINING = "pretraining.pt"  # its checkpoint, beside that of the run
+TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
+PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
 
 
 class TrainingError(RuntimeError):
@@ -41,31 +42,32 @@ class TrainingError(RuntimeError):
 
 @dataclass
 class TrainedRun:
-    """What training gives: the best model, its dev predictions by task, the learning curve, and the cost."""
+    """What training gives: the kept model, its dev predictions by task, the learning curve, and the cost."""
 
     model: MultitaskBert
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score, dev_TASK of several
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score, by task of several
+    step_scores: pd.DataFrame  # a score of the last step or a task's best point: task, split, metric, ..., at, step
     cosines: pd.DataFrame  # step, layer, first, second, cosine: of the tasks' gradients, where recorded
     cost: dict[str, float]
 
 
 @dataclass
 class _Progress:
-    """The part of a run that a checkpoint holds beside model, optimizer and schedule."""
+    """The part of a run that a checkpoint holds beside model, optimizer, schedule and averaged weights."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0  # of training, evaluation not counted
     cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
-    losses: list[float] = field(default_factory=list)  # since the last evaluation
+    losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
     first_losses: dict[str, float] = field(default_factory=dict)  # by task, for weighting by loss ratio
     last_losses: dict[str, float] = field(default_factory=dict)
     cosines: list[dict] = field(default_factory=list)  # step, layer, first, second, cosine
+    constraints: dict[str, int] = field(default_factory=dict)  # of GEM and A-GEM, counted by Trainer
     curve: list[dict] = field(default_factory=list)
-    best_score: float = -math.inf
-    best_step: int = 0
-    best_state: dict[str, Tensor] = field(default_factory=dict)
+    best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
+    kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
 
 
 def train(
@@ -76,7 +78,7 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     progress: bool | None = None,
 ) -> TrainedRun:
-    """Train as the configuration says and score the best model on dev.
+    """Train as the configuration says and score the model that `keep` names on dev.
 
     checkpoint: a file written every `checkpoint_seconds`, from which the same call goes on after an interruption, bit
     for bit as if there had been none; removed by nobody but the caller. progress: show a bar; None: on a terminal.
@@ -88,27 +90,29 @@ def train(
     keep_freed_memory()
     trim = Trimmer()
     encoder, cost = build_encoder(config), {}
-    if config.pretrain == "before":
-        cost = _pretrain(encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    if config.pretrain in ("before", "both"):
+        cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     model = MultitaskBert(config, encoder).to(place)
-    passes = expected_passes(config, [len(table) for table in corpus.train.values()])
+    sizes = [len(table) for table in corpus.train.values()]
     tables = {
-        task: TaskRows(model, task, table, place, n)
-        for (task, table), n in zip(corpus.train.items(), passes, strict=True)
+        task: TaskRows(model, task, table, place, passes)
+        for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
     }
     points = config.epochs * config.evals_per_epoch
     dev = {task: TaskRows(model, task, table, place, points) for task, table in corpus.dev.items()}
 
-    epoch_steps = steps_per_epoch(config, [len(table) for table in tables.values()])
+    epoch_steps = steps_per_epoch(config, sizes)
     total_steps = config.epochs * epoch_steps
     trainer = Trainer(model, tables, total_steps)
-    marks = {round(i * epoch_steps / config.evals_per_epoch) for i in range(1, config.evals_per_epoch + 1)}
+    marks = evaluation_steps(config, sizes)
     parts = {"model": model, "optimizer": trainer.optimizer, "schedule": trainer.schedule}
-    saver = Checkpoint(checkpoint, config.digest, parts, checkpoint_seconds)
+    parts |= {"average": trainer.average} if trainer.average is not None else {}
+    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
     state = _Progress(**(saver.restore() or {}))
     fallen_back = fallbacks.total()
     updates = trainer.updates
     updates.weights, updates.cosines = LossWeights(state.first_losses, state.last_losses), state.cosines
+    trainer.constraints = state.constraints
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest = {}
@@ -123,44 +127,74 @@ def train(
             raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, trainer.schedule))
 
         state.step = step
-        state.tokens += sum(int(lengths[task][part].sum()) for task, part in rows.items())
-        state.losses.append(sum(losses.values()) / len(losses))
+        state.tokens += sum(int(tables[task].tokens.counts[part].sum()) for task, part in rows.items())
+        state.losses.append(losses)
         state.seconds += time.perf_counter() - started
         state.cpu_seconds += time.process_time() - cpu_started
         bar.update()
-        if (step - 1) % epoch_steps + 1 in marks:
-            latest = _evaluate(state, model, config, dev, step / epoch_steps)
+        if step in marks:
+            with trainer.averaged():
+                latest = _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         trim()
         if saver.is_due:
             saver.save(vars(state))
     bar.close()
 
-    model.load_state_dict(state.best_state, strict=False)
-    if config.pretrain == "after":
-        whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
-        cost = _pretrain(whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     started = time.perf_counter()
-    if state.best_step != state.step or config.pretrain == "after" or config.curve_rows is not None:
-        latest = {}  # not those of the model that is kept, or not of all examples
-    parts = [latest[task] if task in latest else dev[task].predictions("dev") for task in dev]
-    predictions = pd.concat(parts, ignore_index=True)
+    trainer.use_average()
+    known = latest if config.curve_rows is None else {}
+    predictions = {task: known[task] if task in known else dev[task].predictions("dev") for task in dev}
+    step_scores = _step_scores(config, state, predictions, dev, tables)
+    if config.keep != "last":
+        model.load_state_dict(state.kept, strict=False)
+    if config.pretrain in ("after", "both"):
+        whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
+        cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
+    if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
+        predictions = {task: dev[task].predictions("dev") for task in dev}
     cost |= {
         "train_seconds": round(state.seconds, 2),
         "train_cpu_seconds": round(state.cpu_seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
         "tokens": state.tokens,
+        "tokens_per_cpu_second": round(state.tokens / max(state.cpu_seconds, 1e-9), 1),
         "peak_memory_mib": round(memory.mib(), 1),
-        "best_step": state.best_step,
+        "best_step": state.best["overall"]["step"],
         "steps": total_steps,
         **parameter_counts(model),
+        **{f"constraints_{name}": count for name, count in state.constraints.items()},
     }
     if config.gradients == "gem":
         cost["gem_fallbacks"] = fallbacks.total() - fallen_back
-    return TrainedRun(model.eval(), predictions, pd.DataFrame(state.curve), pd.DataFrame(state.cosines), cost)
+    return TrainedRun(
+        model=model.eval(),
+        predictions=pd.concat(predictions.values(), ignore_index=True),
+        curve=pd.DataFrame(state.curve),
+        step_scores=step_scores,
+        cosines=pd.DataFrame(state.cosines),
+        cost=cost,
+    )
+
+
+def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
+    """The steps after which a run is scored, for training tasks of these sizes (examples).
+
+    Of tasks in turn the end of each task's pass is one, too: what a task then scores tells what it forgets later.
+    """
+    epoch_steps, points = steps_per_epoch(config, sizes), config.evals_per_epoch
+    total = config.epochs * epoch_steps
+    if config.eval_spacing == "log":
+        marks = {max(1, round(total / 2**i)) for i in range(config.epochs * points)}
+    else:
+        marks = {e * epoch_steps + round(i * epoch_steps / points) for e in range(config.epochs)
+                 for i in range(1, points + 1)}  # fmt: skip
+    return marks | set(turn_ends(config, sizes))
 
 
 def _pretrain(
+    stage: str,
     encoder: BertModel,
     config: RunConfig,
     corpus: Corpus,
@@ -177,52 +211,84 @@ def _pretrain(
         texts,
         epochs=config.pretrain_epochs,
         learning_rate=config.pretrain_learning_rate,
-        batch_size=config.batch_size,
+        batch_size=max(config.batch_sizes.values()),
         mask_rate=config.mask_rate,
         seed=config.seed,
         precision=config.precision,
         device=device,
-        checkpoint=checkpoint and checkpoint.with_name(PRETRAINING),
+        checkpoint=checkpoint and checkpoint.with_name(PRETRAINING.format(stage)),
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
     )
     last = curve.iloc[-1]
-    seconds = round(time.perf_counter() - started, 2)
-    return {f"pretrain_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")} | {
-        "pretrain_seconds": seconds
-    }
+    cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
+    cost["seconds"] = round(time.perf_counter() - started, 2)
+    return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
 
 
 def _evaluate(
     state: _Progress, model: MultitaskBert, config: RunConfig, dev: dict[str, TaskRows], epoch: float
 ) -> dict[str, pd.DataFrame]:
-    """Append a point of the learning curve; keep the model if it is the best so far; returns its predictions."""
-    scores, names = {}, {}
-    predictions = {task: dev[task].predictions("dev", _curve_rows(config, len(dev[task]))) for task in config.tasks}
+    """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
+    scores, names, losses = {}, {}, {}
+    predictions = {
+        task: dev[task].predictions("dev", _subset(config.curve_rows, len(dev[task]))) for task in config.tasks
+    }
     for task, table in predictions.items():
         names[task], metric = next(iter(metrics_of(TASKS[task]).items()))
         scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
-    by_task = {f"dev_{task}": score for task, score in scores.items()} if len(scores) > 1 else {}
-    score = overall(scores)
+        known = [step[task] for step in state.losses if task in step]
+        losses[task] = float(np.mean(known)) if known else math.nan  # of a sampled task that was not drawn
+    score, several = overall(scores), len(scores) > 1
+    mean_loss = float(np.mean([np.mean(list(step.values())) for step in state.losses]))
     state.curve.append(
         dict(step=state.step, epoch=round(epoch, 4), tokens=state.tokens, seconds=round(state.seconds, 2),
-             cpu_seconds=round(state.cpu_seconds, 2), train_loss=float(np.mean(state.losses)),
-             metric="overall" if by_task else names[config.tasks[0]],
-             dev_score=score, **by_task)
+             cpu_seconds=round(state.cpu_seconds, 2), train_loss=mean_loss,
+             metric="overall" if several else names[config.tasks[0]], dev_score=score)
     )  # fmt: skip
+    if several:
+        state.curve[-1] |= {f"dev_{task}": score for task, score in scores.items()}
+        state.curve[-1] |= {f"train_loss_{task}": loss for task, loss in losses.items()}
     state.losses = []
-    if not state.best_state or score > state.best_score or math.isnan(state.best_score):  # no score beats nan
-        state.best_score, state.best_step = score, state.step
-        kept = {n for n, p in model.named_parameters() if p.requires_grad}
-        state.best_state = {n: copy.deepcopy(t) for n, t in model.state_dict().items() if n in kept}
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, value in {"overall": score, **scores}.items():
+        if name in state.best and not (value > state.best[name]["score"] or math.isnan(state.best[name]["score"])):
+            continue
+        state.best[name] = {"score": value, "step": state.step}
+        if name in predictions:
+            state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
+        if config.keep == ("best" if name == "overall" else "best_per_task"):
+            names = trained if name == "overall" or not state.kept else trained & model.own_weights(name)
+            state.kept |= {n: t.clone() for n, t in model.state_dict().items() if n in names}
     return predictions
 
 
-def _curve_rows(config: RunConfig, size: int) -> np.ndarray | None:
-    """The dev examples of a point of the learning curve, the same ones for every seed; None: all."""
-    if config.curve_rows is None or config.curve_rows >= size:
+def _step_scores(
+    config: RunConfig,
+    state: _Progress,
+    last: dict[str, pd.DataFrame],
+    dev: dict[str, TaskRows],
+    tables: dict[str, TaskRows],
+) -> pd.DataFrame:
+    """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve."""
+    scores = []
+    for task in config.tasks:
+        chosen = _subset(TRAIN_ROWS, len(tables[task]))
+        for split, table in (("dev", last[task]), ("train", tables[task].predictions("train", chosen))):
+            found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
+            scores.append(found.assign(at="last", step=state.step))
+        best, labels = state.best[task], dev[task].table["label"].to_numpy()
+        if (chosen := _subset(config.curve_rows, len(labels))) is not None:
+            labels = labels[chosen]
+        scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
+    return pd.concat(scores, ignore_index=True)
+
+
+def _subset(n: int | None, size: int) -> np.ndarray | None:
+    """n of so many examples, the same ones for every seed; None: all."""
+    if n is None or n >= size:
         return None
-    return np.sort(np.random.default_rng(0).permutation(size)[: config.curve_rows])
+    return np.sort(np.random.default_rng(0).permutation(size)[:n])
 
 
 def _broken(

@@ -10,7 +10,7 @@ from torch import Tensor
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.gradients import FlatGradients, agem_project, gem, layer_cosines, pcgrad
-from mtbert.heads import task_loss
+from mtbert.heads import divergence, task_loss
 from mtbert.memory import EpisodicMemory
 from mtbert.multitask import MultitaskBert
 from mtbert.rows import TaskRows, task_logits
@@ -33,7 +33,8 @@ def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool
     attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
     """
     apart = {task: TASKS[task].is_pair and config.two_encodings for task in shapes}
-    tokens = sum(B * (1 + apart[task]) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
+    times = 2 if config.r_drop else 1
+    tokens = sum(times * B * (1 + apart[task]) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
     if cuda or tokens <= PASS_TOKENS * config.accumulation:
         return config.accumulation
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
@@ -78,6 +79,8 @@ class Updates:
     ) -> None:
         self.model, self.tables, self.weights = model, tables, weights
         self.cosines = cosines  # gets the recorded step, layer, first, second, cosine
+        self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
+        self.projected = False  # whether a constraint changed this step's gradient
         self.config: RunConfig = model.run_config
         self.shared = FlatGradients(model.shared_parameters())
         self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
@@ -91,8 +94,10 @@ class Updates:
     def gradients(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
         config = self.config
-        record = config.cosine_every is not None and step % config.cosine_every == 0
-        if (config.gradients == "sum" and not record) or not self.shared.spans:
+        record = config.cosine_every is not None and step % config.cosine_every == 0 and bool(self.shared.spans)
+        if config.gradients == "sum" or not self.shared.spans:
+            if record:
+                self._record_beside(step, rows)
             losses = self._backward(rows)
         else:
             losses = self._task_by_task(step, rows, record)
@@ -112,10 +117,13 @@ class Updates:
             some = {task: part[i] for task, part in parts.items() if len(part[i])}
             if not some:  # fewer rows than parts
                 break
-            weighted = []
-            for task, logits in task_logits(self.tables, some).items():
-                labels = self.tables[task].labels[some[task]]
+            weighted, r_drop = [], self.config.r_drop
+            passed = {task: np.tile(part, 2) for task, part in some.items()} if r_drop else some
+            for task, logits in task_logits(self.tables, passed).items():
+                labels = self.tables[task].labels[passed[task]]
                 loss = task_loss(TASKS[task], logits, labels, self.config.similarity)
+                if r_drop:
+                    loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
                 share = len(some[task]) / len(rows[task])
                 totals[task] = totals.get(task, 0) + loss.detach() * share
                 weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
@@ -131,8 +139,7 @@ class Updates:
             return losses  # nothing can be projected; the caller stops
         used = uses.any(0)
         if record:
-            spans = _by_level(self.shared.spans)
-            self.cosines += [{"step": step, **row} for row in layer_cosines(G, spans, list(rows))]
+            self._record(step, G, list(rows))
         if config.gradients == "pcgrad":
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
             self.shared.put(pcgrad(G, generator), used)
@@ -148,6 +155,7 @@ class Updates:
                 active = torch.full((len(M),), projected is not g)
                 g = projected
             used = used | memory_used[active].any(0)
+            self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)
         return losses
 
@@ -160,9 +168,20 @@ class Updates:
         if not tasks:
             return None
         _, M, uses = self._one_by_one({t: self.memory.sample(t, self.config.memory_batch, step) for t in tasks})
-        for parameter in self.model.parameters():  # the memory's own parameters are not trained by it
-            parameter.grad = None
+        self.model.zero_grad()  # the memory's own parameters are not trained by it
         return M, uses
+
+    def _record(self, step: int, G: Tensor, tasks: list[str]) -> None:
+        """Record the cosines of the tasks' gradients G (T, P)."""
+        self.cosines += [{"step": step, **row} for row in layer_cosines(G, _by_level(self.shared.spans), tasks)]
+
+    def _record_beside(self, step: int, rows: dict[str, np.ndarray]) -> None:
+        """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
+        device = self.tables[next(iter(rows))].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            _, G, _ = self._one_by_one(rows)
+        self.model.zero_grad()
+        self._record(step, G, list(rows))
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""

@@ -36,6 +36,8 @@ OTHER_RUNS = dict(
     pretrain=dict(pretrain="before"), pretrain_epochs=dict(pretrain_epochs=2),
     pretrain_learning_rate=dict(pretrain_learning_rate=1e-4), mask_rate=dict(mask_rate=0.3),
     accumulation=dict(accumulation=2), layers=dict(layers=2), curve_rows=dict(curve_rows=9),
+    layer_decay=dict(layer_decay=0.9), weight_decay_on=dict(weight_decay_on="matrices"), r_drop=dict(r_drop=0.5),
+    ema=dict(ema=0.99), eval_spacing=dict(eval_spacing="log"), keep=dict(keep="last"),
 )  # fmt: skip
 
 
@@ -118,6 +120,21 @@ APART = dict(**THREE, pairs="concat")
         ),
         ({**THREE, "scheme": "in_turn", "steps_per_epoch": 5}, "steps_per_epoch: an epoch of scheme 'in_turn' is one"),
         ({"batch_size": 4, "accumulation": 5}, "accumulation: 5 parts of a batch of 4 examples"),
+        (
+            {**UNIFIED, "batch_size": {"sst": 8, "quora": 8}},
+            "batch_size: names sst, quora; the tasks are sst,",
+        ),
+        ({**UNIFIED, "batch_size": {"sst": 8, "quora": 8, "sts": 0}}, "batch_size: "),
+        (
+            {**UNIFIED, "batch_size": {"sst": 4, "quora": 8, "sts": 8}, "accumulation": 5},
+            "accumulation: 5 parts of a ba",
+        ),
+        (
+            {**UNIFIED, "keep": "best_per_task"},
+            "keep: best_per_task needs tasks that share",
+        ),
+        ({**UNIFIED, "keep": "best_per_task", "plan": "3-bert", "head_norm": True}, "keep: best_per_task needs tasks"),
+        ({"pretrain": "both", "plan": "S4 I2"}, "pretrain: 'both' trains the one encoder of plan '1-bert'"),
         ({"pretrain": "after", "plan": "S4 I2"}, "pretrain: 'after' trains the one encoder of plan '1-bert'"),
         ({"pretrain": "after", "adapter": "lhuc"}, "pretrain: 'after' trains the one encoder of plan '1-bert'"),
         ({"pretrain": "after", "frozen": True}, "pretrain: 'after' trains the one encoder of plan '1-bert'"),

@@ -13,6 +13,7 @@ from mtbert.progressive import UpstreamAttention, all_upstream, upstream_tasks
 TASK_NAMES = ("sst", "quora", "sts")
 CHAIN = ("sst>quora", "sst>sts", "quora>sts")  # of paper 004
 B, D = 4, 8
+MODES = ("frozen", "slow", "free")
 JOINT_OR_APART = pytest.mark.parametrize("pairs", ["joint", "concat+product"])
 COMBINE = pytest.mark.parametrize("combine", ["concat", "attention"])
 
@@ -103,7 +104,8 @@ def test_every_head_gets_the_tags_that_it_was_made_for():
 @COMBINE
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_values_are_equal_whatever_becomes_of_the_gradient(pairs, combine, task):
-    modes = [build(pairs=pairs, combine=combine, upstream=mode) for mode in ("frozen", "slow", "free")]
+    modes = [build(pairs=pairs, combine=combine, upstream=mode) for mode in MODES]
+    modes[1].add_offsets()
     frozen, slow, free = (heads(task, embeddings_of(task, pairs)) for heads in modes)
     assert frozen.shape == ((B, 5) if task == "sst" else (B,))
     assert torch.equal(frozen, slow)
@@ -120,15 +122,15 @@ def test_values_are_equal_whatever_becomes_of_the_gradient(pairs, combine, task)
 @JOINT_OR_APART
 @COMBINE
 def test_what_of_the_gradient_reaches_upstream_heads(pairs, combine):
-    rate, e = 0.3, embeddings_of("sts", pairs)
-    fields = dict(pairs=pairs, combine=combine, head_norm=True)
-    frozen, slow, free = (
-        gradients(build(**fields, upstream=mode, upstream_rate=rate), "sts", e) for mode in ("frozen", "slow", "free")
-    )
+    e = embeddings_of("sts", pairs)
+    heads = {mode: build(pairs=pairs, combine=combine, head_norm=True, upstream=mode) for mode in MODES}
+    offsets = heads["slow"].add_offsets()
+    frozen, slow, free = (gradients(heads[mode], "sts", e) for mode in MODES)
+    assert set(offsets) == {name for name in free if ".sst." in name or ".quora." in name}
     for name in free:
-        if ".sst." in name or ".quora." in name:  # sst's head also through quora's: once scaled, not twice
-            assert not frozen[name].any()
-            torch.testing.assert_close(slow[name], rate * free[name])
+        if name in offsets:  # sst's head also through quora's
+            assert not frozen[name].any() and not slow[name].any()
+            torch.testing.assert_close(offsets[name].grad, free[name])
         else:
             torch.testing.assert_close(frozen[name], free[name])
             torch.testing.assert_close(slow[name], free[name])
@@ -213,14 +215,14 @@ def test_widths(fields, widths):
 def test_parameters_that_several_tasks_train():
     def shared(**fields) -> set[str]:
         heads = build(**fields)
-        named = dict(heads.named_parameters())
+        named = dict(heads.named_parameters()) | heads.add_offsets()
         found = heads.shared_parameters()
         assert all(named[name] is parameter for name, parameter in found.items())
         return {".".join(name.split(".")[:2]) for name in found}
 
     assert shared() == set()
-    for upstream in ("slow", "free"):
-        assert shared(upstream=upstream) == {"by_task.sst", "by_task.quora"}
+    assert shared(upstream="slow") == {"by_task.sst"}, "an offset is trained by the tasks that are fed, quora and sts"
+    assert shared(upstream="free") == {"by_task.sst", "by_task.quora"}
     assert shared(upstream="free", feeds=("sst>quora",)) == {"by_task.sst"}
     both = {"by_task.sst", "by_task.quora", "attention.quora"}
     assert shared(upstream="free", combine="attention") == both

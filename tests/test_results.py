@@ -14,9 +14,19 @@ from mtbert import demo, results
 from mtbert.config import RunConfig
 from mtbert.data import DataError, load_table
 from mtbert.evaluate import accuracy
-from mtbert.hub import CheckpointError
+from mtbert.hub import CheckpointError, locate
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.results import MissingRun, Run, data_root, load_model, load_or_run, model_folder, read_run, write_run
+from mtbert.results import (
+    MissingRun,
+    Run,
+    data_root,
+    forgetting,
+    load_model,
+    load_or_run,
+    model_folder,
+    read_run,
+    write_run,
+)
 from mtbert.rows import predict_table
 
 
@@ -102,7 +112,8 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
         run_of(config, train_missing=False)
     run = run_of(config)  # the same process tries again
     assert_same(run, run_of(config, train_missing=False))
-    assert stored_files() == ["curves.csv", "predictions.parquet", "run.json", "scores.csv"]
+    [examples] = (results_dir() / "dev").glob("*.parquet")
+    assert stored_files() == ["curves.csv", "predictions.parquet", "run.json", "scores.csv", examples.name]
 
 
 def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
@@ -163,7 +174,51 @@ def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data
     model = load_model(run.run_id)
     table, _ = load_table("sst", "dev", course_data)
     again = predict_table(model, "sst", table, "dev", device="cpu")
+    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
+    again = again.astype(stored).astype({"confidence": "float32"})
     pd.testing.assert_frame_equal(again, run.predictions, check_exact=True)
+
+
+def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch):
+    """Not the path of its folder: neither other weights in its place nor another way to write it may go unnoticed."""
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    first = run_of(config.but(encoder=str(folder)))
+    assert first.run_id == run_of(config).run_id
+    monkeypatch.chdir(tmp_path)
+    assert config.but(encoder="encoder").digest == config.digest
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    assert run_of(config.but(encoder=str(folder))).run_id != first.run_id
+    packaged = shutil.copytree(locate("minilm"), tmp_path / "minilm")
+    assert RunConfig(encoder=str(packaged)).digest == RunConfig().digest
+
+
+def test_a_stored_run_is_found_without_its_encoder(config, course_data, tmp_path):
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    config = config.but(encoder=str(folder))
+    run = run_of(config)
+    shutil.rmtree(folder)
+    assert_same(run, run_of(config, train_missing=False))
+
+
+def test_ids_and_labels_are_stored_once(config, course_data):
+    first, second = run_of(config), run_of(config.but(seed=2))
+    assert len(list((results_dir() / "dev").iterdir())) == 1
+    assert first.predictions["id"].tolist() == second.predictions["id"].tolist()
+    (results_dir() / "dev" / next((results_dir() / "dev").iterdir()).name).rename(results_dir() / "moved.parquet")
+    with pytest.raises(FileNotFoundError):
+        run_of(config)
+
+
+def test_forgetting_is_told_pass_by_pass(config, course_data):
+    config = config.but(frozen=False, tasks=("sst", "quora"), scheme="in_turn", epochs=2, keep="last")
+    run = run_of(config)
+    table = forgetting(run)
+    assert table.index.tolist() == ["sst", "quora"] * 2 and table.columns.tolist() == ["sst", "quora"]
+    assert run.curve["step"].tolist() == [5, 10, 15, 20]
+    assert table.iloc[-1].to_dict() == {task: run.score(task) for task in ("sst", "quora")}
+    with pytest.raises(ValueError, match="tasks in turn; scheme is 'unified'"):
+        forgetting(run_of(config.but(scheme="unified")))
 
 
 def test_a_model_that_is_not_in_the_cache_is_named():

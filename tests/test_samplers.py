@@ -111,6 +111,24 @@ def test_one_task_is_the_same_in_every_scheme(scheme):
     assert plain == other and len(plain) == 3 * 7
 
 
+@pytest.mark.parametrize("scheme", ["sampled", "in_turn", "unified"])
+def test_one_task_has_the_steps_that_are_asked_for(scheme):
+    config = RunConfig(tasks=("sst",), batch_size=4, epochs=2, steps_per_epoch=3, scheme=scheme)
+    assert len(list(training_steps(config, {"sst": np.full(40, 5)}))) == 6
+    assert expected_passes(config, [40]) == pytest.approx([6 * 4 / 40])
+
+
+@pytest.mark.parametrize("scheme", ["sampled", "in_turn", "unified"])
+def test_batch_sizes_by_task(scheme):
+    sizes = {"sts": 2, "sst": 8, "quora": 16}
+    config = RunConfig(tasks=("sst", "quora", "sts"), batch_size=sizes, scheme=scheme, epochs=1)
+    lengths = {"sst": np.full(64, 5), "quora": np.full(160, 5), "sts": np.full(32, 5)}
+    steps = list(training_steps(config, lengths))
+    assert len(steps) == {"unified": 12}.get(scheme, 8 + 10 + 16)
+    assert all(len(part) == sizes[task] for step in steps for task, part in step.items())
+    assert config.digest == config.but(batch_size=dict(reversed(sizes.items()))).digest
+
+
 def test_steps_of_an_epoch():
     sizes = [25, 91, 8]
     assert steps_per_epoch(config(), sizes) == steps_per_epoch(config(scheme="in_turn"), sizes) == 7 + 23 + 2

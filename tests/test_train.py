@@ -11,14 +11,16 @@ import torch
 from mtbert import train as module
 from mtbert import updates
 from mtbert.config import RunConfig
-from mtbert.data import load_table
+from mtbert.data import TASKS, load_table
 from mtbert.evaluate import accuracy, pearson
+from mtbert.heads import divergence
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
 from mtbert.rows import Corpus
 from mtbert.samplers import train_batches
 from mtbert.tokens import tokenize
 from mtbert.train import TrainedRun, TrainingError
+from mtbert.trainer import parameter_groups
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
@@ -275,12 +277,98 @@ def test_points_of_the_curve(run, tiny_config, evals, steps):
 def test_points_of_the_curve_on_some_dev_examples(run, tiny_config):
     """The same examples at every point, all of them in the scores."""
     whole, some = run(tiny_config), run(tiny_config.but(curve_rows=7))
-    chosen = module._curve_rows(tiny_config.but(curve_rows=7), 20)
-    assert len(set(chosen)) == 7 and module._curve_rows(tiny_config.but(curve_rows=20), 20) is None
+    chosen = module._subset(7, 20)
+    assert len(set(chosen)) == 7 and module._subset(20, 20) is None
     assert len(some.predictions) == len(whole.predictions) == 20
     kept = some.predictions.iloc[chosen]
     best = some.curve.set_index("step")["dev_score"][some.cost["best_step"]]
     assert best == pytest.approx(accuracy(kept["predicted"].to_numpy(), kept["label"].to_numpy()))
+
+
+def test_points_at_doubling_steps(run, tiny_config):
+    curve = run(tiny_config.but(eval_spacing="log", evals_per_epoch=2)).curve  # 10 steps
+    assert curve["step"].tolist() == [1, 2, 5, 10]
+
+
+def test_scores_of_the_last_step_and_of_the_best(run, tiny_config, monkeypatch):
+    """Told beside those of the kept model: the last step on dev and on training examples, the best point."""
+    monkeypatch.setattr(module, "TRAIN_ROWS", 15)
+    config = tiny_config.but(keep="last", evals_per_epoch=5, learning_rate=5e-3)
+    trained = run(config)
+    scores = trained.step_scores[trained.step_scores["metric"] == "accuracy"].set_index(["at", "split"])
+    last, curve = scores.loc["last", "dev"], trained.curve.set_index("step")["dev_score"]
+    assert last["step"] == 10 and last["value"] == pytest.approx(curve[10])
+    assert last["value"] == pytest.approx(accuracy(*trained.predictions[["predicted", "label"]].to_numpy().T))
+    assert scores.loc["best", "dev"]["value"] == pytest.approx(curve.max())
+    assert scores.loc["best", "dev"]["step"] == curve.idxmax()
+    assert scores.loc["last", "train"]["n"] == 15 and 0 <= scores.loc["last", "train"]["value"] <= 1
+    best = run(config.but(keep="best"))
+    pd.testing.assert_frame_equal(best.step_scores, trained.step_scores)
+
+
+def test_the_last_model_is_kept_where_asked(run, tiny_config, monkeypatch):
+    falling = iter([0.9, 0.1] * 2)
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(falling)})
+    last, best = run(tiny_config.but(keep="last")), run(tiny_config)
+    assert last.cost["best_step"] == best.cost["best_step"] == 5
+    assert not torch.equal(weights(last)["heads.by_task.sst.layers.0.weight"],
+                           weights(best)["heads.by_task.sst.layers.0.weight"])  # fmt: skip
+
+
+def test_steps_of_an_epoch_of_one_task_in_turn(run, tiny_config):
+    """Not passes: what is reported is trained, and the learning rate ends where training does."""
+    config = tiny_config.but(scheme="in_turn", steps_per_epoch=3, schedule="onecycle", evals_per_epoch=3)
+    trained = run(config)
+    assert trained.curve["step"].tolist() == [1, 2, 3, 4, 5, 6] and trained.cost["steps"] == 6
+
+
+def test_the_average_of_the_weights_is_scored_and_kept(run, tiny_config):
+    """Against the formula: a <- ema a + (1 - ema) w after every step, from the first step's weights on."""
+    seen = []
+    real = module.Trainer.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Trainer, "update", lambda self, rows: real(self, rows) or seen.append(
+            {name: t.clone() for name, t in self.model.state_dict().items()}))  # fmt: skip
+        averaged = run(tiny_config.but(ema=0.7, keep="last"))
+    plain = run(tiny_config.but(keep="last"))
+    assert all(torch.equal(tensor, weights(plain)[name]) for name, tensor in seen[-1].items()), "training is the same"
+    name = "heads.by_task.sst.layers.0.weight"
+    mean = seen[0][name]
+    for after in seen[1:]:
+        mean = 0.7 * mean + 0.3 * after[name]
+    torch.testing.assert_close(weights(averaged)[name], mean)
+    scores = averaged.curve["dev_score"].iloc[-1]
+    assert scores == pytest.approx(accuracy(*averaged.predictions[["predicted", "label"]].to_numpy().T))
+
+
+def test_learning_rates_fall_from_layer_to_layer(tiny_config):
+    model = MultitaskBert(tiny_config.but(layer_decay=0.5, weight_decay=0.1, weight_decay_on="matrices"))
+    rates = {id(p): (group["lr"], group["weight_decay"]) for group in parameter_groups(model) for p in group["params"]}
+    for name, p in model.named_parameters():
+        below = 2 if "embeddings" in name else 1 if ".layers.0.0" in name else 0
+        assert rates[id(p)] == (1e-3 * 0.5**below, 0.1 * (p.ndim > 1)), name
+
+
+def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
+    """Liang et al. 2021: the mean loss of two passes and the mean of both divergences between them."""
+    first, second = torch.randn(4, 5), torch.randn(4, 5)
+    p, q = first.softmax(-1), second.softmax(-1)
+    both = (p * (p / q).log()).sum(-1) + (q * (q / p).log()).sum(-1)
+    torch.testing.assert_close(divergence(TASKS["sst"], first, second), both.mean() / 2)
+    p, q = first[:, 0].sigmoid(), second[:, 0].sigmoid()
+    both = (p - q) * (p / q).log() + (q - p) * ((1 - p) / (1 - q)).log()
+    torch.testing.assert_close(divergence(TASKS["quora"], first[:, 0], second[:, 0]), both.mean() / 2)
+    plain, strong = (run(tiny_config.but(r_drop=r_drop)).curve["train_loss"].iloc[0] for r_drop in (1e-9, 100.0))
+    assert strong > plain + 0.01, "with dropout the passes disagree"
+
+
+def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, course_folder):
+    config = tiny_config.but(tasks=("sts",), pairs="concat", epochs=1)
+    table = Corpus.load(config, course_folder).train["sts"]
+    tokens = [tokenize("sts", table[["id", "label", a]].assign(**{b: table[a]}), config.encoder, "joint")
+              for a, b in (("sentence1", "sentence2"), ("sentence2", "sentence1"))]  # fmt: skip
+    both = sum((table_.columns[0].lengths + 2).sum() for table_ in tokens)
+    assert run(config).cost["tokens"] == both
 
 
 def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):

@@ -1,5 +1,6 @@
 """The loop on several tasks: same bits twice, exact resume, one score, the store."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from test_train import assert_goes_on_bit_for_bit, assert_same_bits, counted
 
-from mtbert import results, updates
+from mtbert import results, trainer, updates
 from mtbert import train as module
 from mtbert.config import RunConfig
 from mtbert.evaluate import accuracy, pearson
@@ -55,6 +56,85 @@ def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypat
     assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
 
 
+@pytest.mark.parametrize("gradients", ["sum", "pcgrad"])
+def test_recording_does_not_change_a_run(run, config, gradients):
+    """With dropout, whose draws are those of the step."""
+    config = config.but(scheme="unified", gradients=gradients, plan="S1 I1")
+    plain, recorded = run(config), run(config.but(cosine_every=2))
+    assert len(recorded.cosines) and not len(plain.cosines)
+    recorded.cosines = plain.cosines
+    assert_same_bits(plain, recorded)
+
+
+def test_a_slow_upstream_head_moves_at_its_rate(run, config):
+    """Under Adam, in passes of the fed task alone: as far as a free one, times the rate."""
+    config = config.but(tasks=("quora",), score_tasks=("sst",), feeds=("sst>quora",), schedule="none", keep="last")
+    moved = {}
+    for upstream in ("frozen", "slow", "free"):
+        trained = run(config.but(upstream=upstream, upstream_rate=0.1, learning_rate=1e-4)).model
+        torch.manual_seed(config.seed)
+        start = MultitaskBert(config).heads.by_task["sst"].state_dict()
+        after = trained.heads.by_task["sst"].state_dict()
+        moved[upstream] = sum((after[name] - start[name]).abs().sum().item() for name in start)
+    assert moved["frozen"] == 0
+    assert moved["slow"] == pytest.approx(0.1 * moved["free"], rel=0.1)
+
+
+def test_the_best_model_of_each_task_is_kept(run, config, monkeypatch):
+    """With nothing shared: sst of the first point, quora of the second, each as it was there."""
+    config = config.but(tasks=("sst", "quora"), scheme="unified", plan="3-bert", schedule="none")
+    scores = itertools.chain([0.9, 0.1, 0.2, 0.8], itertools.repeat(0.5))
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(scores)})
+    kept = run(config.but(keep="best_per_task")).model
+    first, second = (run(config.but(keep="last", epochs=epochs)).model.state_dict() for epochs in (1, 2))
+    for task, expected, other in (("sst", first, second), ("quora", second, first)):
+        own = {name: tensor for name, tensor in kept.state_dict().items() if name in kept.own_weights(task)}
+        assert {name.split(".")[0] for name in own} == {"encoder", "heads"}
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
+        assert any(not torch.equal(tensor, other[name]) for name, tensor in own.items())
+
+
+@pytest.mark.parametrize("scheme", ["unified", "in_turn"])
+@pytest.mark.parametrize("gradients", ["gem", "agem"])
+def test_constraints_that_a_step_breaks_are_counted(run, config, scheme, gradients):
+    cost = run(config.but(scheme=scheme, gradients=gradients, learning_rate=5e-3, **MEMORY)).cost
+    steps, checked = (cost[f"constraints_{name}"] for name in ("steps", "checked"))
+    assert 0 < steps < cost["steps"] and checked == (3 * steps if scheme == "unified" else checked)
+    assert 0 < cost["constraints_projected"] <= steps and 0 < cost["constraints_broken"] <= checked
+
+
+def test_plain_steps_break_no_constraint_of_gem(run, config, monkeypatch):
+    """Without Adam's moments the update is the projected gradient, and no constraint is broken."""
+    monkeypatch.setattr(trainer, "AdamW", lambda groups, lr: torch.optim.SGD(groups, lr=1e-3))
+    cost = run(config.but(scheme="unified", gradients="gem", **MEMORY)).cost
+    assert cost["constraints_projected"] > 0 and cost["constraints_broken"] == 0
+
+
+def test_pretraining_before_and_after(run, config, tmp_path):
+    config = config.but(tasks=("sst",), epochs=1, pretrain="both", max_length=16)
+    path = tmp_path / "checkpoint.pt"
+    both = run(config, checkpoint=path, checkpoint_seconds=0)
+    assert both.cost["pretrain_before_tokens"] == both.cost["pretrain_after_tokens"] > 0
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "checkpoint.pt", "pretraining_before.pt", "pretraining_after.pt"}  # fmt: skip
+    before = run(config.but(pretrain="before"))
+    pd.testing.assert_frame_equal(both.curve.drop(columns=["seconds", "cpu_seconds"]),
+                                  before.curve.drop(columns=["seconds", "cpu_seconds"]))  # fmt: skip
+    name = "encoder.layers.0.0.feed_forward_in.weight"
+    assert not torch.equal(both.model.state_dict()[name], before.model.state_dict()[name])
+
+
+def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course_folder, caplog):
+    config, path = config.but(tasks=("sst",)), tmp_path / "checkpoint.pt"
+    run(config, checkpoint=path, checkpoint_seconds=0)
+    corpus = Corpus.load(config, course_folder)
+    other = Corpus({"sst": corpus.train["sst"].iloc[::-1].reset_index(drop=True)}, corpus.dev)
+    fresh = module.train(config, other, device="cpu", progress=False)
+    resumed = module.train(config, other, device="cpu", progress=False, checkpoint=path)
+    assert_same_bits(fresh, resumed)
+    assert "belongs to another run" in caplog.text
+
+
 def test_cosines_of_a_run(run, config):
     cosines = run(config.but(**RUNS["pcgrad with cosines"])).cosines
     assert list(cosines.columns) == ["step", "layer", "first", "second", "cosine"]
@@ -65,7 +145,7 @@ def test_cosines_of_a_run(run, config):
 
 def test_points_of_the_curve(run, config):
     trained = run(config.but(scheme="unified", evals_per_epoch=2, learning_rate=5e-3))
-    by_task = ["dev_sst", "dev_quora", "dev_sts"]
+    by_task = [f"{name}_{task}" for name in ("dev", "train_loss") for task in THREE]
     columns = ["step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score", *by_task]
     assert list(trained.curve.columns) == columns
     assert trained.curve["step"].tolist() == [2, 5, 7, 10] and set(trained.curve["metric"]) == {"overall"}
@@ -195,7 +275,9 @@ def test_a_multitask_run_is_stored_and_loaded(config, course_data, monkeypatch):
         assert loaded.score() == pytest.approx(best) == pytest.approx(trained.score())
     dev = Corpus.load(config, course_data).dev
     again = pd.concat([predict_table(load_model(trained.run_id), task, dev[task], "dev", "cpu") for task in THREE])
-    pd.testing.assert_frame_equal(again.reset_index(drop=True), trained.predictions, check_exact=True)
+    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
+    again = again.reset_index(drop=True).astype(stored).astype({"confidence": "float32"})
+    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
     curves = pd.read_csv(results_dir() / "curves.csv")
     assert {f"dev_{task}" for task in THREE} <= set(curves.columns)
     assert set(pd.read_csv(results_dir() / "scores.csv")["trained_on"]) == {"sst+quora+sts"}
