@@ -137,8 +137,8 @@ def _check_two_runs(claim: dict, stored: Stored) -> dict:
     else:
         value, low, high = (_difference_together if what in SIMILARITY else difference)(*runs, what)
         verdict = judge(claimed, low, high)
-    planned = min(len(stored.configs(path)) for path in (first, second))
-    if seeds < max(2, min(SEEDS, planned)) and "parameters" not in what:
+    needed = [max(2, min(SEEDS, len(stored.configs(path)))) for path in (first, second)]
+    if any(len(part) < n for part, n in zip(runs, needed, strict=True)) and "parameters" not in what:
         verdict = f"not decided ({seeds} seed{'s' if seeds > 1 else ''})"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from mtbert.claims import CHECKS, SIMILARITY, Stored, claims_table, judge, read_claims
@@ -13,6 +14,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import score_table
 from mtbert.paths import REPOSITORY
+from mtbert.profiling import environment
 from mtbert.results import Run, write_run
 from mtbert.sweep import read_grid
 
@@ -49,7 +51,7 @@ def stored_run(store, config: RunConfig, right: float, seconds: float) -> Run:
         curve=pd.DataFrame([{"step": 1, "dev_score": 0.5}]),
         predictions=predictions,
         cost=cost,
-        provenance={"device": "cpu", "rows": {"train sst": 8544}},
+        provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},
     )
     write_run(run, store)
     return run
