@@ -36,7 +36,12 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
-    return [math.ceil(size / batch) for size, batch in zip(sizes, config.batch_sizes.values(), strict=True)]
+    return [math.ceil(size / batch) for size, batch in zip(sizes, _batch_sizes(config, len(sizes)), strict=True)]
+
+
+def _batch_sizes(config: RunConfig, tasks: int) -> list[int]:
+    """Examples of a batch of each of so many tasks; the tasks need not be the configuration's if it has one number."""
+    return list(config.batch_sizes.values()) if isinstance(config.batch_size, dict) else [config.batch_size] * tasks
 
 
 def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
@@ -63,7 +68,7 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     sizes, epochs = np.asarray(sizes), config.epochs
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
-    examples = epochs * steps_per_epoch(config, sizes) * np.array(list(config.batch_sizes.values()))
+    examples = epochs * steps_per_epoch(config, sizes) * np.array(_batch_sizes(config, len(sizes)))
     if config.scheme == "unified":
         return examples / sizes
     shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
@@ -79,7 +84,8 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
     steps = steps_per_epoch(config, sizes)
-    passes = {task: _passes(config, task, lengths[task]) for task in tasks}
+    batch_sizes = zip(tasks, _batch_sizes(config, len(tasks)), strict=True)
+    passes = {task: _passes(lengths[task], size, config.seed) for task, size in batch_sizes}
     for epoch in range(config.epochs):
         if config.scheme == "unified":
             for _ in range(steps):
@@ -98,9 +104,9 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
             yield {tasks[i]: next(passes[tasks[i]])}
 
 
-def _passes(config: RunConfig, task: str, lengths: np.ndarray) -> Iterator[np.ndarray]:
+def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
     """Batches of one task without end: every pass holds every example once, in an order of its own."""
     number = 0
     while True:
-        yield from train_batches(lengths, config.batch_sizes[task], config.seed, number)
+        yield from train_batches(lengths, batch_size, seed, number)
         number += 1

@@ -18,13 +18,12 @@ from mtbert import demo, rows
 from mtbert.config import PAIR_TASKS, TASK_NAMES, ConfigError, RunConfig
 from mtbert.heads import TAG_COUNT
 from mtbert.multitask import MultitaskBert
-from mtbert.optim import AdamW
 from mtbert.progressive import all_upstream, upstream_tasks
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import training_steps
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.tokens import tokenize
-from mtbert.updates import LossWeights, Updates
+from mtbert.trainer import Trainer
 
 PLANS = (
     "1-bert", "3-bert", "frozen", "hybrid-1", "S1 I1", "I1 S1", "F1 S1", "F1 I1", "S1 F1", "I2 pool:S",
@@ -82,6 +81,9 @@ def params_of(random: Random) -> dict:
         accumulation=pick([1, 2, 3]),
         precision=pick(["fp32", "fp32", "bf16"]),
         max_grad_norm=pick([None, 1.0]),
+        layer_decay=pick([1.0, 1.0, 0.5]),
+        r_drop=pick([0.0, 0.0, 1.0]),
+        ema=pick([None, None, 0.9]),
         seed=random.randrange(100),
     )
     levels = SharingPlan.parse(plan, everyone).levels
@@ -167,28 +169,21 @@ def prepared():
 @settings(max_examples=50, derandomize=True)
 @given(params=VALID)
 def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
-    config = RunConfig.from_params({**params, "encoder": tiny_encoder, "max_length": 32, "epochs": 4})
+    fixed = {"encoder": tiny_encoder, "max_length": 32, "epochs": 4, "schedule": "none", "weight_decay": 0.1}
+    config = RunConfig.from_params({**params, **fixed, "learning_rate": 1e-3})
     torch.manual_seed(config.seed)
     model = MultitaskBert(config)
     with torch.no_grad():
         for parameter in model.parameters():  # nowhere 0: weight decay moves whatever a step trains
             parameter += 0.02 * torch.randn_like(parameter)
     tables = {task: TaskRows(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
-    updates = Updates(model, tables, LossWeights(), [])
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = AdamW(trained, lr=1e-3, weight_decay=0.1)
+    trainer = Trainer(model, tables, total_steps=3)
     users, remembered = trained_by(config, model), set()
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, drawn in enumerate(islice(training_steps(config, lengths), 3), start=1):
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        model.train()
-        losses = updates.gradients(step, drawn)
+        losses = trainer.step(step, drawn)
         assert set(losses) == set(drawn) and all(math.isfinite(loss) for loss in losses.values())
-        if config.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        updates.remember(drawn)
         changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
         expected = {name for name, tasks in users.items() if tasks & set(drawn)}
         assert expected <= changed
@@ -196,7 +191,7 @@ def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
         assert changed <= expected | constrained, "of what the step does not use, what an active memory moves"
         assert all(parameter.isfinite().all() for parameter in model.parameters())
         remembered |= set(drawn) if config.gradients in ("gem", "agem") else set()
-    assert bool(updates.cosines) == bool(config.cosine_every and updates.shared.spans)
+    assert bool(trainer.updates.cosines) == bool(config.cosine_every and trainer.updates.shared.spans)
 
 
 @settings(max_examples=15, derandomize=True)
