@@ -4,7 +4,7 @@ Source: papers 001 (section 4.2, equations 6 and 7) and 003 (section 2.2.1, equa
 layers; the low-rank variant and the N(0, 0.02) weights are those of Stickland and Murray 2019, whom both follow;
 Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and Renals 2014.
 
-Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, L layers that have an adapter.
+Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers that have an adapter.
 """
 
 from collections.abc import Iterable
@@ -43,6 +43,10 @@ class Adapter(nn.Module):
         """The feed-forward block's output, before dropout and residual: (B, T, d) -> (B, T, d)."""
         return x
 
+    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor | None:
+        """TS(h_att) of the feed-forward block's input; else as `beside`, also where it joins."""
+        return None
+
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
         """The layer's output: (B, T, d) -> (B, T, d)."""
         return x
@@ -52,26 +56,30 @@ class PAL(Adapter):
     """Projected attention layer: TS(h) = GELU(V_D g(V_E h)) (001, equation 6; 003, equation 1).
 
     g is multi-head attention in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one.
+    As in the code of Stickland and Murray every head has floor(s / h) dimensions: Q, K and V make a numbers of s,
+    a = h floor(s / h). Where h does not divide s their code fails, as its V_D takes s numbers and g gives a; our V_D
+    takes a. Paper 001's s = 326 with 12 heads has a = 324.
     """
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
         super().__init__(adapter_depths(config, encoder))
         d, s = encoder.hidden_size, config.adapter_size
         dropout = config.attention_dropout
+        a = attention_size(config)
         small = replace(
             encoder,
-            hidden_size=s,
+            hidden_size=a,
             num_attention_heads=config.adapter_heads,
             attention_probs_dropout_prob=encoder.attention_probs_dropout_prob if dropout is None else dropout,
         )
         self.encode = nn.Linear(d, s)  # V_E
-        self.decode = nn.Linear(s, d)  # V_D
-        self.attention = nn.ModuleDict({str(depth): SelfAttention(small) for depth in sorted(self.layers)})  # g
+        self.decode = nn.Linear(a, d)  # V_D
+        self.attention = nn.ModuleDict({str(depth): SelfAttention(small, s) for depth in sorted(self.layers)})  # g
         _initialize(self, config.adapter_bias)
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
-        attended = self.attention[str(depth)](self.encode(hidden), mask)  # (B, T, s)
+        attended = self.attention[str(depth)](self.encode(hidden), mask)  # (B, T, a)
         return F.gelu(self.decode(attended))  # (B, T, d)
 
 
@@ -102,7 +110,11 @@ class LowRank(Adapter):
 
 
 class Houlsby(Adapter):
-    """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer."""
+    """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer.
+
+    Houlsby et al. 2019, figure 2 and their initialization, but for the block's dropout: it comes before the adapter in
+    their code and behind it here.
+    """
 
     def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
         super().__init__(adapter_depths(config, encoder))
@@ -123,6 +135,28 @@ class Houlsby(Adapter):
         return x + self.feed_forward_blocks[str(depth)](x)
 
 
+class HoulsbyPals(Adapter):
+    """What the code of Stickland and Murray 2019 calls Houlsby: the second adapter reads the attention output.
+
+    x + V_D GELU(V_E x) behind the attention block, as in `Houlsby`; then LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)).
+    As many weights, drawn from N(0, 0.02).
+    """
+
+    def __init__(self, config: RunConfig, encoder: BertConfig) -> None:
+        super().__init__(adapter_depths(config, encoder))
+        self.attention_blocks = _bottlenecks(self.layers, config, encoder)
+        self.feed_forward_blocks = _bottlenecks(self.layers, config, encoder)
+        _initialize(self, config.adapter_bias)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.attention_blocks[str(depth)](x)
+
+    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
+        """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""
+        return self.feed_forward_blocks[str(depth)](attended)
+
+
 class LHUC(Adapter):
     """h * 2 sigmoid(a): one amplitude for every hidden unit of a layer's output, 1 at the start."""
 
@@ -135,7 +169,7 @@ class LHUC(Adapter):
         return x * (2 * torch.sigmoid(self.a[str(depth)]))
 
 
-_ADAPTERS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "lhuc": LHUC}
+_ADAPTERS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "houlsby_pals": HoulsbyPals, "lhuc": LHUC}
 
 
 def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
@@ -147,20 +181,28 @@ def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
 
 
 def adapter_parameters(config: RunConfig, encoder: BertConfig) -> int:
-    """Number of parameters of one task's adapter; of a PAL without biases 2sd + L 3s^2 (001, section 4.2).
+    """Number of parameters of one task's adapter.
 
+    Of a PAL without biases sd + ad + L 3sa, which is 2sd + L 3s^2 (001, section 4.2) where the heads divide s.
     Raises ConfigError as `build_adapter` does.
     """
     d, s, bias = encoder.hidden_size, config.adapter_size, int(config.adapter_bias)
     L = len(adapter_depths(config, encoder))
+    a = attention_size(config)
     projections = 2 * s * d + bias * (s + d)  # V_E and V_D
     return {
         "none": 0,
-        "pal": projections + L * 3 * (s * s + bias * s),
+        "pal": projections + (a - s) * d + L * 3 * (s * a + bias * a),
         "low_rank": L * projections,
         "houlsby": 2 * L * projections,
+        "houlsby_pals": 2 * L * projections,
         "lhuc": L * d,
     }[config.adapter]
+
+
+def attention_size(config: RunConfig) -> int:
+    """The size a of a PAL's attention output, adapter_size rounded down to a multiple of adapter_heads."""
+    return config.adapter_size - config.adapter_size % config.adapter_heads
 
 
 def adapter_depths(config: RunConfig, encoder: BertConfig) -> frozenset[int]:

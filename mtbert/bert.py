@@ -119,15 +119,19 @@ class BertEmbeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads side by side."""
+    """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads side by side.
 
-    def __init__(self, config: BertConfig) -> None:
+    inputs: the size of the hidden states that it reads, where that is not d.
+    """
+
+    def __init__(self, config: BertConfig, inputs: int | None = None) -> None:
         super().__init__()
         d = config.hidden_size
+        inputs = inputs or d
         self.heads = config.num_attention_heads
-        self.query = nn.Linear(d, d)
-        self.key = nn.Linear(d, d)
-        self.value = nn.Linear(d, d)
+        self.query = nn.Linear(inputs, d)
+        self.key = nn.Linear(inputs, d)
+        self.value = nn.Linear(inputs, d)
         self.dropout = config.attention_probs_dropout_prob
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -62,9 +62,13 @@ class RunConfig(BaseModel):
     soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
     soft_strength: Real = Field(0.01, gt=0, description="factor of that pull in the loss")
 
-    adapter: Literal["none", "pal", "low_rank", "houlsby", "lhuc"] = Field("none", description="of each task's own")
+    adapter: Literal["none", "pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"] = Field(
+        "none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
+    )
     adapter_size: int = Field(204, ge=1, description="s, the width inside an adapter")
-    adapter_heads: int = Field(12, ge=1, description="attention heads of a PAL; they divide adapter_size")
+    adapter_heads: int = Field(
+        12, ge=1, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
+    )
     adapter_bias: bool = Field(True, description="biases inside an adapter")
     adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
 
@@ -180,8 +184,8 @@ class RunConfig(BaseModel):
         parts = self.pairs.split("+")
         if self.two_encodings and (set(parts) - set(PAIR_FEATURES) or len(set(parts)) < len(parts)):
             yield f"pairs: {self.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
-        if self.adapter == "pal" and self.adapter_size % self.adapter_heads:
-            yield f"adapter_heads: {self.adapter_heads} heads do not divide adapter_size {self.adapter_size}"
+        if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
+            yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
         if len(set(self.adapter_layers)) != len(self.adapter_layers):
             yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
         if self.similarity == "sigmoid_cosine" and not self.two_encodings:

@@ -6,11 +6,12 @@ where its weights are trained, and its weights where a gradient passes through i
 softmax its output, dropout its mask. What is frozen, with nothing trained below it, keeps nothing.
 
 Symbols: b sequences of T tokens of one task, n = b T; N the tokens of a group of tasks; d, d_i, h as in bert.py; s the
-adapter size. Sizes are bytes.
+adapter size, a that of a PAL's attention output. Sizes are bytes.
 """
 
 from dataclasses import dataclass, field
 
+from mtbert.adapters import attention_size
 from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
 
@@ -111,12 +112,14 @@ class LayerPass:
         self.alive = self.wide * copied  # the input
         self.around = self.wide + self.wide * (beside and self.x.flows)
         self._attention()
-        if self.adapter == "houlsby":
+        if self.adapter in ("houlsby", "houlsby_pals"):
             self._houlsby("attention")
         self._dropout("attention")
         self.flows |= self.x.flows
         self._norm("attention")
         self.alive += self.wide * copied
+        attended_flows = self.flows
+        self.around += self.wide * (self.adapter == "houlsby_pals" and attended_flows)
         self._feed_forward()
         if self.adapter == "houlsby":
             self._houlsby("feed-forward")
@@ -125,6 +128,8 @@ class LayerPass:
         self.around = self.wide
         if beside:
             self._beside()
+        if self.adapter == "houlsby_pals":
+            self._beside_feed_forward(attended_flows)
         self.around = 0
         self._norm("feed-forward")
         if self.adapter == "lhuc":
@@ -272,15 +277,25 @@ class LayerPass:
                 self._bottleneck(task, b * T, f"{self.level} {task}", {"layer input": self._input(task)})
         self.flows |= after_feed_forward
 
+    def _beside_feed_forward(self, attended_flows: bool) -> None:
+        """The bottleneck of each task on the feed-forward block's input."""
+        after_feed_forward = self.flows
+        for i, (task, (b, T)) in enumerate(self.shapes.items()):
+            self.flows = attended_flows
+            own = b * T * self.d * HALF if self.steps.is_half else self.wide * (i == 0 and not self.trained)
+            self._bottleneck(task, b * T, f"{self.level} feed-forward {task}", {"attended": own})
+        self.flows |= after_feed_forward
+
     def _pal(self, task: str, n: int) -> None:
-        d, s, bias = self.d, self.s, self.steps.config.adapter_bias
+        d, s, a, bias = self.d, self.s, attention_size(self.steps.config), self.steps.config.adapter_bias
         about, inside = dict(trained=self.steps.training, bias=bias, tasks=(task,)), n * s * self.width
         self._linear("V_E", (n, d, s), {"layer input": self._input(task)}, of=f"V_E {task}", **about)
         own = f"{self.level} PAL {task}"
-        joined = {} if self.steps.is_half else {"joined weights": 3 * s * s * FLOAT}
-        self._linear("PAL Q, K, V", (n, s, 3 * s), {"V_E output": inside} | joined, of=own, **about)
-        self._heads(task, s, self.steps.config.adapter_heads, self.drops_attention, 4 * inside)
-        self._linear("V_D", (n, s, d), {"PAL context": inside}, of=f"V_D {task}", **about)
+        joined = {} if self.steps.is_half else {"joined weights": 3 * s * a * FLOAT}
+        self._linear("PAL Q, K, V", (n, s, 3 * a), {"V_E output": inside} | joined, of=own, **about)
+        inside = n * a * self.width
+        self._heads(task, a, self.steps.config.adapter_heads, self.drops_attention, 4 * inside)
+        self._linear("V_D", (n, a, d), {"PAL context": inside}, of=f"V_D {task}", **about)
         output = n * d * self.width
         self._add("PAL GELU", {"V_D output": output}, n * d * FLOAT, 2 * output, tasks=(task,))
 

@@ -127,7 +127,9 @@ def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: flo
 
     'none': constant. 'linear': up over the first `warmup` fraction of the steps, then down to 0.
     'cosine': the same warm-up, then half a cosine to 0. 'onecycle': torch's OneCycleLR with each group's
-    learning rate as its peak. Raises ValueError for an unknown name or a fraction outside [0, 1).
+    learning rate as its peak and torch's defaults, as paper 002 names that class and no argument of it: half a cosine
+    up from a 25th of the peak, half a cosine down to nearly 0, and beta1 the other way round, whatever it was set to:
+    from 0.95 to 0.85 at the peak and back. Raises ValueError for an unknown name or a fraction outside [0, 1).
     """
     if name not in SCHEDULES:
         raise ValueError(f"schedule is {name!r}; known are {', '.join(SCHEDULES)}")

@@ -325,7 +325,7 @@ def _pull(config: RunConfig, encoder: BertConfig) -> int:
     d, copies = encoder.hidden_size, len(config.scored)
     individual = plan_of(config, encoder).embeddings.mode == "I"
     largest = encoder.vocab_size * d if individual else d * encoder.intermediate_size
-    return copies * largest * FLOAT * (3 if config.soft_sharing == "l2" else 5)
+    return copies * largest * FLOAT * (3 if config.soft_sharing == "l2" else 2)
 
 
 def at_peak(timeline: pd.DataFrame) -> pd.Series:

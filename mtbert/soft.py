@@ -7,6 +7,10 @@ Source: paper 001, section 3, and the works it names: L2 distance (Duong et al. 
 import torch
 from torch import Tensor
 
+from mtbert.gradients import CHUNK, DEVICE_CHUNK
+
+SMOOTHING = 1e-7  # of the largest singular value; two float32 copies that differ at all differ by about as much
+
 
 def soft_penalty(copies: Tensor, kind: str) -> Tensor:
     """The penalty of n copies (n, P) of a tensor.
@@ -21,17 +25,23 @@ def soft_penalty(copies: Tensor, kind: str) -> Tensor:
 def soft_gradient(copies: Tensor, kind: str) -> Tensor:
     """The gradient (n, P) of `soft_penalty`.
 
-    trace: U V' of the singular value decomposition, from the n x n Gram matrix; 0 along singular values of 0, where
-    the norm has no gradient (equal copies are rank 1 at the start).
+    trace: of the smoothed norm, the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the
+    largest: U s / sqrt(s^2 + e^2) V', from the n x n Gram matrix in float64. Where s is far above e this is the
+    gradient of the norm itself, U V'; where copies are equal s is 0 and they are not pulled apart or together, which is
+    the subgradient of least norm. What the copies have in common is pulled towards 0 as well.
     """
     if kind == "l2":
         return 2 * (copies - copies.mean(0))
-    precise = copies.double()
-    gram = precise @ precise.T
-    squares, vectors = torch.linalg.eigh(gram)
-    kept = squares > 1e-10 * squares.max()
-    roots = torch.where(kept, squares.clamp_min(torch.finfo(gram.dtype).tiny).rsqrt(), 0.0)
-    return (vectors * roots @ vectors.T).to(copies.dtype) @ copies
+    chunk = CHUNK.get(copies.device.type, DEVICE_CHUNK)
+    parts = copies.split(chunk, dim=1)
+    gram = sum(part @ part.T for part in (part.double() for part in parts))
+    squares, vectors = torch.linalg.eigh(gram)  # ascending
+    smoothed = squares.clamp_min(0) + SMOOTHING**2 * squares[-1]
+    weights = vectors * smoothed.clamp_min(torch.finfo(gram.dtype).tiny).rsqrt() @ vectors.T  # (n, n)
+    gradient = torch.empty_like(copies)
+    for out, part in zip(gradient.split(chunk, dim=1), parts, strict=True):
+        out.copy_(weights @ part.double())
+    return gradient
 
 
 @torch.no_grad()

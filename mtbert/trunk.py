@@ -180,10 +180,11 @@ def run_layer(layer: BertLayer, x: Tensor, rows: dict[str, Rows], adapters: dict
     attended = layer.attention_norm(x + layer.dropout(attended))
     feed_forward = layer.feed_forward_out(F.gelu(layer.feed_forward_in(attended)))
     residual = attended + layer.dropout(adapted(feed_forward, "after_feed_forward"))
-    if works("beside"):  # LN(h_att + FFN(h_att) + TS(h)), 003 equation 2
-        inputs, terms = _apart(x, rows, rows), _apart(residual, rows, rows)
-        for task, adapter in adapters.items():
-            if (term := adapter.beside(depth, inputs[task], masks[task])) is not None:
-                terms[task] = terms[task] + term
-        residual = _together(terms.values())
+    for hook, read in (("beside", x), ("beside_feed_forward", attended)):
+        if works(hook):  # LN(h_att + FFN(h_att) + TS(h)), 003 equation 2
+            inputs, terms = _apart(read, rows, rows), _apart(residual, rows, rows)
+            for task, adapter in adapters.items():
+                if (term := getattr(adapter, hook)(depth, inputs[task], masks[task])) is not None:
+                    terms[task] = terms[task] + term
+            residual = _together(terms.values())
     return adapted(layer.output_norm(residual), "after_layer")

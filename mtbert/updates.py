@@ -44,7 +44,9 @@ def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool
 class LossWeights:
     """The weights of the tasks' losses in a unified step.
 
-    fixed: as configured. uncertainty: exp(-s_t) L_t + s_t with a learned s_t = log sigma_t^2 (Kendall et al. 2018).
+    fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
+    regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a classification
+    (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
     loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
     """
 
@@ -54,8 +56,8 @@ class LossWeights:
     def weighted(self, task: str, loss: Tensor, config: RunConfig, model: MultitaskBert) -> Tensor:
         """The loss of a task as it enters the sum."""
         if config.weighting == "uncertainty":
-            s = model.log_variances[task]
-            return torch.exp(-s) * loss + s
+            s, factor = model.log_variances[task], 0.5 if TASKS[task].kind == "similarity" else 1.0
+            return factor * torch.exp(-s) * loss + s / 2
         if config.weighting == "loss_ratio" and self.last:
             ratios = {t: (self.last[t] / max(self.first[t], 1e-12)) ** 0.5 for t in config.tasks}
             return loss * (ratios[task] * len(ratios) / max(sum(ratios.values()), 1e-12))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import gelu
 
-from mtbert.adapters import LHUC, PAL, Adapter, Houlsby, LowRank, adapter_parameters, build_adapter
+from mtbert.adapters import LHUC, PAL, Adapter, Houlsby, HoulsbyPals, LowRank, adapter_parameters, build_adapter
 from mtbert.bert import BertConfig
 from mtbert.config import ConfigError, RunConfig
 from mtbert.fast import attend
@@ -14,11 +14,12 @@ from mtbert.fast import attend
 B, T, D, S, HEADS, L = 3, 5, 16, 6, 2, 4
 LENGTHS = [5, 2, 4]
 ENCODER = BertConfig(hidden_size=D, num_attention_heads=4, num_hidden_layers=L, intermediate_size=20)
-KINDS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "lhuc": LHUC}
+KINDS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "houlsby_pals": HoulsbyPals, "lhuc": LHUC}
 HOOKS = {
     "pal": {"beside"},
     "low_rank": {"beside"},
     "houlsby": {"after_attention", "after_feed_forward"},
+    "houlsby_pals": {"after_attention", "beside_feed_forward"},
     "lhuc": {"after_layer"},
 }
 BIAS = pytest.mark.parametrize("bias", [True, False])
@@ -39,7 +40,7 @@ def build(kind: str, encoder: BertConfig = ENCODER, **fields) -> Adapter:
 
 
 def call(adapter: Adapter, hook: str, depth: int, x: torch.Tensor, mask: torch.Tensor | None = None):
-    return getattr(adapter, hook)(depth, x, mask) if hook == "beside" else getattr(adapter, hook)(depth, x)
+    return getattr(adapter, hook)(depth, x, mask) if hook.startswith("beside") else getattr(adapter, hook)(depth, x)
 
 
 @pytest.fixture
@@ -59,13 +60,14 @@ def affine(linear: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 def naive_pal(pal: PAL, depth: int, h: torch.Tensor, length: int) -> torch.Tensor:
     """GELU(V_D g(V_E h)) of one sequence (T, d): every head, query and key by itself."""
-    attention, d_k = pal.attention[str(depth)], S // HEADS
+    attention = pal.attention[str(depth)]
+    d_k = pal.encode.out_features // attention.heads
     small = [affine(pal.encode, token) for token in h]
     q, k, v = ([affine(w, x) for x in small] for w in (attention.query, attention.key, attention.value))
     rows = []
     for t in range(len(h)):
         context = []
-        for head in range(HEADS):
+        for head in range(attention.heads):
             part = slice(head * d_k, (head + 1) * d_k)
             weights = [math.exp(q[t][part] @ k[u][part] / math.sqrt(d_k)) for u in range(length)]
             context.append(sum(w / sum(weights) * v[u][part] for u, w in enumerate(weights)))
@@ -74,9 +76,11 @@ def naive_pal(pal: PAL, depth: int, h: torch.Tensor, length: int) -> torch.Tenso
 
 
 @BIAS
+@pytest.mark.parametrize("size, heads", [(S, HEADS), (S, 4), (11, 3)])
 @torch.no_grad()
-def test_pal_is_its_definition(hidden, mask, bias):
-    pal, hidden = build("pal", adapter_bias=bias).double(), hidden.double()
+def test_pal_is_its_definition(hidden, mask, bias, size, heads):
+    pal = build("pal", adapter_bias=bias, adapter_size=size, adapter_heads=heads).double()
+    hidden = hidden.double()
     for depth in range(L):
         masked, unmasked = pal.beside(depth, hidden, mask), pal.beside(depth, hidden, None)
         for row, length in enumerate(LENGTHS):
@@ -131,7 +135,9 @@ def test_pal_drops_attention_weights_alone(hidden, own, expected, monkeypatch):
 @torch.no_grad()
 def test_low_rank_and_houlsby_are_their_definitions(hidden, bias):
     low_rank, houlsby = build("low_rank", adapter_bias=bias), build("houlsby", adapter_bias=bias)
+    pals = build("houlsby_pals", adapter_bias=bias)
     for depth in range(L):
+        first, second = pals.after_attention(depth, hidden), pals.beside_feed_forward(depth, hidden, None)
 
         def naive(block, token):
             return affine(block.decode, gelu(affine(block.encode, token)))
@@ -147,6 +153,8 @@ def test_low_rank_and_houlsby_are_their_definitions(hidden, bias):
                     (feed_forward, houlsby.feed_forward_blocks),
                 ):
                     torch.testing.assert_close(result[b, t], x + naive(blocks[str(depth)], x))
+                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[str(depth)], x))
+                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[str(depth)], x))
 
 
 @torch.no_grad()
@@ -172,13 +180,13 @@ def test_lhuc_scales_every_unit(hidden):
 @ALL
 def test_the_other_hooks_change_nothing(hidden, mask, kind):
     adapter = build(kind)
-    for hook in ("after_attention", "beside", "after_feed_forward", "after_layer"):
+    for hook in ("after_attention", "beside", "after_feed_forward", "beside_feed_forward", "after_layer"):
         result = call(adapter, hook, 0, hidden, mask)
         if hook in HOOKS[kind]:
             assert result.shape == (B, T, D)
             assert not torch.equal(result, hidden)
         else:
-            assert result is (None if hook == "beside" else hidden)
+            assert result is (None if hook.startswith("beside") else hidden)
 
 
 @ALL
@@ -204,9 +212,9 @@ def test_a_layer_that_the_encoder_has_not(kind, function):
         function(config_of(kind, adapter_layers=(1, 5, 9)), ENCODER)
 
 
-def test_heads_that_do_not_divide_the_size():
-    with pytest.raises(ValueError, match="adapter_heads: 4 heads do not divide adapter_size 6"):
-        config_of("pal", adapter_heads=4)
+def test_more_heads_than_the_size():
+    with pytest.raises(ValueError, match="adapter_heads: 7 heads are more than adapter_size 6"):
+        config_of("pal", adapter_heads=7)
 
 
 @ALL
@@ -229,7 +237,26 @@ def test_the_counts_of_paper_001():
     assert sum(p.numel() for p in adapter.parameters()) == 1_811_520
 
 
-@pytest.mark.parametrize("kind", ["pal", "low_rank"])
+def test_the_other_size_of_paper_001():
+    """s = 326 with 12 heads: 12 * 27 = 324 numbers from attention, 326 into it."""
+    config = RunConfig(adapter="pal", adapter_size=326, adapter_heads=12, adapter_bias=False)
+    pal = build_adapter(config, BertConfig(num_hidden_layers=1))
+    assert {name: tuple(p.shape) for name, p in pal.named_parameters()} == {
+        "encode.weight": (326, 768),
+        "decode.weight": (768, 324),
+        "attention.0.query.weight": (324, 326),
+        "attention.0.key.weight": (324, 326),
+        "attention.0.value.weight": (324, 326),
+    }
+    assert adapter_parameters(config, BertConfig()) == 326 * 768 + 324 * 768 + 12 * 3 * 326 * 324
+
+
+def test_the_two_houlsbys_have_as_many_parameters():
+    one, other = (adapter_parameters(config_of(kind), ENCODER) for kind in ("houlsby", "houlsby_pals"))
+    assert one == other == L * 2 * (2 * S * D + S + D)
+
+
+@pytest.mark.parametrize("kind", ["pal", "low_rank", "houlsby_pals"])
 def test_weights_are_drawn_from_a_normal_distribution(kind):
     encoder = BertConfig(num_hidden_layers=1)
     torch.manual_seed(0)

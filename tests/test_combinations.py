@@ -57,7 +57,7 @@ def params_of(random: Random) -> dict:
         score_tasks=scored,
         plan=plan,
         frozen=plan == "1-bert" and coin(),
-        adapter=pick(["none", "none", "pal", "low_rank", "houlsby", "lhuc"]),
+        adapter=pick(["none", "none", "pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"]),
         adapter_size=8,
         adapter_heads=2,
         adapter_bias=coin(),
@@ -224,7 +224,7 @@ FAULTS = [
     ("pairs", dict(pairs="both")),
     ("pairs", dict(pairs="sum+sum")),
     ("pairs", dict(pairs="concat+joint")),
-    ("adapter_heads", dict(adapter="pal", adapter_heads=3)),
+    ("adapter_heads", dict(adapter="pal", adapter_heads=9)),
     ("adapter_layers", dict(adapter_layers=[1, 1])),
     ("adapter_layers", dict(adapter_layers=[0])),
     ("adapter_layers", dict(adapter="lhuc", adapter_layers=[1, 3])),  # the encoder has two

@@ -90,7 +90,7 @@ APART = dict(**THREE, pairs="concat")
         ({"pairs": "concat+joint"}, "pairs: 'concat+joint' is neither"),
         ({"pairs": "sum+sum"}, "pairs: 'sum+sum' is neither"),
         ({"pairs": ""}, "pairs: '' is neither"),
-        ({"adapter": "pal", "adapter_size": 326}, "adapter_heads: 12 heads do not divide adapter_size 326"),
+        ({"adapter": "pal", "adapter_size": 11}, "adapter_heads: 12 heads are more than adapter_size 11"),
         ({"adapter_layers": [2, 2]}, "adapter_layers: a layer stands twice in [2, 2]"),
         ({"adapter_layers": [0]}, "adapter_layers: Input should be greater than or equal to 1"),
         ({"similarity": "sigmoid_cosine"}, "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"),

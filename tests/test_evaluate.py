@@ -9,8 +9,10 @@ from scipy import stats
 
 from mtbert.data import TASKS
 from mtbert.evaluate import (
+    STANDARD_ERROR,
     accuracy,
     f1,
+    holm,
     interval,
     macro_f1,
     metrics_of,
@@ -18,6 +20,7 @@ from mtbert.evaluate import (
     score_table,
     seed_difference,
     seed_mean,
+    seed_p_value,
     verdict,
     write_leaderboard,
 )
@@ -66,13 +69,26 @@ def test_constant_predictions_have_no_correlation(value, dtype):
     assert np.isnan(both[0]) and both[1] == pytest.approx(1)
 
 
-def test_metrics_work_along_an_axis():
+def test_metrics_of_several_predictions_and_of_resamples():
+    """A resample's weights say how often it holds each example."""
     random = np.random.default_rng(0)
     p, y = random.integers(0, 2, (2, 7, 30))
-    for metric in (*metrics_of(TASKS["quora"]).values(), pearson):
-        expected = [float(metric(p[i], y[i])) for i in range(7)]
-        assert metric(p, y, axis=-1).tolist() == pytest.approx(expected)
-        assert metric(p.T, y.T, axis=0).tolist() == pytest.approx(expected)
+    weights = random.multinomial(30, np.full(30, 1 / 30), size=5).astype(float)
+    for metric in (*metrics_of(TASKS["quora"]).values(), *metrics_of(TASKS["sst"]).values(), pearson):
+        assert metric(p, y).tolist() == pytest.approx([float(metric(p[i], y[i])) for i in range(7)])
+        by_weight = metric(p, y[0], weights)
+        assert by_weight.shape == (7, 5) and metric(p[0], y[0], weights) == pytest.approx(by_weight[0], abs=1e-12)
+        for i, drawn in enumerate(weights.astype(int)):
+            held = np.repeat(np.arange(30), drawn)
+            assert by_weight[:, i] == pytest.approx(metric(p[:, held], y[0, held]), abs=1e-12)
+
+
+def test_a_constant_resample_has_no_correlation():
+    predicted, labels = np.array([0.1, 0.1, 0.1, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    weights = np.array([[2.0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 4]])
+    assert np.isnan(pearson(predicted, labels, weights)).tolist() == [True, False, True]
+    low, high = interval(pearson, predicted, labels)
+    assert -1 <= low < high <= 1
 
 
 def test_the_metrics_of_each_task_and_the_first_selects():
@@ -122,6 +138,62 @@ def test_examples_stay_with_their_labels():
     assert np.isnan(interval(accuracy, labels[:1], labels[:1])).all()
 
 
+def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
+    """Examples and seeds are drawn as indices, one resample after the other."""
+    random, draws = np.random.default_rng(1), []
+    for _ in range(resamples):
+        examples = random.integers(len(labels), size=len(labels))
+        means = []
+        for part in parts:
+            seeds = random.integers(len(part), size=len(part))
+            means.append(np.mean([metric(part[s][examples], labels[examples]) for s in seeds]))
+        draws.append(means[0] - sum(means[1:]))
+    return np.array(draws)
+
+
+@pytest.mark.parametrize("task", ["cfimdb", "sst", "sts"])  # few kinds of examples, many, as many as examples
+def test_intervals_are_those_of_drawn_indices(task):
+    random, metric = np.random.default_rng(2), list(metrics_of(TASKS[task]).values())[-1]
+    if task == "sts":
+        labels = random.random(120) * 5
+        first, second = (labels + random.normal(scale=scale, size=(2, 120)) for scale in (1, 2))
+    else:
+        classes, n = TASKS[task].num_classes, 400
+        labels = random.integers(classes, size=n)
+        first, second = (
+            np.where(random.random((2, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
+        )
+    for found, parts in (
+        (seed_mean(metric, first, labels), [first]),
+        (seed_difference(metric, first, second, labels), [first, second]),
+    ):
+        draws = naive_draws(metric, parts, labels, 2000)
+        expected = np.quantile(draws, [0.025, 0.975])
+        assert found[1:] == pytest.approx(expected, abs=0.25 * draws.std())
+
+
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "sts"])
+def test_bounds_hardly_depend_on_the_draws(task):
+    """The third decimal is shown."""
+    random = np.random.default_rng(0)
+    n = {"sst": 1101, "cfimdb": 245, "sts": 400}[task]
+    if task == "sts":
+        labels = random.random(n)
+        predicted = labels + random.normal(scale=0.3, size=n)
+    else:
+        predicted, labels = drawn(n, right=0.7)
+    metric = next(iter(metrics_of(TASKS[task]).values()))
+    bounds = np.array([interval(metric, predicted, labels, seed) for seed in range(8)])
+    assert bounds.std(axis=0, ddof=1).max() < 1.6 * STANDARD_ERROR
+
+
+def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
+    predicted, labels = drawn(5000, right=0.8)
+    share = accuracy(predicted, labels)
+    expected = stats.binom(5000, share).ppf([0.025, 0.975]) / 5000
+    assert interval(accuracy, predicted, labels) == pytest.approx(expected, abs=0.0008)
+
+
 def test_score_table():
     predicted, labels = drawn(100, right=0.9)
     table = score_table("quora", "dev", predicted, labels)
@@ -160,6 +232,43 @@ def test_the_difference_of_two_methods_on_the_same_examples():
     assert seed_difference(accuracy, np.stack([better]), np.stack([better]), labels) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("gained", [6, 16, 40])
+def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained):
+    """Of two classifiers that differ on 40 examples; gained: those that the first one gets right."""
+    labels = np.zeros(2000, dtype=int)
+    first, second = labels.copy(), labels.copy()
+    second[:gained] = 1
+    first[gained:40] = 1
+    first[100:300], second[100:300] = 1, 1
+    p = seed_p_value(accuracy, first[None], second[None], labels)
+    _, low, high = seed_difference(accuracy, first[None], second[None], labels)
+    assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
+    z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
+    assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
+    assert seed_p_value(accuracy, second[None], first[None], labels) == pytest.approx(p, rel=0.15, abs=1e-4)
+
+
+def test_equal_predictions_have_a_p_value_of_one():
+    predicted, labels = drawn(300, right=0.7)
+    assert seed_p_value(accuracy, predicted[None], predicted[None], labels) == 1
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]).tolist() == [1, 1] and holm([0.02]).tolist() == [0.02] and len(holm([])) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_as_its_algorithm(p_values):
+    """From the smallest on, against 0.05 / m, 0.05 / (m - 1), ..., until one is not below."""
+    m, rejected = len(p_values), set()
+    for k, i in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        if not p_values[i] * (m - k) < 0.05:
+            break
+        rejected.add(i)
+    assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
+
+
 @pytest.mark.parametrize("task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")])
 def test_leaderboard_file(tmp_path, task, name):
     value = 2.34567 if task == "sts" else 1
@@ -171,7 +280,7 @@ def test_leaderboard_file(tmp_path, task, name):
 
 
 @pytest.mark.parametrize(
-    "low, high, said", [(0.001, 0.02, "better"), (-0.02, -0.001, "worse"), (-0.01, 0.01, "not told")]
+    "low, high, said", [(0.001, 0.02, "better"), (-0.02, -0.001, "worse"), (-0.01, 0.01, "not distinguishable")]
 )
 def test_verdict_of_an_interval(low, high, said):
-    assert verdict(low, high).startswith(said)
+    assert verdict(low, high) == said

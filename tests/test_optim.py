@@ -253,6 +253,28 @@ def test_schedule_at_start_peak_and_end(name, start, halfway_up, halfway_down, e
     assert all(second == pytest.approx(rate / 10) for rate, second in rates)
 
 
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+def test_onecycle_moves_beta1_against_the_learning_rate(name):
+    optimizer = AdamW([nn.Parameter(torch.zeros(1))], lr=1.0, betas=(0.9, 0.999))
+    schedule = make_schedule(optimizer, name, total_steps=100, warmup=0.2)
+    betas, rates = [], []
+    for _ in range(100):
+        betas.append(optimizer.param_groups[0]["betas"])
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    first = [beta1 for beta1, _ in betas]
+    assert {beta2 for _, beta2 in betas} == {0.999}
+    if name != "onecycle":
+        assert set(first) == {0.9}
+        return
+    assert first[0] == pytest.approx(0.95) and first[-1] == pytest.approx(0.95, abs=1e-3)
+    assert min(first) == pytest.approx(0.85, abs=1e-3)
+    assert first.index(min(first)) == rates.index(max(rates))
+    peak = rates.index(max(rates))
+    assert first[: peak + 1] == sorted(first[: peak + 1], reverse=True) and first[peak:] == sorted(first[peak:])
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine", "onecycle"])
 def test_schedule_without_warm_up_starts_at_its_peak(name):
     rates = [rate for rate, _ in learning_rates(name, 10, 0.0)]

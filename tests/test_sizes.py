@@ -12,6 +12,8 @@ THREE = ("sst", "quora", "sts")
 CONFIGS = [
     {},
     {"plan": "3-bert", "adapter": "pal", "adapter_size": 8, "adapter_heads": 2},
+    {"plan": "S1 I1", "adapter": "pal", "adapter_size": 8, "adapter_heads": 3},
+    {"plan": "hybrid-1", "adapter": "houlsby_pals", "adapter_size": 4},
     {"plan": "F1 S1", "adapter": "houlsby", "adapter_size": 4, "adapter_layers": (2,)},
     {"plan": "hybrid-1", "adapter": "low_rank", "adapter_size": 4, "adapter_bias": False},
     {"plan": "frozen", "adapter": "lhuc", "head_layers": 3, "head_norm": True},

@@ -206,7 +206,7 @@ def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
 
 
 def naive_layer(layer, hidden, mask, adapter, depth):
-    """A BERT layer with the adapter's four places written out, on one task's rows."""
+    """A BERT layer with the adapter's places written out, on one task's rows."""
     attended = layer.attention_output(layer.attention(hidden, mask))
     if adapter is not None:
         attended = adapter.after_attention(depth, attended)
@@ -215,13 +215,15 @@ def naive_layer(layer, hidden, mask, adapter, depth):
     if adapter is not None:
         feed_forward = adapter.after_feed_forward(depth, feed_forward)
     residual = attended + feed_forward
-    beside = None if adapter is None else adapter.beside(depth, hidden, mask)
-    output = layer.output_norm(residual if beside is None else residual + beside)
+    if adapter is not None:
+        for term in (adapter.beside(depth, hidden, mask), adapter.beside_feed_forward(depth, attended, mask)):
+            residual = residual if term is None else residual + term
+    output = layer.output_norm(residual)
     return output if adapter is None else adapter.after_layer(depth, output)
 
 
 @pytest.mark.parametrize("text", ["S4", "S2(sst,quora|sts) I2", "F4", "I2 S2"])
-@pytest.mark.parametrize("adapter", ["pal", "low_rank", "houlsby", "lhuc"])
+@pytest.mark.parametrize("adapter", ["pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"])
 def test_adapters_join_where_they_should(adapter, text):
     encoder = encoder_of(text, THREE, adapter).eval()
     hidden = encoder(batches_of(THREE))

@@ -155,10 +155,34 @@ def test_uncertainty_weights_are_learned(step_of):
             step.model.log_variances[task].fill_(value)
     losses = step.updates.gradients(1, ROWS)
     naive = [step.naive(task, rows) for task, rows in ROWS.items()]
-    expected = summed(naive, tuple(math.exp(-value) for value in s.values()))
-    for task, value in s.items():  # d/ds (exp(-s) L + s)
-        expected[f"log_variances.{task}"] = torch.tensor(1 - math.exp(-value) * losses[task])
+    factors = {"sst": 1, "quora": 1, "sts": 0.5}  # sts is a regression
+    weights = {task: factors[task] * math.exp(-value) for task, value in s.items()}
+    expected = summed(naive, tuple(weights.values()))
+    for task, weight in weights.items():  # d/ds (factor exp(-s) L + s / 2)
+        expected[f"log_variances.{task}"] = torch.tensor(0.5 - weight * losses[task])
     assert_gradients(step, expected)
+
+
+@pytest.mark.parametrize("task, likeliest", [("sts", 1), ("sst", 2), ("quora", 2)])
+def test_uncertainty_weights_are_those_of_kendall(step_of, task, likeliest):
+    """L / (2 sigma^2) + log sigma is least at sigma^2 = L, the variance; L / sigma^2 + log sigma at 2 L."""
+    step, loss = step_of(**UNIFIED, weighting="uncertainty"), torch.tensor(0.7)
+    s = step.model.log_variances[task]
+
+    def weighted(variance: float) -> float:
+        with torch.no_grad():
+            s.fill_(math.log(variance))
+        return step.updates.weights.weighted(task, loss, step.model.run_config, step.model).item()
+
+    for variance in (0.3, 1.0, 4.0):
+        divisor = 2 * variance if task == "sts" else variance
+        assert weighted(variance) == pytest.approx(0.7 / divisor + math.log(math.sqrt(variance)), abs=1e-6)
+    at_minimum = likeliest * 0.7
+    assert weighted(at_minimum) < min(weighted(0.99 * at_minimum), weighted(1.01 * at_minimum))
+    s.grad = None
+    weighted(at_minimum)
+    step.updates.weights.weighted(task, loss, step.model.run_config, step.model).backward()
+    assert s.grad.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_loss_ratios_over_three_steps(step_of):
