@@ -48,11 +48,10 @@ def baselines(config: RunConfig, data: str | Path | None = None, device: str = "
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
     """The threshold (N,) -> t for which `score > t` agrees with most of the labels, 0 or 1."""
-    order = np.argsort(scores)
-    # At place i the i smallest scores are called 0: right are the zeros among them and the ones behind them.
-    right = np.concatenate(([0], np.cumsum(labels[order] == 0))) + np.cumsum(np.append(0, labels[order][::-1]))[::-1]
-    place = int(right.argmax())
-    return float(scores[order[place - 1]]) if place else float("-inf")
+    zeros, ones = np.sort(scores[labels == 0]), np.sort(scores[labels == 1])
+    thresholds = np.concatenate(([-np.inf], np.unique(scores)))
+    right = np.searchsorted(zeros, thresholds, "right") - np.searchsorted(ones, thresholds, "right")  # + len(ones)
+    return float(thresholds[right.argmax()])
 
 
 def write_baselines(config: RunConfig, store: Path, data: str | Path | None = None, device: str = "auto") -> Path:

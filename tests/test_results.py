@@ -79,8 +79,9 @@ def test_the_tidy_tables(config, course_data):
     scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
     assert list(scores.columns) == [
         "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
-        "scheme", "sampling", "gradients", "seed", "task", "split", "metric", "value", "low", "high", "n",
-        "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "precision",
+        "scheme", "sampling", "gradients", "precision", "seed", "other_fields",
+        "task", "split", "metric", "value", "low", "high", "n", "steps", "tokens",
+        "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "mtbert",
     ]  # fmt: skip
     assert list(curves.columns) == [
         "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
@@ -88,6 +89,7 @@ def test_the_tidy_tables(config, course_data):
     for run in runs:
         rows = scores[scores["run_id"] == run.run_id]
         assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
+        assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is told"
         assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
         points = curves[curves["run_id"] == run.run_id]
         assert points["step"].tolist() == [2, 5]
