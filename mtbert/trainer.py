@@ -60,9 +60,8 @@ class Trainer:
         with self._checked_constraints():
             self.optimizer.step()
         self.optimizer.zero_grad()
-        weights = dict(self.model.heads.named_parameters())
         for name, offset in self.offsets.items():
-            weights[name].add_(offset)
+            self.model.heads.get_parameter(name).add_(offset)
             offset.zero_()
         self.schedule.step()
         if self.average is not None:
