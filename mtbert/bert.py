@@ -5,9 +5,11 @@ that notebook 01 walks through). Checkpoints are read and written in the Hugging
 `transformers.BertModel` and this module exchange weights without a conversion step; RoBERTa and DistilBERT, which
 are this architecture under other names, too (layouts.py).
 
-Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers.
+Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers; N tokens of several
+batches together, padding included.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -118,6 +120,22 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.norm(hidden + positions))
 
 
+Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a list: one for each of several batches
+
+
+def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
+    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
+    sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
+    parts = tokens.split([B * T for B, T in sizes])
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def together(batches: Iterable[Tensor]) -> Tensor:
+    """(B, T, ...) of several batches -> (N, ...), all their tokens; one batch alone is not copied."""
+    tokens = [batch.flatten(0, 1) for batch in batches]
+    return torch.cat(tokens) if len(tokens) > 1 else tokens[0]
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads side by side.
 
@@ -134,24 +152,52 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(inputs, d)
         self.dropout = config.attention_probs_dropout_prob
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden (B, T, d) -> Q, K, V, each (B, h, T, d_k)."""
-        q, k, v = self.project_tokens(hidden).transpose(1, 3).unbind(2)  # from (B, T, 3, h, d_k)
-        return q, k, v
+    def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
+        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d); several batches as in `BertLayer`."""
+        projected = self.project(hidden)  # (..., 3, h, d_k)
+        if isinstance(mask, list):  # a token attends within its own sequence, so batch by batch
+            return together(map(self.mix, apart(projected, mask), mask))
+        return self.mix(projected, mask)
 
-    def project_tokens(self, hidden: Tensor) -> Tensor:
-        """Q, K and V of every token in one matrix product: (..., d) -> (..., 3, h, d_k)."""
+    def project(self, hidden: Tensor) -> Tensor:
+        """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
         linears = (self.query, self.key, self.value)
         weight = torch.cat([linear.weight for linear in linears])  # (3d, d)
         bias = None if self.query.bias is None else torch.cat([linear.bias for linear in linears])
         return F.linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d)."""
-        q, k, v = self.project(hidden)
+    def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""
+        q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # (B, h, T, d_k)
         dropout = self.dropout if self.training else 0.0
         context = attend(q, k, v, mask, dropout)  # softmax(Q K' / sqrt(d_k) + mask) V: (B, h, T, d_k)
         return context.transpose(1, 2).flatten(2)  # (B, T, d)
+
+
+class LayerHooks:
+    """The places of a layer where adapters join; these hooks change nothing.
+
+    Every tensor has the shape of the layer's hidden states, (B, T, d) or (N, d).
+    """
+
+    def after_attention(self, x: Tensor) -> Tensor:
+        """The attention block's output behind W^O, before dropout and residual."""
+        return x
+
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """The feed-forward block's output, before dropout and residual."""
+        return x
+
+    def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
+        """The sum that the second layer norm reads; hidden is the layer's input, attended that of the feed-forward."""
+        return residual
+
+    def after_layer(self, x: Tensor) -> Tensor:
+        """The layer's output."""
+        return x
+
+
+NO_HOOKS = LayerHooks()
 
 
 class BertLayer(nn.Module):
@@ -168,23 +214,36 @@ class BertLayer(nn.Module):
         self.output_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, d), mask (B, 1, 1, T) -> (B, T, d)."""
-        attended = self.attention_output(self.attention(hidden, mask))
+    def forward(self, hidden: Tensor, mask: Mask = None, hooks: LayerHooks = NO_HOOKS) -> Tensor:
+        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d).
+
+        Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
+        a list of their masks -> (N, d). Attention works on each batch's own (B, T), all else once on the N tokens.
+        """
+        attended = hooks.after_attention(self.attention_output(self.attention(hidden, mask)))
         attended = self.attention_norm(hidden + self.dropout(attended))
-        feed_forward = self.feed_forward_out(F.gelu(self.feed_forward_in(attended)))
-        return self.output_norm(attended + self.dropout(feed_forward))
+        feed_forward = hooks.after_feed_forward(self.feed_forward_out(F.gelu(self.feed_forward_in(attended))))
+        residual = hooks.beside(attended + self.dropout(feed_forward), hidden, attended)
+        return hooks.after_layer(self.output_norm(residual))
+
+
+class Pooler(nn.Linear):
+    """tanh(W h_[CLS] + b)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (B, T, d) -> (B, d)."""
+        return torch.tanh(super().forward(hidden[:, 0]))
 
 
 class BertModel(nn.Module):
-    """The encoder: embeddings, L layers, and the pooler tanh(W h_[CLS] + b)."""
+    """The encoder: embeddings, L layers, and the pooler."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.layers = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.pooler = Pooler(config.hidden_size, config.hidden_size)
         self.apply(self._initialize)
 
     def _initialize(self, module: nn.Module) -> None:
@@ -211,7 +270,7 @@ class BertModel(nn.Module):
         hidden = self.embeddings(input_ids, token_type_ids)  # (B, T, d)
         for layer in self.layers:
             hidden = layer(hidden, mask)
-        return BertOutput(hidden, torch.tanh(self.pooler(hidden[:, 0])))
+        return BertOutput(hidden, self.pooler(hidden))
 
     def _check(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> None:
         config = self.config

@@ -82,7 +82,7 @@ class Pass:
 
 
 class LayerPass:
-    """One layer on the rows of a group of tasks; `run` appends its operations, in the order of trunk.run_layer.
+    """One layer on the rows of a group of tasks; `run` appends its operations, in the order of BertLayer.forward.
 
     shapes: of sequences. copy: which of the layer's copies. A layer that is not trained is in evaluation mode.
     """
@@ -214,13 +214,14 @@ class LayerPass:
         backward = 4 * self.thin + self.trained * joined * (FLOAT + HALF * self.steps.is_half)
         weights, work = self.trained * (joined + 3 * self.d), ("products", 2 * self.N * joined)
         self._add("Q, K, V", kept, 3 * self.thin + joined * FLOAT, backward, weights=weights, work=work)
-        self.alive += 3 * self.thin
+        before = self.alive
+        self.alive += 3 * self.thin  # Q, K and V, until the context of all tasks is there
         is_view = False
         for task in self.shapes:
             is_view = self._heads(task, self.d, self.h, self.drops_attention and self.trained, 4 * self.thin)
         context = {} if is_view and not several and not self.steps.is_half else {"context": self.thin}
         self._linear("attention output", (self.N, self.d, self.d), context, self.wide, trained=self.trained)
-        self.alive += self.wide * (several or self.steps.is_half)
+        self.alive = before
 
     def _heads(self, task: str, d: int, h: int, drops: bool, backward: int) -> bool:
         """softmax(Q K') V of one task, as fast.attend computes it; returns whether its result is kept here.

@@ -11,7 +11,6 @@ numbers, comes to the CPU. T tasks, K memories, P parameters; any float dtype, p
 import itertools
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -32,8 +31,6 @@ ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rou
 ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
 SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
 WARN_EVERY = 100  # fallbacks
-
-fallbacks: Counter[str] = Counter()  # how often GEM went on with "sweeps", then with "zero", in this process
 
 # --- products and combinations -----------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
 # --- GEM and A-GEM -------------------------------------------------------------------------------------------------
 
 
-def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+def gem(g: Tensor, M: Tensor, margin: float = 0.0, fallbacks: dict[str, int] | None = None) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
@@ -160,12 +157,13 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     that are zero are left out.
 
     Where the solver fails, or what it gave, coordinate descent takes over; where that fails too, g~ is 0, which holds
-    every constraint, and v is nan. Both are counted in `fallbacks` and logged. Raises ValueError for other shapes, a
-    negative margin or a gradient that is not finite.
+    every constraint, and v is nan. Both are logged and, under "sweeps" and "zero", counted in `fallbacks`, which the
+    caller keeps. Raises ValueError for other shapes, a negative margin or a gradient that is not finite.
     """
     _check_gradient(g, M)
     if not 0 <= margin < math.inf:
         raise ValueError(f"margin is {margin}; it must be finite and at least 0")
+    fallbacks = {} if fallbacks is None else fallbacks
     with torch.no_grad():
         gram = _gram(g[None], M).cpu()
         _check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
@@ -176,9 +174,9 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
             found = _project(g, M, gram, margin, solve)
             if found is not None:
                 return found
-            fallbacks[successor] += 1
-            if fallbacks[successor] % WARN_EVERY == 1:
-                log.warning("GEM: the dual was not solved; going on with %s, count %d", successor, fallbacks[successor])
+            fallbacks[successor] = count = fallbacks.get(successor, 0) + 1
+            if count % WARN_EVERY == 1:
+                log.warning("GEM: the dual was not solved; going on with %s, count %d", successor, count)
         return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
 
 
@@ -255,20 +253,26 @@ def _sweep_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def agem_project(g: Tensor, M: Tensor) -> Tensor:
-    """A-GEM: where g . g_ref < 0, g - (g . g_ref / |g_ref|^2) g_ref; g itself elsewhere. g (P,), M (K, P) -> (P,).
+def agem(g: Tensor, M: Tensor) -> tuple[Tensor, bool]:
+    """The projected gradient g~ (P,) of A-GEM, and whether g had to be projected. g (P,), M (K, P).
 
-    g_ref is the mean of the memories' gradients. Raises ValueError for other shapes or a gradient that is not finite.
+    Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref, g_ref the mean of the memories' gradients; else g.
+    Raises ValueError for other shapes or a gradient that is not finite.
     """
     _check_gradient(g, M)
     if not len(M):
-        return g
+        return g, False
     reference = M.mean(0, keepdim=True)
     gram = _gram(g[None], reference).cpu()
     _check_finite(gram, ["g", "the mean of M"])
     if not gram[0, 1] < 0:
-        return g
-    return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference)
+        return g, False
+    return _combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference), True
+
+
+def agem_project(g: Tensor, M: Tensor) -> Tensor:
+    """g~ (P,) alone of `agem`."""
+    return agem(g, M)[0]
 
 
 @torch.no_grad()

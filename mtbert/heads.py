@@ -227,10 +227,10 @@ class TaskHeads(nn.Module):
         return {name: p for name, p in parameters.items() if name.startswith(tuple(shared))}
 
 
-def task_loss(task: Task, logits: Tensor, labels: Tensor, similarity: str = "mse") -> Tensor:
+def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Mean loss of a batch: cross-entropy (classes), binary cross-entropy, or squared error on the 0-1 scale.
 
-    Both kinds of `similarity` give logits on that scale, so that the squared error is the same.
+    Logits of similarity are on that scale, from a head and as a cosine alike.
     """
     logits = logits.float()
     if task.kind == "classes":

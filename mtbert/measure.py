@@ -83,7 +83,7 @@ class Stepper:
 
         self.model.train()
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            task_logits(self.tables, self.rows())
+            task_logits(self.model, self.tables, self.rows())
         return sum(kept.values())
 
 

@@ -52,6 +52,11 @@ class MultitaskBert(nn.Module):
         return self.encoder.plan
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
     def features_are_fixed(self) -> bool:
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.plan.is_frozen and not self.encoder.adapters
@@ -171,6 +176,11 @@ def parameter_counts(model: nn.Module) -> dict[str, int]:
         "parameters": sum(p.numel() for p in parameters),
         "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
     }
+
+
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    """The context in which an encoder runs at the configured precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
 def pick_device(name: str = "auto") -> torch.device:

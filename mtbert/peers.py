@@ -22,7 +22,7 @@ from transformers import BertConfig as TheirConfig
 from mtbert.data import TASKS
 from mtbert.heads import task_loss
 from mtbert.layouts import their_name
-from mtbert.multitask import MultitaskBert
+from mtbert.multitask import MultitaskBert, autocast
 from mtbert.rows import TaskRows
 from mtbert.tokens import Batch
 
@@ -38,7 +38,7 @@ class TransformersModel(nn.Module):
     """transformers.BertModel, the mean over the tokens, and dropout and a linear layer for each task.
 
     It starts from the weights of `ours`, a model of plan 1-bert with mean pooling and heads of one layer; `tables`
-    gives batches, labels and precision.
+    gives batches and labels.
     """
 
     def __init__(self, ours: MultitaskBert, tables: dict[str, TaskRows]) -> None:
@@ -55,7 +55,7 @@ class TransformersModel(nn.Module):
             linear = nn.Linear(source.in_features, source.out_features)
             linear.load_state_dict(source.state_dict())
             self.heads[task] = nn.Sequential(nn.Dropout(ours.run_config.head_dropout), linear)
-        self.tables = tables
+        self.tables, self.run_config = tables, ours.run_config
         self.to(next(ours.parameters()).device).train()
 
     def embed(self, batch: Batch) -> Tensor:
@@ -110,8 +110,8 @@ class TransformersModel(nn.Module):
 
     @property
     def autocast(self) -> torch.autocast:
-        """The precision of the tables."""
-        return next(iter(self.tables.values())).autocast
+        """The precision of ours."""
+        return autocast(self.run_config, next(self.parameters()).device)
 
 
 def adamw(model: nn.Module, **options: object) -> torch.optim.AdamW:

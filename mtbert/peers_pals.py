@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mtbert.bert import BertConfig
 from mtbert.data import TASKS
 from mtbert.heads import task_loss
-from mtbert.multitask import MultitaskBert
+from mtbert.multitask import MultitaskBert, autocast
 from mtbert.rows import TaskRows
 from mtbert.tokens import Batch
 
@@ -122,7 +122,7 @@ class OriginalPals(nn.Module):
             linear = nn.Linear(source.in_features, source.out_features)
             linear.load_state_dict(source.state_dict())
             self.heads[task] = nn.Sequential(nn.Dropout(run.head_dropout), linear)
-        self.tables = tables
+        self.tables, self.run_config = tables, run
         self.to(next(ours.parameters()).device).train()
 
     def forward(self, task: str, batch: Batch) -> Tensor:
@@ -141,7 +141,7 @@ class OriginalPals(nn.Module):
         for task, part in rows.items():
             table = self.tables[task]
             batch = table.tokens.batch(part).to(table.device)
-            with table.autocast:
+            with autocast(self.run_config, table.device):
                 logits = self(task, batch)
             loss = task_loss(TASKS[task], logits.float(), table.labels[part])
             loss.backward()

@@ -16,7 +16,7 @@ from mtbert.data import TASKS, fingerprint, load_table
 from mtbert.frozen import TokenStates, embeddings_of_all_rows, token_states
 from mtbert.heads import predict
 from mtbert.heap import Trimmer
-from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.multitask import MultitaskBert, autocast, pick_device
 from mtbert.pos import pos_features
 from mtbert.tokens import Batch, TokenizedTable, eval_batches, tokenize
 
@@ -106,7 +106,7 @@ class TaskRows:
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         rows = np.arange(len(self)) if rows is None else rows
-        return self._over(rows, lambda part: task_logits({self.task: self}, {self.task: part})[self.task])
+        return self._over(rows, lambda part: task_logits(self.model, {self.task: self}, {self.task: part})[self.task])
 
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
@@ -123,7 +123,7 @@ class TaskRows:
         return self._all_embeddings[rows] if self._keeps_embeddings else self._embed(rows)
 
     def _embed(self, rows: np.ndarray) -> Tensor:
-        return self._over(rows, lambda part: encode({self.task: self}, {self.task: part})[self.task])
+        return self._over(rows, lambda part: encode(self.model, {self.task: self}, {self.task: part})[self.task])
 
     @cached_property
     def _all_embeddings(self) -> Tensor:
@@ -146,38 +146,31 @@ class TaskRows:
 
         def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
             batch = self.tokens.batch(rows).to(self.device)
-            with self.autocast:
+            with autocast(self.config, self.device):
                 return self.model.encoder.below({self.task: batch})[self.task], batch.attention_mask
 
         return token_states(self.model.encoder, self.tokens, self._arithmetic, over_all_rows, compute)
-
-    @property
-    def autocast(self) -> torch.autocast:
-        """The precision of the encoder."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
     @property
     def _arithmetic(self) -> str:
         return f"{self.config.precision} {self.device.type}"
 
 
-def encode(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+def encode(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Embeddings (B, k, d) of some rows of several tasks, in one pass through the encoder."""
-    first = tables[next(iter(rows))]
-    batches = {task: tables[task].tokens.batch(part).to(first.device) for task, part in rows.items()}
+    batches = {task: tables[task].tokens.batch(part).to(model.device) for task, part in rows.items()}
     below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
-    with first.autocast:
-        embeddings = first.model.embed(batches, {task: states for task, states in below.items() if states is not None})
+    with autocast(model.run_config, model.device):
+        embeddings = model.embed(batches, {task: states for task, states in below.items() if states is not None})
         return {task: part.float() for task, part in embeddings.items()}
 
 
-def task_logits(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
-    model = tables[next(iter(rows))].model
     if model.features_are_fixed:
         embeddings = {task: tables[task].fixed_embeddings(part) for task, part in rows.items()}
     else:
-        embeddings = encode(tables, rows)
+        embeddings = encode(model, tables, rows)
     tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
     return {task: model.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
 

@@ -20,7 +20,6 @@ from mtbert.checkpoint import Checkpoint
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import metrics_of, overall, score_table
-from mtbert.gradients import fallbacks
 from mtbert.heap import Trimmer, keep_freed_memory
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
 from mtbert.pretrain import pretrain, pretraining_texts
@@ -65,6 +64,7 @@ class _Progress:
     last_losses: dict[str, float] = field(default_factory=dict)
     cosines: list[dict] = field(default_factory=list)  # step, layer, first, second, cosine
     constraints: dict[str, int] = field(default_factory=dict)  # of GEM and A-GEM, counted by Trainer
+    fallbacks: dict[str, int] = field(default_factory=dict)  # of GEM's solver, counted by `gem`
     curve: list[dict] = field(default_factory=list)
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
@@ -109,10 +109,9 @@ def train(
     parts |= {"average": trainer.average} if trainer.average is not None else {}
     saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
     state = _Progress(**(saver.restore() or {}))
-    fallen_back = fallbacks.total()
     updates = trainer.updates
     updates.weights, updates.cosines = LossWeights(state.first_losses, state.last_losses), state.cosines
-    trainer.constraints = state.constraints
+    trainer.constraints, updates.fallbacks = state.constraints, state.fallbacks
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest = {}
@@ -167,7 +166,7 @@ def train(
         **{f"constraints_{name}": count for name, count in state.constraints.items()},
     }
     if config.gradients == "gem":
-        cost["gem_fallbacks"] = fallbacks.total() - fallen_back
+        cost["gem_fallbacks"] = sum(state.fallbacks.values())
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.gradients import FlatGradients, agem_project, gem, layer_cosines, pcgrad
+from mtbert.gradients import FlatGradients, agem, gem, layer_cosines, pcgrad
 from mtbert.heads import divergence, task_loss
 from mtbert.memory import EpisodicMemory
 from mtbert.multitask import MultitaskBert
@@ -82,6 +82,7 @@ class Updates:
         self.model, self.tables, self.weights = model, tables, weights
         self.cosines = cosines  # gets the recorded step, layer, first, second, cosine
         self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
+        self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
         self.projected = False  # whether a constraint changed this step's gradient
         self.config: RunConfig = model.run_config
         self.shared = FlatGradients(model.shared_parameters())
@@ -113,7 +114,7 @@ class Updates:
         """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says."""
         totals: dict[str, Tensor] = {}
         shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
-        n = step_parts(self.config, shapes, self.tables[next(iter(rows))].device.type == "cuda")
+        n = step_parts(self.config, shapes, self.model.device.type == "cuda")
         parts = {task: np.array_split(part, n) for task, part in rows.items()}
         for i in range(n):
             some = {task: part[i] for task, part in parts.items() if len(part[i])}
@@ -121,9 +122,9 @@ class Updates:
                 break
             weighted, r_drop = [], self.config.r_drop
             passed = {task: np.tile(part, 2) for task, part in some.items()} if r_drop else some
-            for task, logits in task_logits(self.tables, passed).items():
+            for task, logits in task_logits(self.model, self.tables, passed).items():
                 labels = self.tables[task].labels[passed[task]]
-                loss = task_loss(TASKS[task], logits, labels, self.config.similarity)
+                loss = task_loss(TASKS[task], logits, labels)
                 if r_drop:
                     loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
                 share = len(some[task]) / len(rows[task])
@@ -150,12 +151,11 @@ class Updates:
         if memories is not None:
             M, memory_used = memories
             if config.gradients == "gem":
-                g, v = gem(g, M, config.gem_margin)
-                active = v.cpu() != 0
+                g, v = gem(g, M, config.gem_margin, self.fallbacks)
+                active = v != 0
             else:
-                projected = agem_project(g, M)
-                active = torch.full((len(M),), projected is not g)
-                g = projected
+                g, is_projected = agem(g, M)
+                active = torch.full((len(M),), is_projected)
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)
@@ -179,7 +179,7 @@ class Updates:
 
     def _record_beside(self, step: int, rows: dict[str, np.ndarray]) -> None:
         """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
-        device = self.tables[next(iter(rows))].device
+        device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             _, G, _ = self._one_by_one(rows)
         self.model.zero_grad()

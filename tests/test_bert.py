@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel, apart, together
 from mtbert.hub import CheckpointError, locate
 from mtbert.layouts import their_name
 
@@ -154,6 +154,18 @@ def test_padding_does_not_change_the_tokens(models):
     assert largest_difference(padded.last_hidden_state[0, :5], alone.last_hidden_state[0]) <= 1e-5
     assert largest_difference(padded.last_hidden_state[0, :5], other.last_hidden_state[0, :5]) <= 1e-6
     assert largest_difference(padded.last_hidden_state[0, 5:], other.last_hidden_state[0, 5:]) > 1e-2
+
+
+def test_a_layer_on_several_batches_is_the_layer_on_each(small):
+    layer, masks, batches = small.layers[0], [], []
+    for B, T in ((3, 7), (1, 12), (4, 5)):
+        lengths = torch.randint(1, T + 1, (B, 1))
+        masks.append((torch.arange(T) < lengths)[:, None, None, :])
+        batches.append(torch.randn(B, T, small.config.hidden_size))
+    tokens = layer(together(batches), masks)
+    assert tokens.shape == (3 * 7 + 12 + 4 * 5, small.config.hidden_size)
+    for part, batch, mask in zip(apart(tokens, masks), batches, masks, strict=True):
+        torch.testing.assert_close(part, layer(batch, mask), rtol=1e-5, atol=1e-5)
 
 
 def test_attention_mask_may_be_bool(small):

@@ -97,7 +97,7 @@ def test_states_of_a_batch(config, course_folder):
     real = batch.attention_mask
     assert states.shape == expected.shape
     torch.testing.assert_close(states[real], expected[real], rtol=1e-5, atol=1e-5)
-    one, other = (encode({"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
+    one, other = (encode(model, {"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 

@@ -40,21 +40,22 @@ def test_confidence_is_that_of_evaluation_mode(run, tiny_config, course_folder):
 
 
 @pytest.fixture
-def tables(course_folder, tiny_config) -> dict[str, TaskRows]:
-    """The training rows of two tasks under one model in evaluation mode."""
+def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[str, TaskRows]]:
+    """A model in evaluation mode, and the training rows of two tasks."""
     torch.manual_seed(0)
     config = tiny_config.but(tasks=["sst", "sts"], pairs="concat")
     model = MultitaskBert(config).eval()
     corpus = Corpus.load(config, course_folder)
-    return {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+    return model, {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
 
 
-def test_several_tasks_are_encoded_together(tables):
+def test_several_tasks_are_encoded_together(model_and_tables):
+    model, tables = model_and_tables
     rows = {"sst": np.array([5, 0, 7]), "sts": np.array([3, 4])}
-    together = encode(tables, rows)
+    together = encode(model, tables, rows)
     assert together["sst"].shape == (3, 1, 32) and together["sts"].shape == (2, 2, 32)
     for task, part in rows.items():
-        torch.testing.assert_close(together[task], encode(tables, {task: part})[task], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(together[task], encode(model, tables, {task: part})[task], rtol=1e-5, atol=1e-5)
         everything = tables[task].fixed_embeddings(np.arange(40))
         torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
 
@@ -70,20 +71,23 @@ def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
     rows = TaskRows(model, "sst", table, torch.device("cpu"), passes)
     seen = []
     monkeypatch.setattr(
-        "mtbert.rows.encode", lambda tables, part: (seen.append(len(part["sst"])), encode(tables, part))[1]
+        "mtbert.rows.encode",
+        lambda model, tables, part: (seen.append(len(part["sst"])), encode(model, tables, part))[1],
     )
     parts = [rows.fixed_embeddings(np.array(part)) for part in ([3, 1], [7, 8, 0])]
     assert seen == encoded and model.training  # without dropout all the same:
-    expected = encode({"sst": TaskRows(model.eval(), "sst", table, torch.device("cpu"))}, {"sst": np.array([7, 8, 0])})
+    fresh = TaskRows(model.eval(), "sst", table, torch.device("cpu"))
+    expected = encode(model, {"sst": fresh}, {"sst": np.array([7, 8, 0])})
     torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
     assert not parts[1].requires_grad
 
 
-def test_kept_embeddings_give_the_same_logits(tables, monkeypatch):
+def test_kept_embeddings_give_the_same_logits(model_and_tables, monkeypatch):
+    model, tables = model_and_tables
     rows = {"sst": np.array([1, 2]), "sts": np.array([9])}
-    fresh = task_logits(tables, rows)
+    fresh = task_logits(model, tables, rows)
     monkeypatch.setattr(MultitaskBert, "features_are_fixed", True)
-    for task, logits in task_logits(tables, rows).items():
+    for task, logits in task_logits(model, tables, rows).items():
         torch.testing.assert_close(logits, fresh[task], rtol=1e-5, atol=1e-5)
 
 

@@ -56,6 +56,13 @@ def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypat
     assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
 
 
+def test_an_interrupted_run_counts_the_fallbacks_of_gem_before_it(run, config, tmp_path, monkeypatch):
+    config = config.but(**RUNS["gem in unified steps"])
+    monkeypatch.setattr("mtbert.gradients._solve_dual", lambda A, b: np.full(len(b), -1.0))  # no solution
+    whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
+    assert whole.cost["gem_fallbacks"] == whole.cost["constraints_steps"] > 7
+
+
 @pytest.mark.parametrize("gradients", ["sum", "pcgrad"])
 def test_recording_does_not_change_a_run(run, config, gradients):
     """With dropout, whose draws are those of the step."""

@@ -43,7 +43,7 @@ class Step:
     def loss(self, task: str, rows: np.ndarray) -> Tensor:
         """The plain mean loss of one task, through the model alone."""
         logits = self.model({task: self.tables[task].tokens.batch(rows)})[task]
-        return task_loss(TASKS[task], logits, self.tables[task].labels[rows], self.model.run_config.similarity)
+        return task_loss(TASKS[task], logits, self.tables[task].labels[rows])
 
     def naive(self, task: str, rows: np.ndarray) -> dict[str, Tensor | None]:
         """The gradient of that loss by parameter; None where it does not reach."""
