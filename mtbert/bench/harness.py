@@ -123,7 +123,8 @@ def _outcomes(name: str, build: Callable[..., Contest], size: dict, setting: Set
         yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
     else:
         for peer, error in skipped.items():
-            yield Outcome(f"{name} / {peer}: skipped, {type(error).__name__}: {error}")
+            first, _, _ = str(error).strip().partition("\n")  # a compiler's whole output may follow
+            yield Outcome(f"{name} / {peer}: skipped, {type(error).__name__}: {first}")
         for row in rows:
             write_row(out, where | row)
             yield Outcome(f"{name}{_describe(row)}")

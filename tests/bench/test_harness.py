@@ -107,7 +107,7 @@ def outcomes(path, *sizes: dict) -> list[str]:
     [
         (dict(problem=DataError("fetch them")), "a: skipped, fetch them"),
         (dict(problem=ZeroDivisionError("by nought")), "a: failed, ZeroDivisionError: by nought"),
-        (dict(peer=ImportError("no quadprog")), "a n / gone: skipped, ImportError: no quadprog"),
+        (dict(peer=ImportError("no quadprog\nand more")), "a n / gone: skipped, ImportError: no quadprog"),
     ],
 )
 def test_a_row_that_cannot_run_is_told_and_stops_no_other(tmp_path, size, text):

@@ -96,13 +96,13 @@ def test_gem_on_the_host_is_our_projection(margin):
 def test_torchjd_gives_our_pcgrad(training, monkeypatch):
     """Of two tasks: the order of more is drawn from another generator."""
     pytest.importorskip("torchjd")
-    ours = training(("sst", "sts"), gradients="pcgrad")
+    ours = training(("quora", "sts"), gradients="pcgrad")
     ours.trainer.updates.gradients(1, ours.all_rows)
     theirs = TransformersModel(ours.model, ours.tables).eval()
     monkeypatch.setattr(peers, "_update", lambda optimizer, losses: None)
     peers.torchjd_step(theirs, None, ours.all_rows)
     expected, found = gradients(ours), dict(theirs.encoder.named_parameters())
-    plain = training(("sst", "sts"))
+    plain = training(("quora", "sts"))
     plain.trainer.updates.gradients(1, plain.all_rows)
     name = "encoder.layer.0.intermediate.dense.weight"
     assert not torch.allclose(gradients(plain)[name], expected[name], rtol=1e-3), "the tasks do not conflict here"
