@@ -107,8 +107,8 @@ def bench(
     """Measure ours against its peers, interleaved, and renew the rows of results/bench.csv."""
     import torch
 
-    from mtbert.bench import choose, run_benchmarks
-    from mtbert.bench_rows import BENCHMARKS, settings
+    from mtbert.bench.catalogue import BENCHMARKS, settings
+    from mtbert.bench.harness import choose, run_benchmarks
     from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
 

@@ -332,16 +332,14 @@ def stacked(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes |
 
 
 def ratios(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """How many times faster, on a log axis, a line a row: columns label, ratio, low, high, reach (a vertical mark)."""
+    """How many times faster, on a log axis, with its interval, a line a row: columns label, ratio, low, high."""
     ax = ax or plt.gca()
     places = range(len(table))
     widths = [(table["ratio"] - table["low"]).clip(lower=0), (table["high"] - table["ratio"]).clip(lower=0)]
-    ax.errorbar(table["ratio"], places, xerr=widths, fmt="o", color=COLOURS["shared"], capsize=3, label="measured")
-    ax.plot(table["reach"], places, "|", ms=14, mew=2, color=COLOURS["individual"], label="asked for")
+    ax.errorbar(table["ratio"], places, xerr=widths, fmt="o", color=COLOURS["shared"], capsize=3)
     ax.axvline(1, color="#7F7F7F", lw=1)
     ax.set_yticks(places, table["label"])
     log_axis(ax.xaxis)
     ax.set_xlabel("time of the peer / our time")
     ax.set_ylim(len(table) - 0.5, -0.5)
-    ax.legend(frameon=False)
     return ax

@@ -165,5 +165,5 @@ def test_stacked_bars_and_ratios():
     )
     assert sorted(bar.get_width() for bar in ax.patches) == [1, 2, 3, 4] and ax.get_xlabel() == "MiB"
     plt.close("all")
-    ax = plots.ratios(pd.DataFrame(dict(label=["x"], ratio=[1.2], low=[1.1], high=[1.3], reach=[1.15])))
+    ax = plots.ratios(pd.DataFrame(dict(label=["x"], ratio=[1.2], low=[1.1], high=[1.3])))
     assert [text.get_text() for text in ax.get_yticklabels()] == ["x"] and ax.get_xscale() == "log"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mtbert.bench import read_rows
+from mtbert.bench.harness import read_rows
 from mtbert.paths import REPOSITORY
 from mtbert.results import load_or_run, summarize
 from mtbert.sweep import read_grid
@@ -56,7 +56,6 @@ SPEEDS = {
     "a training step, 8 texts of 512 tokens": ("step", "8x512"),
     "an epoch of SST, against random batches and AdamW's defaults": ("epoch", "sst, 8544 rows"),
     "an epoch of 20,000 Quora pairs, likewise": ("epoch", "quora, 20000 rows"),
-    "evaluating Quora's dev split, against batches in file order": ("evaluation", "quora dev, 20212 rows"),
 }
 
 

@@ -1,0 +1,215 @@
+"""Measures contenders in turns and keeps the table results/bench.csv.
+
+Every repeat measures each contender once, in an order that turns round from repeat to repeat, so that a machine that
+slows down slows all of them. While ours runs the C library keeps freed memory, as in training; for another program's
+code it does what it does by default (heap.py). Every measurement begins with calls that are not counted.
+
+A row of the table: benchmark, size and peer (what was compared), ours and theirs (medians over the repeats, in `unit`),
+ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). Where
+nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`.
+"""
+
+import gc
+import importlib.metadata
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.utils.benchmark import Timer
+
+from mtbert.data import DataError
+from mtbert.heap import free_by_default, keep_freed_memory
+from mtbert.paths import replacing
+from mtbert.profiling import environment
+
+LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times
+KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of device: what a row replaces
+COLUMNS = (
+    "benchmark", "size", "peer", "ours", "theirs", "unit", "ratio", "low", "high", "slope", "arithmetic_slope",
+    "repeats", "encoder", "precision", "device", "threads", "mtbert", "torch", "transformers", "peer_version", "python",
+)  # fmt: skip
+
+Run = Callable[[int], float]  # number of the repeat -> what it cost, in the contest's unit
+
+
+class BenchError(ValueError):
+    """A benchmark that does not exist; the message names those that do."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and on which encoder benchmarks run: device, precision fp32 or bf16, RunConfig's encoder."""
+
+    device: torch.device
+    precision: str = "fp32"
+    encoder: str = "minilm"
+    data: str | Path | None = None  # of the course's files; None: where `find_data` looks
+    repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What ours is compared with. package: whose code it is, None: ours."""
+
+    run: Run
+    package: str | None = None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One size of a benchmark: ours and its peers, on the same work.
+
+    Where the peers are ours at smaller sizes (growth.py), `sizes` are those sizes and then that of ours, and
+    `arithmetic` is the number of operations at each, in any unit.
+    """
+
+    size: str
+    ours: Run
+    peers: dict[str, Peer] = field(default_factory=dict)
+    unit: str = "ms"
+    sizes: tuple[float, ...] = ()
+    arithmetic: tuple[float, ...] = ()
+
+
+Benchmarks = dict[str, tuple[Callable[..., Contest], tuple[dict, ...]]]  # what builds a contest, its arguments by size
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the table, or why there is none, as text."""
+
+    text: str
+    failed: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def choose(benchmarks: Benchmarks, names: Collection[str]) -> Benchmarks:
+    """The benchmarks of these names, all where there is no name. Raises BenchError for an unknown one."""
+    if unknown := sorted(set(names) - set(benchmarks)):
+        raise BenchError(f"there is no benchmark {unknown[0]!r}; known are {', '.join(benchmarks)}")
+    return {name: benchmark for name, benchmark in benchmarks.items() if name in names or not names}
+
+
+def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -> Iterator[Outcome]:
+    """Run every size of every benchmark in every setting; each row is in the file `out` before it is yielded.
+
+    Skipped are rows without the course's data, and peers of other packages that raise: one that is not installed, or
+    torch.compile without a C++ compiler. Any other error of a row does not stop those behind it.
+    """
+    for setting in settings:
+        for name, (build, sizes) in benchmarks.items():
+            for size in sizes:
+                yield from _outcomes(name, build, size, setting, out)
+                gc.collect()
+
+
+def _outcomes(name: str, build: Callable[..., Contest], size: dict, setting: Setting, out: Path) -> Iterator[Outcome]:
+    precision = size.get("precision", setting.precision)
+    where = {"benchmark": name, "encoder": Path(setting.encoder).name, "precision": precision}
+    where |= environment(setting.device) | {"transformers": importlib.metadata.version("transformers")}
+    try:
+        keep_freed_memory()
+        contest = build(setting, **size)
+        name = f"{name} {contest.size}"
+        rows, skipped = compare(contest, setting.repeats)
+    except DataError as error:
+        yield Outcome(f"{name}: skipped, {error}")
+    except Exception as error:
+        yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
+    else:
+        for peer, error in skipped.items():
+            first, _, _ = str(error).strip().partition("\n")  # a compiler's whole output may follow
+            yield Outcome(f"{name} / {peer}: skipped, {type(error).__name__}: {first}")
+        for row in rows:
+            write_row(out, where | row)
+            yield Outcome(f"{name}{_describe(row)}")
+
+
+def timed(call: Callable[[], object], work: float = 1.0) -> Run:
+    """A run: the median time of a call, for each of `work` units, in milliseconds; the first calls warm up."""
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return lambda repeat: 1000 * timer.blocked_autorange(min_run_time=LEAST_SECONDS).median / work
+
+
+def interleave(runs: dict[str, Run], repeats: int, others: Collection[str] = ()) -> tuple[dict, dict]:
+    """Name -> what each repeat cost (repeats,), and name -> the error of those that raise.
+
+    others: the names that are not our code; any other's error ends the benchmark.
+    """
+    measured, errors = {name: np.zeros(repeats) for name in runs}, {}
+    for repeat in range(repeats):
+        for name in list(measured) if repeat % 2 == 0 else list(reversed(measured)):
+            free_by_default() if name in others else keep_freed_memory()
+            try:
+                measured[name][repeat] = runs[name](repeat)
+            except Exception as error:
+                if name not in others:
+                    raise
+                errors[name] = error
+                del measured[name]
+    keep_freed_memory()
+    return measured, errors
+
+
+def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Exception]]:
+    """A row for every peer, or one without a peer, and the peers that raise; ours is measured once for all of them."""
+    runs = {"": contest.ours} | {name: peer.run for name, peer in contest.peers.items()}
+    measured, errors = interleave(runs, repeats, [name for name, peer in contest.peers.items() if peer.package])
+    ours = measured.pop("")
+    about = dict(size=contest.size, peer="", ours=float(np.median(ours)), unit=contest.unit, repeats=repeats)
+    if not contest.peers:
+        return [about | dict(low=ours.min(), high=ours.max())], errors
+    rows = []
+    for i, (name, costs) in enumerate(measured.items()):
+        scale = contest.arithmetic[-1] / contest.arithmetic[i] if contest.sizes else 1.0
+        theirs, ratios, package = scale * float(np.median(costs)), scale * costs / ours, contest.peers[name].package
+        row = dict(peer=name, theirs=theirs, ratio=theirs / about["ours"], low=ratios.min(), high=ratios.max())
+        if package:
+            row["peer_version"] = importlib.metadata.version(package)
+        if contest.sizes:
+            medians = [np.median(costs) for costs in (*measured.values(), ours)]
+            row["slope"] = slope(contest.sizes[i:], medians[i:])
+            row["arithmetic_slope"] = slope(contest.sizes[i:], contest.arithmetic[i:])
+        rows.append(about | row)
+    return rows, errors
+
+
+def slope(sizes: Collection[float], costs: Collection[float]) -> float:
+    """The slope of a line through the logarithms of costs against those of sizes, by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def _describe(row: dict) -> str:
+    ours, interval = f"{row['ours']:.4g} {row['unit']}", f"({row['low']:.4g} to {row['high']:.4g})"
+    if not row["peer"]:
+        return f": {ours} {interval}"
+    slopes = "; slope {slope:.2f}, of the arithmetic {arithmetic_slope:.2f}".format(**row) if "slope" in row else ""
+    return f" / {row['peer']}: ours {ours}, peer {row['theirs']:.4g}, ratio {row['ratio']:.4g} {interval}{slopes}"
+
+
+def write_row(path: Path, row: dict) -> None:
+    """Put a row into the table, in the place of the one of the same KEY and kind of device; whole or not at all.
+
+    Other rows stay as they are, to the digit.
+    """
+    rows = {_key(old): old for old in read_rows(path)} if path.exists() else {}
+    row = {name: f"{value:.6g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in COLUMNS}
+    rows[_key(row)] = row
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial:
+        pd.DataFrame(rows.values(), columns=list(COLUMNS)).to_csv(partial, index=False)
+
+
+def read_rows(path: Path) -> list[dict]:
+    """The rows of the table, every value as it is written."""
+    return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+
+
+def _key(row: dict) -> tuple:
+    """CPUs count as one kind of device, GPUs of different names do not."""
+    return (*(row[name] for name in KEY), row["device"].split(" (")[0])

@@ -1,0 +1,211 @@
+"""Benchmarks of training steps: one task, several tasks, plans, adapters, PCGrad and GEM, an epoch.
+
+But for `epoch`, tokens are random words of the vocabulary, lengths 80 to 100 % of the longest, as in batches that are
+sorted by length; both sides get the same ones, and dropout is on.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.utils.benchmark import timer
+
+from mtbert.bench import peers
+from mtbert.bench.harness import Contest, Peer, Run, Setting, timed
+from mtbert.bench.peers import TransformersModel
+from mtbert.bert import BertModel
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.gradients import gem_project
+from mtbert.heap import Trimmer
+from mtbert.multitask import MultitaskBert
+from mtbert.optim import AdamW
+from mtbert.paths import REPOSITORY
+from mtbert.results import data_root
+from mtbert.rows import Corpus, TaskRows
+from mtbert.samplers import training_steps
+from mtbert.sweep import read_grid
+from mtbert.tokens import load_tokenizer
+from mtbert.trainer import Trainer
+
+THREE = ("sst", "quora", "sts")
+PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
+MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
+BATCH = 32  # of an epoch
+WARM_UP = 3  # batches before those of an epoch that are not counted
+
+
+class Training:
+    """A run of ours, step by step. passes: as `TaskRows` wants to know; fields: of its RunConfig."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        tables: dict[str, pd.DataFrame],
+        passes: float = 1.0,
+        encoder: BertModel | None = None,
+        **fields: object,
+    ) -> None:
+        values = dict(tasks=list(tables), encoder=setting.encoder, precision=setting.precision, learning_rate=1e-5)
+        values |= {"scheme": "unified"} if len(tables) > 1 else {}
+        self.config = RunConfig.from_params(values | fields)
+        torch.manual_seed(self.config.seed)
+        self.model = MultitaskBert(self.config, encoder).to(setting.device).train()
+        self.tables = {t: TaskRows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
+        self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
+        self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
+
+    def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
+        """One optimizer step on these rows, by default on all."""
+        losses = self.trainer.step(1, self.all_rows if rows is None else rows)
+        if not np.isfinite([*losses.values()]).all():  # then there was no update
+            raise FloatingPointError(f"a loss is not finite: {losses}")
+
+
+def words_table(task: str, rows: int, T: int, encoder: str, seed: int = 1) -> pd.DataFrame:
+    """A table of random words as `load_table` gives it: an example has 0.8 T to T tokens with its special tokens.
+
+    The first one has T. A pair's tokens are shared out evenly.
+    """
+    random, about = np.random.default_rng([seed, rows, T]), TASKS[task]
+    words = [w for w in load_tokenizer(encoder).get_vocab() if w.isascii() and w.isalpha() and len(w) > 2]
+    words, columns = np.array(sorted(words)), about.sentence_columns
+    lengths = random.integers(max(5, int(0.8 * T)), T + 1, rows)
+    lengths[0] = T
+    labels = random.integers(about.label_range[0], about.label_range[1] + 1, rows)
+    table = {"id": np.arange(rows).astype(str), "label": labels.astype(float if about.kind == "similarity" else int)}
+    for i, column in enumerate(columns):
+        counts = (lengths - 1 - len(columns) + i) // len(columns)  # [CLS] and a [SEP] behind each sentence
+        table[column] = [" ".join(random.choice(words, count)) for count in counts]
+    return pd.DataFrame(table)
+
+
+def on_words(setting: Setting, B: int, T: int, tasks: tuple[str, ...] = ("sst",), **options: object) -> Training:
+    """A run of ours whose step takes B examples of random words of each task."""
+    tables = {task: words_table(task, B, T, setting.encoder, seed) for seed, task in enumerate(tasks)}
+    return Training(setting, tables, **options)
+
+
+def _against(ours: Training, step: Callable = peers.usual_step, compiled: bool = False) -> Run:
+    """A step of transformers' model on all rows, from the weights of ours; compiled: its passes, for this one shape."""
+    theirs = TransformersModel(ours.model, ours.tables)
+    optimizer = peers.adamw(theirs, fused=True)
+    if compiled:
+        torch._dynamo.reset()  # the sizes before this one would count as recompilations
+        theirs.compile(dynamic=False)
+    return timed(lambda: step(theirs, optimizer, ours.all_rows))
+
+
+def training_step(setting: Setting, B: int, T: int) -> Contest:
+    """One task: batch assembly, forward, backward, AdamW and the loss as a number, against transformers."""
+    ours = on_words(setting, B, T)
+    others = {
+        "transformers sdpa, fused AdamW": Peer(_against(ours), "transformers"),
+        "transformers sdpa compiled, fused AdamW": Peer(_against(ours, compiled=True), "transformers"),
+    }
+    return Contest(f"{B}x{T}", timed(ours.step), others)
+
+
+def adamw_alone(setting: Setting) -> Contest:
+    """One update of all parameters of the encoder."""
+    shapes = [parameter.shape for parameter in on_words(setting, 2, 8).model.parameters()]
+
+    def parameters() -> list[torch.nn.Parameter]:
+        result = [torch.nn.Parameter(torch.zeros(shape, device=setting.device)) for shape in shapes]
+        for parameter in result:
+            parameter.grad = torch.randn_like(parameter)
+        return result
+
+    size = f"{sum(map(torch.Size.numel, shapes)) / 1e6:.1f}M"
+    theirs = {name: torch.optim.AdamW(parameters(), **{name: True}) for name in ("foreach", "fused")}
+    others = {f"torch {name}": Peer(timed(optimizer.step), "torch") for name, optimizer in theirs.items()}
+    return Contest(size, timed(AdamW(parameters()).step), others)
+
+
+def pal(setting: Setting, B: int, T: int, s: int, heads: int) -> Contest:
+    """A unified step with a PAL of each of three tasks on all layers."""
+    ours = on_words(setting, B, T, THREE, adapter="pal", adapter_size=s, adapter_heads=heads)
+    theirs = peers.OriginalPals(ours.model, ours.tables)
+    optimizer = theirs.optimizer()
+    their_run = timed(lambda: peers.usual_step(theirs, optimizer, ours.all_rows))
+    without = Peer(timed(on_words(setting, B, T, THREE).step))
+    others = {"ours, without PAL": without, "imitation of the original code": Peer(their_run, "torch")}
+    return Contest(f"3x{B}x{T}, s={s}", timed(ours.step), others)
+
+
+def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
+    """A unified step with PCGrad on three tasks."""
+    ours = on_words(setting, B, T, THREE, gradients="pcgrad")
+    theirs = Peer(_against(ours, peers.torchjd_step), "torchjd")
+    return Contest(f"3x{B}x{T}", timed(ours.step), {"TorchJD, one task at a time": theirs})
+
+
+def gem_projection(setting: Setting, parameters: int, memories: int) -> Contest:
+    """GEM's projection alone, of gradients that violate every constraint."""
+    g, M = violating_gradients(parameters, memories, setting.device)
+    theirs = Peer(timed(lambda: peers.gem_on_the_host(g, M)), "quadprog")
+    size = f"{parameters / 1e6:.1f}M, {memories} memories"
+    return Contest(size, timed(lambda: gem_project(g, M)), {"float64 on the host, quadprog": theirs})
+
+
+def violating_gradients(parameters: int, memories: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """g (P,) and M (K, P), drawn so that g . m_k is far below 0 for every k."""
+    generator = torch.Generator().manual_seed(1)
+    M = torch.randn(memories, parameters, generator=generator)
+    g = torch.randn(parameters, generator=generator) - M.sum(0)
+    return g.to(device), M.to(device)
+
+
+def plans(setting: Setting, B: int, T: int, precision: str, grid: Path = PLANS) -> Contest:
+    """A unified step of 1-bert, and of the other runs of a grid, on three tasks with texts that a run sees once.
+
+    So a frozen encoder encodes them in the step. Time is told per token of the texts, padding left out.
+    """
+    setting = replace(setting, precision=precision)
+    runs = {name: configs[0].model_dump() for name, configs in read_grid(grid).items()}
+
+    def steps(name: str) -> Run:
+        fields = {key: value for key, value in runs[name].items() if value != runs["1-bert"][key]}
+        training = on_words(setting, fields.get("batch_size", B), T, THREE, passes=0.5, **fields)
+        return timed(training.step, sum(table.tokens.lengths.sum() for table in training.tables.values()) / 1000)
+
+    others = {name: Peer(steps(name)) for name in runs if name != "1-bert"}
+    return Contest(f"3x{B}x{T}", steps("1-bert"), others, "us/token")
+
+
+def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
+    """One epoch over a train split or `rows` of it, from token ids, a part of it in each repeat. Raises DataError.
+
+    ours: batches of similar length and everything that `train` does in a step. The peer: random batches padded to
+    their longest, transformers, torch's AdamW with its defaults, the loss read in every step.
+    """
+    config = RunConfig.from_params(dict(corpus="course", tasks=[task], train_rows=rows))
+    tables = Corpus.load(config, data_root(config, setting.data)).train
+    ours = Training(setting, tables, batch_size=BATCH, epochs=1)
+    theirs = TransformersModel(ours.model, ours.tables)
+    optimizer, trim, size = peers.adamw(theirs), Trimmer(), len(tables[task])
+    our_batches = [step[task] for step in training_steps(ours.config, {task: ours.tables[task].tokens.lengths})]
+    their_batches = np.split(np.random.default_rng(1).permutation(size), range(BATCH, size, BATCH))
+
+    def our_step(batch: np.ndarray) -> None:
+        ours.step({task: batch})
+        trim()
+
+    def by_part(step: Callable[[np.ndarray], None], batches: list[np.ndarray]) -> Run:
+        def run(repeat: int) -> float:
+            part = batches[repeat :: setting.repeats]
+            for batch in part[:WARM_UP]:
+                step(batch)
+            started = timer()
+            for batch in part:
+                step(batch)
+            return 1000 * (timer() - started) / sum(map(len, part))
+
+        return run
+
+    their_run = by_part(lambda batch: peers.usual_step(theirs, optimizer, {task: batch}), their_batches)
+    others = {"the usual loop": Peer(their_run, "transformers")}
+    return Contest(f"{task}, {size} rows", by_part(our_step, our_batches), others, "ms/row")

@@ -1,0 +1,143 @@
+"""What is measured in which order, what the table says, and that a row that cannot run stops no other."""
+
+import time
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from mtbert import cli
+from mtbert.bench import catalogue, harness
+from mtbert.bench.harness import BenchError, Contest, Peer, Setting
+from mtbert.data import DataError
+
+CPU = torch.device("cpu")
+
+
+def costs(*values: float):
+    """A run that costs these, repeat by repeat."""
+    return lambda repeat: values[repeat]
+
+
+def failing(error: Exception):
+    def run(repeat: int) -> float:
+        raise error
+
+    return run
+
+
+def test_contenders_take_turns_in_their_setting(monkeypatch):
+    calls = []
+    for name in ("keep_freed_memory", "free_by_default"):
+        monkeypatch.setattr(harness, name, lambda name=name: calls.append(name))
+    runs = {name: lambda repeat, name=name: calls.append((name, repeat)) or 1.0 for name in ("ours", "other")}
+    harness.interleave(runs, 2, others=["other"])
+    keep, free = "keep_freed_memory", "free_by_default"
+    assert calls == [keep, ("ours", 0), free, ("other", 0), free, ("other", 1), keep, ("ours", 1), keep]
+
+
+def test_the_medians_their_ratio_and_the_range_of_the_pairs():
+    contest = Contest("s", costs(1, 2, 6), {"p": Peer(costs(4, 4, 6))})
+    [row], _ = harness.compare(contest, 3)
+    assert (row["ours"], row["theirs"], row["ratio"], row["low"], row["high"]) == (2, 4, 2, 1, 4)
+    assert (row["peer"], row["size"], row["unit"], row["repeats"]) == ("p", "s", "ms", 3)
+
+
+def test_without_a_peer_the_interval_is_that_of_the_measurements():
+    [row], _ = harness.compare(Contest("s", costs(1, 2, 6), unit="MiB"), 3)
+    assert (row["peer"], row["ours"], row["low"], row["high"]) == ("", 2, 1, 6) and "ratio" not in row
+
+
+def test_growth_is_scaled_by_the_arithmetic_and_fitted():
+    sizes = (10, 100, 1000)
+    peers = {f"{size}": Peer(costs(size**1.5)) for size in sizes[:-1]}
+    contest = Contest("", costs(1000**1.5), peers, sizes=sizes, arithmetic=tuple(float(size**2) for size in sizes))
+    rows, _ = harness.compare(contest, 1)
+    assert [row["ratio"] for row in rows] == pytest.approx([10, 10**0.5])
+    assert [row["slope"] for row in rows] == pytest.approx([1.5, 1.5])
+    assert [row["arithmetic_slope"] for row in rows] == pytest.approx([2, 2])
+
+
+def test_the_time_of_a_call_is_told_for_each_unit_of_work(monkeypatch):
+    monkeypatch.setattr(harness, "LEAST_SECONDS", 0.0)
+    assert 5 <= harness.timed(lambda: time.sleep(0.02), work=4)(0) < 50
+
+
+def row(benchmark="b", size="s", peer="p", ratio=1.5, device="cpu (A)", **more) -> dict:
+    return (
+        dict(benchmark=benchmark, size=size, peer=peer, ratio=ratio, device=device, encoder="e", precision="fp32")
+        | more
+    )
+
+
+def test_a_row_replaces_the_one_of_its_name_and_leaves_the_others_as_they_are(tmp_path):
+    path = tmp_path / "folder" / "bench.csv"
+    for size in ("1", "2", "3"):
+        harness.write_row(path, row(size=size, ratio=1 / 3))
+    lines = path.read_text().splitlines()
+    harness.write_row(path, row(size="2", ratio=2.0, device="cpu (B)"))
+    renewed = path.read_text().splitlines()
+    assert [lines[i] == renewed[i] for i in range(4)] == [True, True, False, True] and len(renewed) == 4
+    assert pd.read_csv(path)["ratio"].tolist() == [0.333333, 2, 0.333333]
+
+
+@pytest.mark.parametrize(
+    "other", [dict(peer="q"), dict(precision="bf16"), dict(encoder="f"), dict(device="NVIDIA H100"), dict(size="t")]
+)
+def test_what_was_measured_otherwise_is_another_row(tmp_path, other):
+    harness.write_row(tmp_path / "bench.csv", row())
+    harness.write_row(tmp_path / "bench.csv", row(**other))
+    assert len(harness.read_rows(tmp_path / "bench.csv")) == 2
+
+
+def build(setting: Setting, problem: Exception | None = None, peer: Exception | None = None) -> Contest:
+    if problem is not None:
+        raise problem
+    peers = {"gone": Peer(failing(peer), "torch")} if peer else {}
+    return Contest("n", lambda repeat: 1.0, peers | {"p": Peer(lambda repeat: 2.0)})
+
+
+def outcomes(path, *sizes: dict) -> list[str]:
+    return [str(o) for o in harness.run_benchmarks({"a": (build, sizes)}, [Setting(CPU)], path / "bench.csv")]
+
+
+@pytest.mark.parametrize(
+    "size, text",
+    [
+        (dict(problem=DataError("fetch them")), "a: skipped, fetch them"),
+        (dict(problem=ZeroDivisionError("by nought")), "a: failed, ZeroDivisionError: by nought"),
+        (dict(peer=ImportError("no quadprog\nand more")), "a n / gone: skipped, ImportError: no quadprog"),
+    ],
+)
+def test_a_row_that_cannot_run_is_told_and_stops_no_other(tmp_path, size, text):
+    told = outcomes(tmp_path, size, {})
+    assert told[0] == text
+    assert told[1:] == ["a n / p: ours 1 ms, peer 2, ratio 2 (2 to 2)"] * (2 if "peer" in size else 1)
+    assert [row["peer"] for row in harness.read_rows(tmp_path / "bench.csv")] == ["p"]
+
+
+def test_ours_must_not_fail(tmp_path):
+    contest = Contest("n", failing(ValueError("no")), {"p": Peer(costs(1), "torch")})
+    [outcome] = harness.run_benchmarks({"a": (lambda setting: contest, ({},))}, [Setting(CPU)], tmp_path / "bench.csv")
+    assert outcome.failed and str(outcome) == "a n: failed, ValueError: no"
+
+
+def test_a_name_that_does_not_exist_is_an_error():
+    with pytest.raises(BenchError, match="no benchmark 'adam'; known are step, "):
+        harness.choose(catalogue.BENCHMARKS, ["adam"])
+    assert list(harness.choose(catalogue.BENCHMARKS, ["gem", "adamw"])) == ["adamw", "gem"]
+
+
+def test_the_command_prints_and_writes_the_rows(tmp_path, monkeypatch):
+    fakes = {"a": (build, ({},)), "b": (build, (dict(problem=ValueError("no")),))}
+    monkeypatch.setattr(catalogue, "BENCHMARKS", fakes)
+    out = tmp_path / "bench.csv"
+    arguments = ["bench", "--device", "cpu", "--repeats", "2", "--threads", "1", "--out", str(out)]
+    result = CliRunner().invoke(cli.app, [*arguments, "--only", "a"])
+    assert result.exit_code == 0 and "a n / p: ours 1 ms, peer 2, ratio 2 (2 to 2)" in result.stdout
+    [row] = harness.read_rows(out)
+    assert row["repeats"] == "2" and row["threads"] == "1" and row["slope"] == "" and row["encoder"] == "minilm"
+    assert row["torch"] == torch.__version__ and row["transformers"] and row["device"].startswith("cpu")
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 1 and "b: failed, ValueError: no" in result.stdout
