@@ -97,7 +97,7 @@ def train_all(
                         deaths[run.run_id] += 1
                         how = _how_it_ended(worker.process)
                         if deaths[run.run_id] <= RETRIES:
-                            log.warning("%s: its process ended with %s; it goes on after the other runs", run, how)
+                            log.warning("%s: its process ended with %s; it goes on from its checkpoint", run, how)
                             queue.append(run)
                             continue
                         outcome = RunFailed(

@@ -193,7 +193,7 @@ def test_a_killed_process_stops_no_other_and_is_tried_again(tiny_config, course_
     started = killed("victim", 1)
     with caplog.at_level(logging.WARNING):
         outcomes = list(run_grid({"victim": [good], "other": [good.but(seed=2)]}, workers=2, threads=1))
-    assert [name for name, _, _ in outcomes] == ["other", "victim"] and started == ["victim", "other", "victim"]
+    assert {name for name, _, _ in outcomes} == {"other", "victim"} and started == ["victim", "other", "victim"]
     for _, config, score in outcomes:
         assert score == load_or_run(config, train_missing=False).score()
     assert "victim, seed 1: its process ended with SIGKILL" in caplog.text
