@@ -1,6 +1,7 @@
 """`mtbert data|train|predict|plan|bench|report`: the command line."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -48,31 +49,79 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 
 @app.command()
 def train(
-    grid: Annotated[Path, typer.Argument(help="a YAML grid, such as params/cpu/single_task.yaml")],
-    only: Annotated[str | None, typer.Option(help="train the runs whose name contains this")] = None,
-    workers: int = 1,
-    threads: Annotated[int | None, typer.Option(help="of each worker; default: the cores shared out")] = None,
+    grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/sharing.yaml")],
+    only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="runs that are trained at a time")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: the cores shared out")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only list the runs, with predicted time and memory")
+    ] = False,
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="start the runs as written, and predict nothing")
+    ] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Train the runs of a grid that results/ lacks."""
-    from mtbert.sweep import read_grid, run_grid
+    """Train the runs of some grids that results/ lacks, the longest first.
 
-    runs = {name: configs for name, configs in read_grid(grid).items() if only is None or only in name}
-    if not runs:
-        raise typer.BadParameter(f"no run of {grid} has {only!r} in its name", param_hint="--only")
-    failed = False
-    for name, config, outcome in run_grid(runs, workers, threads, data=data, device=device):
-        failed |= isinstance(outcome, Exception)
-        result = f"failed: {outcome!r}" if isinstance(outcome, Exception) else f"dev {outcome:.4f}"
-        typer.echo(f"{name}, seed {config.seed}: {result}")
-    raise typer.Exit(1 if failed else 0)
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
+    """
+    from mtbert import sweep
+    from mtbert.multitask import pick_device
+    from mtbert.paths import results_dir
+    from mtbert.workers import train_all
+
+    pairs = sweep.read_grids(grids, only)
+    if not pairs:
+        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    place = pick_device(device).type
+    threads = threads or sweep.threads_of_each(workers)
+    with sweep.warned_once():
+        runs = sweep.look_up(pairs, data)
+        missing = [run for run in runs if not run.is_stored]
+        if dry_run or (len(missing) > workers and not in_order):  # else they all start at once, or as written
+            missing = sweep.predict(missing, place, threads, data, results_dir())
+    if not in_order:
+        missing = sweep.longest_first(missing)
+    if dry_run:
+        typer.echo(sweep.describe(missing + [run for run in runs if run.is_stored], workers))
+        return
+    typer.echo(f"{len(runs) - len(missing)} of {len(runs)} are stored already")
+    done, failed, taken, started = len(runs) - len(missing), [], {}, time.monotonic()
+    try:
+        for run, outcome, minutes in train_all(missing, workers, threads, data, device=device):
+            done += 1
+            if isinstance(outcome, Exception):
+                failed.append(f"{run}: {outcome}")
+                missing.remove(run)
+                said = f"failed: {str(outcome).splitlines()[0]}"
+            else:
+                taken[run.run_id] = minutes
+                said = f"dev {outcome:.4f}"
+            left = sweep.minutes_left(missing, taken, workers, (time.monotonic() - started) / 60)
+            rest = f", {sweep.duration(left)} left" if done < len(runs) and left is not None else ""
+            _echo(f"[{done} of {len(runs)}] {run}: {said} ({run.run_id}, {minutes:.1f} min){rest}")
+    except (KeyboardInterrupt, SystemExit) as stop:
+        _echo(str(stop) or "stopped at once", err=True)
+        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
+    if failed:
+        _echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *failed]), err=True)
+        raise typer.Exit(1)
+
+
+def _echo(line: str, err: bool = False) -> None:
+    """Print a line; on a terminal first clear the workers' bars below it, which are drawn again."""
+    clear = "\r\x1b[J" if (sys.stderr if err else sys.stdout).isatty() else ""
+    typer.echo(clear + line, err=err)
 
 
 @app.command()
 def predict(
     run_id: Annotated[str, typer.Argument(help="a run of results/runs whose model is in the cache, or its start")],
     out: Annotated[Path, typer.Option(help="folder for the CSV files")] = Path("predictions"),
+    course_format: Annotated[
+        bool, typer.Option("--course-format", help="header and separators as the CS224N default project writes them")
+    ] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -92,7 +141,8 @@ def predict(
     for task in model.run_config.scored:
         for split in ("dev", "test"):
             table, _ = load_table(task, split, root)
-            typer.echo(write_leaderboard(predict_table(model, task, table, split, device), task, split, out))
+            predicted = predict_table(model, task, table, split, device)
+            typer.echo(write_leaderboard(predicted, task, split, out, course_format))
 
 
 @app.command()

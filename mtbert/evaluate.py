@@ -21,6 +21,12 @@ P_RESAMPLES = 40_000  # the smallest p-value is 1 / 20,000, small enough to be c
 STANDARD_ERROR = 0.00025
 BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
 LEADERBOARD_NAMES = {"sst": "sst", "cfimdb": "cfimdb", "quora": "para", "sts": "sts"}  # as the course's files
+COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
+    "sst": "Predicted_Sentiment",
+    "cfimdb": "Predicted_Sentiment",
+    "quora": "Predicted_Is_Paraphrase",
+    "sts": "Predicted_Similiary",
+}
 
 Metric = Callable[
     ..., np.ndarray
@@ -213,9 +219,21 @@ def _bounds(blocks: Iterator[np.ndarray]) -> tuple[float, float]:
         wanted = min(MOST_RESAMPLES, int(wanted * np.clip(growth, 1.5, 4)))
 
 
-def write_leaderboard(predictions: pd.DataFrame, task: str, split: str, folder: Path) -> Path:
-    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order."""
+def write_leaderboard(
+    predictions: pd.DataFrame, task: str, split: str, folder: Path, course_format: bool = False
+) -> Path:
+    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
+
+    course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
+    classifier.py), where a paraphrase is 1.0.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{LEADERBOARD_NAMES[task]}-{split}-output.csv"
-    predictions[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+    if course_format:
+        form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
+        rows = zip(predictions["id"], predictions["predicted"], strict=True)
+        lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
+        path.write_text("".join(lines), encoding="utf8")
+    else:
+        predictions[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
     return path

@@ -128,13 +128,18 @@ def pretrain(
         vars(run).update(saver.restore() or {})
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
-        for epoch in range(run.step // run.epoch_steps, epochs):
-            batches = train_batches(texts.lengths[rows], batch_size, seed, epoch)
-            for batch in batches[run.step - epoch * run.epoch_steps :]:
-                run.update(rows[batch], mask_rate, seed, precision)
-                bar.update()
-                if run.step == run.steps or saver.is_due:
-                    saver.save({name: getattr(run, name) for name in ("step", "tokens", "since", "curve")})
+        batches = (
+            batch
+            for epoch in range(run.step // run.epoch_steps, epochs)
+            for batch in train_batches(texts.lengths[rows], batch_size, seed, epoch)[
+                run.step - epoch * run.epoch_steps :
+            ]
+        )
+        for batch in saver.guard(batches, run.progress):
+            run.update(rows[batch], mask_rate, seed, precision)
+            bar.update()
+            if run.step == run.steps:
+                saver.save(run.progress())
         bar.close()
     encoder.train(was_training)
     return pd.DataFrame(run.curve)
@@ -173,6 +178,10 @@ class _Run:
         self.step = self.tokens = 0
         self.since = [0.0, 0, 0]  # summed loss, right predictions and predictions since the last point
         self.curve: list[dict] = []
+
+    def progress(self) -> dict:
+        """What a checkpoint holds beside the parts."""
+        return {name: getattr(self, name) for name in ("step", "tokens", "since", "curve")}
 
     def update(self, rows: np.ndarray, mask_rate: float, seed: int, precision: str) -> None:
         """One step on these rows."""

@@ -4,6 +4,8 @@ Source: papers 001 (section 4.2: 2sd + L 3s^2 of a PAL, L (4d^2 + 2 d d_i) of th
 3-bert, hybrid-bert), 000 (section 4: performance against the dimensions of the parameters).
 """
 
+from functools import lru_cache
+
 import pandas as pd
 import torch
 
@@ -31,6 +33,7 @@ def features_are_fixed(config: RunConfig, encoder: BertConfig) -> bool:
     return plan_of(config, encoder).is_frozen and config.adapter == "none"
 
 
+@lru_cache(maxsize=8)  # asked for at every step of a run whose time is predicted
 def heads_of(config: RunConfig, encoder: BertConfig) -> TaskHeads:
     """The heads as shapes without numbers."""
     with torch.device("meta"):

@@ -15,6 +15,7 @@ clock's. Source: paper 000, sections 3.3 and 4 (training times; performance unde
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import statistics
 import time
@@ -36,6 +37,8 @@ from mtbert.multitask import pick_device
 from mtbert.paths import cache_dir, replacing
 from mtbert.peak import at_peak, operations, step_passes, step_timeline
 from mtbert.profiling import environment
+
+log = logging.getLogger(__name__)
 
 KINDS = ["products", "scores", "kept", "gradients", "updates", "flat", "operations", "passes"]
 WARM_UP, TIMED, VARIED = 1, 3, 30  # steps
@@ -163,6 +166,7 @@ def load_or_calibrate(
     if file.exists() and not anew:
         content = json.loads(file.read_text(encoding="utf8"))
         return fit(pd.DataFrame(content["steps"]), content["about"])
+    log.warning("calibrating this machine for %s in %s: a minute or two, once", config.encoder, config.precision)
     made = calibrate(config, device, threads)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"steps": made.steps[["step", *KINDS, "seconds"]].to_dict("records"), "about": made.about}

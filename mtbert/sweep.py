@@ -1,23 +1,42 @@
-"""A grid of runs: read from a YAML file, trained by worker processes, resumable.
+"""Grids of runs: read from YAML files, looked up in the store, predicted, trained by worker processes.
 
-The file names every run: `base` holds the fields that all runs share, `runs` maps a name to the fields that differ,
+A file names every run: `base` holds the fields that all runs share, `runs` maps a name to the fields that differ,
 `seeds` (of the file, or of one run) repeats a run.
 """
 
-import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import heapq
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import torch
 import yaml
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.results import load_or_run
+from mtbert.paths import results_dir
+from mtbert.results import data_root, read_run
+from mtbert.rows import Corpus
+from mtbert.workers import SweepRun, train_all
+
+if TYPE_CHECKING:
+    from mtbert.forecast import Forecast
+
+log = logging.getLogger(__name__)
+
+MEMORY_SECONDS = 8.0  # after so long, `predict` leaves the memory of further runs out
 
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
-    """Name -> the configurations of its seeds; raises ConfigError naming the file, the run and the key."""
+    """Name -> the configurations of its seeds; raises ConfigError naming the file, the run and the key.
+
+    Where several runs are wrong, the message has a line for each.
+    """
     path = Path(path)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf8"))
@@ -27,13 +46,15 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
         raise ConfigError(f"{path}: a grid needs a mapping `runs`, and may have `base` and `seeds`")
     if unknown := set(content) - {"base", "seeds", "runs"}:
         raise ConfigError(f"{path}: unknown key {', '.join(sorted(unknown))}; known are base, seeds, runs")
-    grid = {}
+    grid, errors = {}, []
     base = content.get("base") or {}
     for name, fields in content["runs"].items():
         try:
             grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
         except ConfigError as error:
-            raise ConfigError(f"{path.name}, run {name!r}: {error}") from None
+            errors.append(f"{path.name}, run {name!r}: {error}")
+    if errors:
+        raise ConfigError("\n".join(errors))
     return grid
 
 
@@ -50,6 +71,65 @@ def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
 
 
+def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tuple[str, RunConfig]]:
+    """Name and configuration of every run of some grids whose name contains `only`, in their order.
+
+    Of several grids, names begin with that of the file: two grids may use one name for different runs. Raises
+    ConfigError with a line for each thing that is wrong in any of the files.
+    """
+    runs, errors = [], []
+    for path in paths:
+        try:
+            grid = read_grid(path)
+        except ConfigError as error:
+            errors.append(str(error))
+        else:
+            prefix = f"{Path(path).stem}: " if len(paths) > 1 else ""
+            named = [(name, configs) for name, configs in grid.items() if (only or "") in name]
+            runs += [(prefix + name, config) for name, configs in named for config in configs]
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return runs
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """Inside the block a table that is read several times is warned of once."""
+    seen, logger = set(), logging.getLogger(Corpus.__module__)
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(seen)
+        seen.add(record.getMessage())
+        return len(seen) > before
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
+
+
+def look_up(
+    runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None, store: str | Path | None = None
+) -> list[SweepRun]:
+    """The runs with their ids, and whether the store (default: `results_dir()`) holds them.
+
+    A configuration that is there twice comes once, under its first name. The data are read once for all runs on the
+    same tables; raises DataError where they are missing.
+    """
+    folder = Path(store) if store else results_dir()
+    fingerprints: dict[tuple, str] = {}
+    found: dict[str, SweepRun] = {}
+    for name, config in runs:
+        key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
+        if key not in fingerprints:
+            fingerprints[key] = Corpus.load(config, data_root(config, data)).fingerprint
+        run_id = f"{config.digest}-{fingerprints[key][:8]}"
+        is_stored = (folder / "runs" / run_id / "run.json").exists()
+        found.setdefault(run_id, SweepRun(name, config, run_id, is_stored))
+    return list(found.values())
+
+
 def run_grid(
     grid: dict[str, list[RunConfig]],
     workers: int = 1,
@@ -60,21 +140,139 @@ def run_grid(
 ) -> Iterator[tuple[str, RunConfig, float | Exception]]:
     """Train every run that the store lacks, each in a process of its own; yields (name, config, score or error).
 
-    workers processes of `threads` threads each (default: the cores shared out evenly). A failed run does not stop
-    the others. An interrupted sweep goes on from its checkpoints when it is called again.
+    Stored runs come first and start no process; the others start in the grid's order. workers processes of `threads`
+    threads each (default: the cores shared out evenly). A failed run does not stop the others; how a sweep is
+    interrupted and goes on: `workers.train_all`.
     """
-    threads = threads or max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        jobs = {
-            pool.submit(_train_one, config, threads, data, store, device): (name, config)
-            for name, configs in grid.items()
-            for config in configs
+    pairs = [(name, config) for name, configs in grid.items() for config in configs]
+    runs = look_up(pairs, data, store)
+    for run in runs:
+        if run.is_stored:
+            folder = (Path(store) if store else results_dir()) / "runs" / run.run_id
+            yield run.name, run.config, read_run(folder, run.config).score()
+    missing = [run for run in runs if not run.is_stored]
+    for run, outcome, _ in train_all(missing, workers, threads or threads_of_each(workers), data, store, device):
+        yield run.name, run.config, outcome
+
+
+def threads_of_each(workers: int) -> int:
+    """The cores shared out evenly among so many processes, at least one for each."""
+    return max(1, torch.get_num_threads() // workers)
+
+
+# --- what a sweep will take ------------------------------------------------------------------------------------------
+
+
+def predict(
+    runs: Sequence[SweepRun],
+    device: str = "cpu",
+    threads: int | None = None,
+    data: str | Path | None = None,
+    store: Path | None = None,
+) -> list[SweepRun]:
+    """The runs with predicted minutes and MiB; those that differ in the seed alone share a prediction.
+
+    Calibrates the machine where it is not. A prediction that fails is told as a warning. Memory is predicted for
+    MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
+    """
+    from mtbert.forecast import Forecast, read_lengths  # here, as scipy behind them takes long to import
+    from mtbert.speed import load_or_calibrate
+
+    def prepare(config: RunConfig) -> tuple:
+        return read_lengths(config, data, store), load_or_calibrate(config, device, threads)
+
+    prepared: dict[tuple, tuple | None] = {}  # of the same texts and the same calibration
+    forecasts: dict[str, Forecast | None] = {}
+    minutes: dict[str, float | None] = {}
+    mib: dict[str, float | None] = {}
+    keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
+    for run, key in zip(runs, keys, strict=True):
+        if key not in forecasts:
+            c = run.config
+            texts = (c.corpus, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
+            about = (*texts, c.encoder, c.precision, c.attention_dropout)
+            if about not in prepared:
+                prepared[about] = _tried(run, prepare, c)
+            made = prepared[about]
+            forecasts[key] = made and _tried(run, Forecast, c, *made, device == "cuda")
+            minutes[key] = forecasts[key] and _tried(run, _minutes, forecasts[key])
+    deadline = time.monotonic() + MEMORY_SECONDS
+    for run, key in zip(runs, keys, strict=True):
+        if key not in mib and forecasts[key] and time.monotonic() < deadline:
+            mib[key] = _tried(run, forecasts[key].process_mib)
+    return [replace(run, minutes=minutes[key], mib=mib.get(key)) for run, key in zip(runs, keys, strict=True)]
+
+
+def _minutes(forecast: "Forecast") -> float:
+    training = forecast.once_seconds() + len(forecast.steps) * forecast.step_seconds()
+    return (training + sum(forecast.evaluation_seconds())) / 60
+
+
+def _tried(run: SweepRun, function: Callable, *args: object) -> Any:
+    """What the function returns; None and a warning where it fails: a run is not refused for its prediction."""
+    try:
+        return function(*args)
+    except Exception as error:
+        log.warning("%s: no prediction (%s: %s)", run, type(error).__name__, error)
+        return None
+
+
+def longest_first(runs: Sequence[SweepRun]) -> list[SweepRun]:
+    """The runs by falling minutes, those without a prediction first; where they are equal, as they were."""
+    return sorted(runs, key=lambda run: -math.inf if run.minutes is None else -run.minutes)
+
+
+def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
+    """Minutes until all of these runs, started in this order by so many workers, have ended; None: not known.
+
+    taken: the minutes of those that have, by run_id; what they took of their predictions corrects the others'. A run
+    without a prediction counts as much as those on average, at first 0.
+    """
+    both = [(taken[run.run_id], run.minutes) for run in runs if run.run_id in taken and run.minutes]
+    rate = sum(t for t, _ in both) / sum(m for _, m in both) if both else 1.0
+    if not taken and all(run.minutes is None for run in runs):
+        return None
+    mean = sum(taken.values()) / max(1, len(taken))
+    ends = [0.0] * workers
+    for run in runs:
+        expected = taken.get(run.run_id, mean if run.minutes is None else rate * run.minutes)
+        heapq.heapreplace(ends, ends[0] + expected)
+    return max(0.0, max(ends) - elapsed)
+
+
+def describe(runs: Sequence[SweepRun], workers: int) -> str:
+    """The runs as a table, and what those that are not stored will take together."""
+    missing = [run for run in runs if not run.is_stored]
+    width = max(4, *(len(run.name) for run in runs))
+    rows = [
+        {
+            "name".ljust(width): run.name.ljust(width),
+            "seed": run.config.seed,
+            "run id": run.run_id,
+            "state": "stored" if run.is_stored else "to train",
+            "minutes": "" if run.is_stored else "unknown" if run.minutes is None else f"{run.minutes:.1f}",
+            "memory (MiB)": "" if run.is_stored else "unknown" if run.mib is None else f"{run.mib:.0f}",
         }
-        for job in as_completed(jobs):
-            yield *jobs[job], job.exception() or job.result()
+        for run in runs
+    ]
+    lines = [pd.DataFrame(rows).to_string(index=False), f"{len(runs) - len(missing)} of {len(runs)} are stored already"]
+    known = [run.minutes for run in missing if run.minutes is not None]
+    if known:
+        left = minutes_left(missing, {}, workers, 0.0)
+        lines.append(f"{len(known)} to train: {sum(known):.1f} minutes, {workers} at a time {duration(left)}")
+    if count := len(missing) - len(known):
+        lines.append(f"{count} to train, of which the minutes are unknown")
+    largest = sorted(run.mib for run in missing if run.mib is not None)[-workers:]
+    if largest:
+        lines.append(f"memory of {len(largest)} at a time: at most {sum(largest):.0f} MiB")
+    if count := sum(run.mib is None for run in missing if run.minutes is not None):
+        lines.append(f"the memory of {count} is left out: that of the others took {MEMORY_SECONDS:g} s to predict")
+    return "\n".join(lines)
 
 
-def _train_one(config: RunConfig, threads: int, data, store, device: str) -> float:
-    torch.set_num_threads(threads)
-    return load_or_run(config, data=data, store=store, device=device).score()
+def duration(minutes: float) -> str:
+    """'about 2 h 10 min'."""
+    if minutes < 1:
+        return "less than a minute"
+    hours, rest = divmod(round(minutes), 60)
+    return f"about {hours} h {rest} min" if hours else f"about {rest} min"

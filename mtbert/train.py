@@ -80,8 +80,9 @@ def train(
 ) -> TrainedRun:
     """Train as the configuration says and score the model that `keep` names on dev.
 
-    checkpoint: a file written every `checkpoint_seconds`, from which the same call goes on after an interruption, bit
-    for bit as if there had been none; removed by nobody but the caller. progress: show a bar; None: on a terminal.
+    checkpoint: a file written every `checkpoint_seconds` and on SIGINT or SIGTERM (`Checkpoint.guard`), from which the
+    same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
+    progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
     """
     place = pick_device(device)
@@ -116,7 +117,7 @@ def train(
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest = {}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    for step, rows in enumerate(training_steps(config, lengths), start=1):
+    for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
             updates.remember(rows)
             continue
@@ -136,8 +137,6 @@ def train(
                 latest = _evaluate(state, model, config, dev, step / epoch_steps)
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         trim()
-        if saver.is_due:
-            saver.save(vars(state))
     bar.close()
 
     started = time.perf_counter()

@@ -1,19 +1,30 @@
 """The command line: what it prints, what it writes, how it fails."""
 
+import logging
+import os
+import pty
+import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from mtbert import cli, sweep
+from mtbert import cli, sweep, workers
 from mtbert.data import load_table
+from mtbert.evaluate import write_leaderboard
 from mtbert.paths import REPOSITORY
-from mtbert.results import load_or_run
-from mtbert.train import TrainingError
+from mtbert.results import load_model, load_or_run
+from mtbert.workers import RunFailed
 
 
 def mtbert(*arguments):
@@ -67,27 +78,192 @@ def write_grid(folder: Path, config) -> Path:
 
 def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, tmp_path):
     grid = write_grid(tmp_path, tiny_config)
-    result = mtbert("train", grid, "--only", "one", "--data", course_folder, "--threads", 1, "--device", "cpu")
+    asked = ("train", grid, "--only", "one", "--data", course_folder, "--threads", 1, "--device", "cpu")
+    result = mtbert(*asked)
     [config] = sweep.read_grid(grid)["one"]
     run = load_or_run(config, train_missing=False)
-    assert result.stdout == f"one, seed 1: dev {run.score():.4f}\n"
+    first, line = result.stdout.splitlines()
+    assert first == "0 of 1 are stored already"
+    assert re.fullmatch(rf"\[1 of 1\] one, seed 1: dev {run.score():.4f} \({run.run_id}, \d+\.\d min\)", line)
     assert result.exit_code == 0
+    again = mtbert(*asked)
+    assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
 
 
-def test_train_reports_a_failed_run_and_fails(tiny_config, tmp_path, monkeypatch):
-    grid = write_grid(tmp_path, tiny_config)
+def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_path, monkeypatch):
+    def train_all(runs, *args, **kwargs):
+        one, two, three = runs
+        yield one, RunFailed("the loss is nan"), 0.1
+        yield two, 0.5, 90.0
+        yield three, 0.25, 60.0
 
-    def run_grid(runs, *args, **kwargs):
-        assert list(runs) == ["one", "two"]
-        yield "one", tiny_config, TrainingError("the loss is nan")
-        yield "two", tiny_config, 0.0
-
-    monkeypatch.setattr(sweep, "run_grid", run_grid)
-    result = mtbert("train", grid)
+    monkeypatch.setattr(workers, "train_all", train_all)
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"base: {{corpus: course, encoder: {tiny_config.encoder}}}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n"
+    )
+    more = tmp_path / "more.yaml"
+    more.write_text(
+        f"base: {{corpus: course, encoder: {tiny_config.encoder}}}\nruns: {{one: {{}}, three: {{epochs: 2}}}}\n"
+    )
+    result = mtbert("train", grid, more, "--in-order", "--data", course_folder)
     assert result.exit_code == 1
+    ids = [run.run_id for run in sweep.look_up(sweep.read_grids([grid, more]), course_folder)]
     assert result.stdout.splitlines() == [
-        "one, seed 1: failed: TrainingError('the loss is nan')", "two, seed 1: dev 0.0000"
-    ]  # fmt: skip
+        "0 of 3 are stored already",
+        f"[1 of 3] grid: one, seed 1: failed: the loss is nan ({ids[0]}, 0.1 min)",
+        f"[2 of 3] grid: two, seed 1: dev 0.5000 ({ids[1]}, 90.0 min), about 3 h 0 min left",
+        f"[3 of 3] more: three, seed 1: dev 0.2500 ({ids[2]}, 60.0 min)",
+    ]
+    assert result.stderr.splitlines() == ["1 of 3 runs failed:", "grid: one, seed 1: the loss is nan"]
+
+
+def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, calibrated, isolated):
+    grid = write_grid(tmp_path, tiny_config)
+    more = tmp_path / "more.yaml"
+    more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
+    [config] = sweep.read_grid(grid)["one"]
+    run = load_or_run(config, data=course_folder, device="cpu", progress=False)
+    result = mtbert("train", grid, more, "--dry-run", "--data", course_folder, "--workers", 2)
+    assert result.exit_code == 0
+    rows = result.stdout.splitlines()[1:]
+    [long] = look_up_ids(more, course_folder)[1:]
+    assert [row.split()[:6] for row in rows[:2]] == [
+        ["more:", "two", "1", long, "to", "train"],
+        ["grid:", "one", "1", run.run_id, "stored"],
+    ]
+    assert float(rows[0].split()[6]) >= 0 and float(rows[0].split()[7]) > 300
+    assert rows[2] == "1 of 2 are stored already" and rows[3].startswith("1 to train: ")
+    assert [path.name for path in (isolated / "results" / "runs").iterdir()] == [run.run_id]
+
+
+def look_up_ids(grid: Path, data: Path) -> list[str]:
+    return [run.run_id for run in sweep.look_up(sweep.read_grids([grid]), data)]
+
+
+def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
+    started = []
+    monkeypatch.setattr(workers, "train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
+    grid = tmp_path / "grid.yaml"
+    runs = "{short: {epochs: 1}, unknown: {plan: S9}, long: {epochs: 9}}"
+    grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
+    for options, names in (([], ["unknown", "long", "short"]), (["--in-order"], ["short", "unknown", "long"])):
+        started.clear()
+        assert mtbert("train", grid, "--data", course_folder, "--threads", 1, *options).exit_code == 0
+        assert [run.name for run in started] == names
+
+
+def test_rejected_rows_are_told_once(tiny_config, faulty_data, tmp_path, calibrated, caplog):
+    grid = tmp_path / "grid.yaml"
+    fields = f"corpus: course, encoder: {tiny_config.encoder}, train_rows: 10"
+    grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
+    with caplog.at_level(logging.WARNING):
+        assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
+        assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
+        sweep.look_up(sweep.read_grids([grid]), faulty_data)
+    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 3
+
+
+class OnATerminal:
+    """`mtbert train` in a process whose stderr is a terminal; text: what was written there."""
+
+    def __init__(self, *arguments):
+        self.terminal, stderr = pty.openpty()
+        termios.tcsetwinsize(stderr, (30, 120))
+        command = [sys.executable, "-m", "mtbert", "train", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+        )
+        os.close(stderr)
+        self.text = ""
+
+    def read_until(self, *texts: str, seconds: float = 60.0) -> None:
+        """Read until all of these have been written, or, without any, until nobody can write any more."""
+        end = time.monotonic() + seconds
+        while not texts or not all(text in self.text for text in texts):
+            ready, _, _ = select.select([self.terminal], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"nothing more came after {self.text[-2000:]!r}"
+            try:
+                read = os.read(self.terminal, 4096)
+            except OSError:  # on Linux, where all who could write have ended
+                read = b""
+            if not read:
+                break
+            self.text += read.decode(errors="replace")
+
+    def train_until(self, *names: str) -> None:
+        """Wait until these runs have done some steps."""
+        self.read_until(*(f"{name}, seed 1:" for name in names))
+        time.sleep(0.4)  # their bars are there before the first step
+
+    def end(self) -> tuple[int, str]:
+        """Wait for this process and its workers; exit code and stdout."""
+        self.read_until(seconds=30.0)
+        os.close(self.terminal)
+        output, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def long_grid(tiny_config, tmp_path):
+    """Two runs of a few seconds, and a short one behind them."""
+    grid = tmp_path / "grid.yaml"
+    base = f"{{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8, epochs: 1, steps_per_epoch: 500}}"
+    grid.write_text(f"base: {base}\nruns: {{one: {{}}, two: {{pooling: cls}}, three: {{steps_per_epoch: 2}}}}\n")
+    return grid
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT is not ignored, as it is where these tests run in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def checkpoints(isolated: Path) -> list[str]:
+    return sorted(path.parent.name for path in (isolated / "cache" / "models").glob("*/checkpoint.pt"))
+
+
+def test_a_stopped_sweep_goes_on_bit_for_bit(long_grid, course_data, isolated, tmp_path, ctrl_c):
+    asked = (long_grid, "--in-order", "--workers", 2, "--threads", 1, "--device", "cpu")
+    torch.set_num_threads(1)
+    [config] = sweep.read_grid(long_grid)["one"]
+    whole = load_or_run(config, store=tmp_path / "undisturbed", device="cpu", progress=False)
+    weights = load_model(whole.run_id).state_dict()
+    one, two, _ = look_up_ids(long_grid, course_data)
+    steps = [0]
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        stopped = OnATerminal(*asked)
+        stopped.train_until("one", "two")
+        if number == signal.SIGINT:
+            os.killpg(stopped.process.pid, number)  # as a terminal does
+        else:
+            stopped.process.send_signal(number)
+        assert stopped.end() == (code, "0 of 3 are stored already\n")
+        assert "the same command goes on from the checkpoints" in stopped.text
+        assert "three" not in stopped.text and "Traceback" not in stopped.text
+        assert checkpoints(isolated) == sorted([one, two]) and not list((isolated / "results").rglob("run.json"))
+        saved = torch.load(isolated / "cache" / "models" / one / "checkpoint.pt", weights_only=True)
+        steps.append(saved["progress"]["step"])
+    assert 0 < steps[1] < steps[2] < 500
+
+    again = OnATerminal(*asked)
+    code, output = again.end()
+    assert code == 0 and output.count(": dev ") == 3 and f"| {steps[2]}/500" in again.text
+    resumed = load_or_run(config, train_missing=False)
+    pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True, check_dtype=False)
+    assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(one).state_dict().items())
+    assert checkpoints(isolated) == []
+
+
+def test_workers_end_with_their_parent(long_grid, course_data, isolated):
+    killed = OnATerminal(long_grid, "--in-order", "--only", "one", "--threads", 1, "--device", "cpu")
+    killed.train_until("one")
+    killed.process.kill()
+    assert killed.end() == (-signal.SIGKILL, "0 of 1 are stored already\n")  # the worker has ended, too
+    assert checkpoints(isolated) == look_up_ids(long_grid, course_data)[:1]
 
 
 def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
@@ -139,6 +315,28 @@ def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
             assert written["id"].tolist() == load_table(task, split, course_data)[0]["id"].tolist()
         dev = trained.predictions[trained.predictions["task"] == task]
         assert pd.read_csv(out / f"{name}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
+
+
+def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
+    result = mtbert("predict", trained.run_id, "--out", tmp_path, "--course-format", "--device", "cpu")
+    assert result.exit_code == 0
+    dev = trained.predictions[trained.predictions["task"] == "sst"]
+    rows = [f"{row.id} , {row.predicted} " for row in dev.itertuples()]
+    assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
+
+
+@pytest.mark.parametrize(
+    "task, value, text",
+    [
+        ("sst", np.int64(4), "id \t Predicted_Sentiment \nc7 , 4 \n"),
+        ("cfimdb", np.int64(1), "id \t Predicted_Sentiment \nc7 , 1 \n"),
+        ("quora", np.int64(1), "id \t Predicted_Is_Paraphrase \nc7 , 1.0 \n"),
+        ("sts", np.float32(2.34567), "id \t Predicted_Similiary \nc7 , 2.3457 \n"),
+    ],
+)
+def test_the_format_of_the_course(tmp_path, task, value, text):
+    table = pd.DataFrame({"id": ["c7"], "predicted": [value]})
+    assert write_leaderboard(table, task, "test", tmp_path, course_format=True).read_text() == text
 
 
 @pytest.mark.parametrize("prefix, message", [("zz", "none starts so; train it first"), ("", "2 start so: ")])
