@@ -1,4 +1,4 @@
-"""`mtbert data|train|predict|plan|bench|report`: the command line."""
+"""`mtbert data|train|predict|plan|bench|baselines|claims|report`: the command line."""
 
 import sys
 import time
@@ -206,6 +206,24 @@ def plan(
     is_cuda = place.type == "cuda"
     table = budget.plan_table(configs, calibration, limit, minutes, data=data, store=results_dir(), cuda=is_cuda)
     typer.echo(budget.describe(table, memory, minutes))
+
+
+@app.command()
+def baselines(data: DataDir = None, device: Device = "auto") -> None:
+    """Score what needs no training, the most frequent label and the untrained cosine, into results/baselines.csv."""
+    from mtbert.baselines import write_baselines
+    from mtbert.config import TASK_NAMES, RunConfig
+    from mtbert.paths import results_dir
+
+    typer.echo(write_baselines(RunConfig(corpus="course", tasks=TASK_NAMES), results_dir(), data, device))
+
+
+@app.command()
+def claims() -> None:
+    """Check the papers' claims against the stored runs, into results/claims.csv."""
+    from mtbert.claims import write_claims
+
+    typer.echo(write_claims())
 
 
 @app.command()
