@@ -321,7 +321,7 @@ def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
     result = mtbert("predict", trained.run_id, "--out", tmp_path, "--course-format", "--device", "cpu")
     assert result.exit_code == 0
     dev = trained.predictions[trained.predictions["task"] == "sst"]
-    rows = [f"{row.id} , {row.predicted} " for row in dev.itertuples()]
+    rows = [f"{row.id} , {int(row.predicted)} " for row in dev.itertuples()]
     assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
 
 
