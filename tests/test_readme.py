@@ -1,56 +1,44 @@
 """The README's numbers are those of the results store."""
 
-import re
+import shutil
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from mtbert.bench.harness import read_rows
 from mtbert.paths import REPOSITORY
-from mtbert.results import load_or_run, summarize
-from mtbert.sweep import read_grid
+from mtbert.readme import write_tables
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
-ROW = re.compile(
-    r"^\| (?P<run>[^|]+?) \| (?P<value>[\d.]+) \((?P<low>[\d.]+) to (?P<high>[\d.]+)\) \| (?P<seeds>\d+) \|", re.M
-)
-ROWS = [match.groupdict() for match in ROW.finditer(README)]
 
 
-def test_the_table_is_there():
-    assert len(ROWS) >= 6
+def test_the_tables_are_what_the_store_gives(tmp_path):
+    """`python -m mtbert.readme` writes them again."""
+    assert README.count("<!-- end -->") == 2
+    written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
+    assert written.read_text(encoding="utf8") == README
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["run"])
-def test_a_row_is_what_the_store_holds(row):
-    configs = read_grid(REPOSITORY / "params" / "cpu" / "single_task.yaml")[row["run"]]
-    runs = [load_or_run(config, store=REPOSITORY / "results", train_missing=False) for config in configs]
-    score = summarize(runs)
-    assert [row["value"], row["low"], row["high"]] == [f"{score[name]:.3f}" for name in ("value", "low", "high")]
-    assert int(row["seeds"]) == score["seeds"]
+def test_a_mark_without_a_table_is_named(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are single tasks, plans"):
+        write_tables(path)
+
+
+@pytest.mark.parametrize("task, baseline, number", [
+    ("sts", "cosine", ".838"), ("quora", "cosine", ".777"), ("sst", "most frequent", ".253"),
+    ("quora", "most frequent", ".625"),
+])  # fmt: skip
+def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
+    table = pd.read_csv(REPOSITORY / "results" / "baselines.csv")
+    first = table[(table["task"] == task) & (table["baseline"] == baseline)].iloc[0]
+    assert f"{first['value']:.3f}".lstrip("0") == number
+    assert number in README
 
 
 BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]
-PLANS = read_grid(REPOSITORY / "params" / "cpu" / "sharing.yaml")
-PLAN_ROW = re.compile(
-    r"^\| (?P<run>[^|]+?) \|(?P<cells>(?: [\d.]+ \([\d.]+ to [\d.]+\) \|){3} [\d.]+ \| [\d.]+ M \|)", re.M
-)
-PLAN_ROWS = {match["run"]: match["cells"] for match in PLAN_ROW.finditer(README)}
-
-
-def test_every_plan_has_a_row():
-    assert set(PLAN_ROWS) == set(PLANS)
-
-
-@pytest.mark.parametrize("name", PLAN_ROWS)
-def test_a_plans_row_is_what_the_store_holds(name):
-    runs = [load_or_run(config, store=REPOSITORY / "results", train_missing=False) for config in PLANS[name]]
-    scores = [summarize(runs, task) for task in runs[0].config.tasks]
-    cells = [f" {s['value']:.3f} ({s['low']:.3f} to {s['high']:.3f}) |" for s in scores]
-    overall = sum(run.score() for run in runs) / len(runs)
-    cells += [f" {overall:.3f} |", f" {runs[0].cost['parameters'] / 1e6:.1f} M |"]
-    assert PLAN_ROWS[name] == "".join(cells)
-
-
 SPEEDS = {
     "a training step, 32 texts of 26 tokens": ("step", "32x26"),
     "a training step, 8 texts of 512 tokens": ("step", "8x512"),
