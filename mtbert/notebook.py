@@ -56,7 +56,13 @@ def say(text: str) -> None:
         display(Markdown(text))
 
 
+def listing(table: pd.DataFrame) -> None:
+    """Show a table of texts, all rows, aligned to the left; one without rows not at all."""
+    if len(table):
+        display(HTML(table.to_html(index=False, na_rep="", justify="left", classes="listing")))
+
+
 def folded(table: pd.DataFrame, title: str) -> None:
     """Show a long table that opens with a click on its title, and scrolls."""
     frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
-    display(HTML(frame.format(html.escape(title), table.to_html(index=False, na_rep=""))))
+    display(HTML(frame.format(html.escape(title), table.to_html(index=False, na_rep="", justify="left"))))

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from mtbert.plots import COLOURS, TASK_LABELS, log_axis, scores_against, stacked
 
@@ -44,6 +45,7 @@ def counts(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | 
             bar.set(edgecolor="black", linewidth=0.6)
         texts = [f"{bar.get_width():.0f}" if bar.get_width() else "" for bar in bars]
         ax.bar_label(bars, texts, label_type="center", color="white" if is_dark else "black", fontsize="x-small")
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))  # again: its white patches have an edge now
     ax.grid(axis="y", visible=False)
     return ax
 
@@ -61,6 +63,8 @@ def differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.errorbar(part["value"], places, xerr=widths, fmt=mark, color=line, mfc=colour, ms=6, capsize=2, lw=1.2)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    ax.tick_params(axis="x", labelsize="small")
     return ax
 
 
@@ -103,10 +107,15 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     A hollow point has fewer than three seeds.
     """
     ax = ax or plt.gca()
-    for is_few, part in table.groupby(table["seeds"] < 3):
-        ax.plot(part[x], part["overall"], "o", ms=6, color="#7F7F7F", mfc="white" if is_few else "#7F7F7F")
-    chosen = table.set_index("name").loc[list(names)].reset_index()
-    ax.step(chosen[x], chosen["overall"], where="post", color=COLOURS["shared"], lw=1)
-    log_axis(ax.xaxis)
-    scores_against(chosen.assign(value=chosen["overall"], kind="shared"), x, ax)
+    if table[x].max() > 4 * table[x].min():
+        log_axis(ax.xaxis)
+    on_front = table.set_index("name").loc[list(names)].reset_index()
+    for row in table[~table["name"].isin(names)].to_dict("records"):  # one by one, so that names keep off each of them
+        ax.plot(row[x], row["overall"], "o", ms=6, color="#7F7F7F", mfc="white" if row["seeds"] < 3 else "#7F7F7F")
+    for one, other in itertools.pairwise(on_front.to_dict("records")):  # a step is two lines, which names keep off, too
+        ax.plot([one[x], other[x]], [one["overall"]] * 2, color=COLOURS["shared"], lw=1)
+        ax.plot([other[x]] * 2, [one["overall"], other["overall"]], color=COLOURS["shared"], lw=1)
+    scores_against(on_front.assign(value=on_front["overall"], kind="shared"), x, ax)
+    few = on_front[on_front["seeds"] < 3]
+    ax.plot(few[x], few["overall"], "o", ms=6, color=COLOURS["shared"], mfc="white")
     return ax

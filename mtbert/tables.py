@@ -104,6 +104,15 @@ class Comparison:
         return {name: self.grid.runs[name] for name in names if name in self.grid.runs}
 
     @property
+    def groups(self) -> dict[str, list[str]]:
+        """Reference -> the names of its stored runs, itself first where it is stored."""
+        names = {reference: [reference] for reference in self.references.values()}
+        for name, reference in self.references.items():
+            names[reference].append(name)
+        stored = {reference: [name for name in group if name in self.runs] for reference, group in names.items()}
+        return {reference: group for reference, group in stored.items() if group}
+
+    @property
     def tasks(self) -> list[str]:
         return [task for task in TASKS if any(task in group[0].config.tasks for group in self.runs.values())]
 
@@ -214,9 +223,13 @@ def told(differences: pd.DataFrame) -> str:
     if not len(found):
         text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {_named(largest)}"
     else:
-        named = "; ".join(f"{_named(row)} is {row.verdict}" for row in found.head(MOST_TOLD).itertuples())
-        more = "" if len(found) <= MOST_TOLD else f", and {len(found) - MOST_TOLD} smaller ones"
-        text = f"{len(found)} of {len(decided)} differences are distinguishable from 0: {named}{more}"
+        named = "; ".join(
+            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
+            for row in found.head(MOST_TOLD).itertuples()
+        )
+        more = "" if len(found) <= MOST_TOLD else f"; and {len(found) - MOST_TOLD} smaller ones"
+        are = "is" if len(found) == 1 else "are"
+        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {named}{more}"
     more = f"; {open_ones} more are {NOT_DECIDED} (fewer than {SEEDS} seeds)" if open_ones else ""
     return f"{text}{more}."
 
