@@ -59,10 +59,17 @@ def say(text: str) -> None:
 def listing(table: pd.DataFrame) -> None:
     """Show a table of texts, all rows, aligned to the left; one without rows not at all."""
     if len(table):
-        display(HTML(table.to_html(index=False, na_rep="", justify="left", classes="listing")))
+        display(HTML(_left_aligned(table)))
 
 
 def folded(table: pd.DataFrame, title: str) -> None:
     """Show a long table that opens with a click on its title, and scrolls."""
     frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
-    display(HTML(frame.format(html.escape(title), table.to_html(index=False, na_rep="", justify="left"))))
+    display(HTML(frame.format(html.escape(title), _left_aligned(table))))
+
+
+def _left_aligned(table: pd.DataFrame) -> str:
+    """HTML of a table without its index; JupyterLab would align its cells to the right."""
+    text = table.to_html(index=False, na_rep="", border=0)
+    left = "text-align: left; vertical-align: top"
+    return text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}">')
