@@ -63,7 +63,7 @@ def differences(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.errorbar(part["value"], places, xerr=widths, fmt=mark, color=line, mfc=colour, ms=6, capsize=2, lw=1.2)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.tick_params(axis="x", labelsize="small")
     return ax
 
