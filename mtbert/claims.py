@@ -135,7 +135,7 @@ def _check_two_runs(claim: dict, stored: Stored) -> dict:
         expected = float(claim.get("number", 1)) if claimed == "equal" else 1.0
         verdict = judge(claimed, math.log(low / expected), math.log(high / expected), COST_MARGIN)
     else:
-        value, low, high = (_difference_together if what in SIMILARITY else difference)(*runs, what)
+        value, low, high = (difference_together if what in SIMILARITY else difference)(*runs, what)
         verdict = judge(claimed, low, high)
     needed = [max(2, min(SEEDS, len(stored.configs(path)))) for path in (first, second)]
     if any(len(part) < n for part, n in zip(runs, needed, strict=True)) and "parameters" not in what:
@@ -143,7 +143,7 @@ def _check_two_runs(claim: dict, stored: Stored) -> dict:
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
 
 
-def _difference_together(first: list[Run], second: list[Run], kind: str) -> tuple[float, float, float]:
+def difference_together(first: list[Run], second: list[Run], kind: str) -> tuple[float, float, float]:
     """Difference of the mean score of three tasks, and its 95 % interval; a resample draws a run's tasks together."""
     both = [[stack_predictions(runs, task) for task in TOGETHER] for runs in (first, second)]
     metrics = [next(iter(metrics_of(TASKS[task]).values())) for task in TOGETHER]

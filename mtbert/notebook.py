@@ -1,8 +1,12 @@
 """What the report's notebooks share: their parameters, checked, and where the numbers come from."""
 
+import html
 import platform
 from importlib import metadata
 from typing import Any
+
+import pandas as pd
+from IPython.display import HTML, Markdown, display
 
 from mtbert import __version__
 from mtbert.config import ConfigError
@@ -44,3 +48,28 @@ def versions() -> str:
     """One line: what the notebook ran on."""
     packages = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "numpy", "pandas")]
     return ", ".join([f"mtbert {__version__}", f"Python {platform.python_version()}", *packages])
+
+
+def say(text: str) -> None:
+    """Show a finding as text that wraps, not as printed output; an empty one not at all."""
+    if text:
+        display(Markdown(text))
+
+
+def listing(table: pd.DataFrame) -> None:
+    """Show a table of texts, all rows, aligned to the left; one without rows not at all."""
+    if len(table):
+        display(HTML(_left_aligned(table)))
+
+
+def folded(table: pd.DataFrame, title: str) -> None:
+    """Show a long table that opens with a click on its title, and scrolls."""
+    frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
+    display(HTML(frame.format(html.escape(title), _left_aligned(table))))
+
+
+def _left_aligned(table: pd.DataFrame) -> str:
+    """HTML of a table without its index; JupyterLab would align its cells to the right."""
+    text = table.to_html(index=False, na_rep="", border=0)
+    left = "text-align: left; vertical-align: top"
+    return text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}">')

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import papermill
 import pytest
 import yaml
@@ -44,6 +45,21 @@ def test_a_float_may_be_an_int_or_a_yaml_string():
 def test_unknown_and_wrong_parameters_are_named(values, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         notebook.parameters(namespace(**values))
+
+
+def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    table = pd.DataFrame({"claim": ["a < b"], "number": [None]})
+    notebook.say("")
+    notebook.listing(table.iloc[:0])
+    assert not shown
+    notebook.say("**Finding.** 3 of 4")
+    notebook.listing(table)
+    notebook.folded(table, "1 claim & more")
+    said, listed, folded = (output.data for output in shown)
+    assert said == "**Finding.** 3 of 4" and "a &lt; b" in listed and "nan" not in listed.lower()
+    assert folded.startswith("<details><summary>1 claim &amp; more</summary>") and "a &lt; b" in folded
 
 
 @every_notebook
