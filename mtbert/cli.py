@@ -49,7 +49,7 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 
 @app.command()
 def train(
-    grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/sharing.yaml")],
+    grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
     workers: Annotated[int, typer.Option(min=1, help="runs that are trained at a time")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: the cores shared out")] = None,
