@@ -6,6 +6,7 @@ from pathlib import Path
 from mtbert.paths import REPOSITORY
 from mtbert.results import MissingRun, Run, load_or_run, summarize
 from mtbert.sweep import read_grid
+from mtbert.tables import compare, read_runs
 
 PAPERS = {  # what papers report for bert-base, by the names of the runs
     "SST frozen": ".399 (000)",
@@ -21,7 +22,7 @@ PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write every table of the README again; returns its path. Raises ValueError for a mark that names no table."""
     text = readme.read_text(encoding="utf8")
-    tables = {"single tasks": single_tasks, "plans": plans}
+    tables = {"single tasks": single_tasks, "plans": plans, "plan differences": plan_differences}
 
     def table(match: re.Match) -> str:
         if match[1] not in tables:
@@ -51,6 +52,11 @@ def plans(store: Path) -> str:
             parameters = runs[0].cost["parameters"] / 1e6
             lines.append(f"| {name} | {scores} | {overall:.3f} | {len(runs)} | {parameters:.1f} M |")
     return "\n".join(lines)
+
+
+def plan_differences(store: Path) -> str:
+    """What the differences of the plans from 1-bert say, in a sentence."""
+    return compare(read_runs("cpu", "hybrids", store=store, train_missing=False), "plan").answer
 
 
 def _stored(grid: str, name: str, store: Path) -> list[Run]:

@@ -15,7 +15,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf8")
 
 def test_the_tables_are_what_the_store_gives(tmp_path):
     """`python -m mtbert.readme` writes them again."""
-    assert README.count("<!-- end -->") == 2
+    assert README.count("<!-- end -->") == 3
     written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
     assert written.read_text(encoding="utf8") == README
 
@@ -23,7 +23,7 @@ def test_the_tables_are_what_the_store_gives(tmp_path):
 def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
-    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are single tasks, plans"):
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are single tasks, plans, plan"):
         write_tables(path)
 
 
