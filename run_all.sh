@@ -81,6 +81,7 @@ step() {
 
 run_tests() {
   cd "$root"
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's threads wait by spinning, which other work makes slow
   step ruff check .
   step ruff format --check .
   step pytest
