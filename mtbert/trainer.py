@@ -113,6 +113,6 @@ def parameter_groups(model: MultitaskBert) -> list[dict]:
             decays = config.weight_decay_on == "all" or parameter.ndim > 1
             key = config.learning_rate * config.layer_decay**below, config.weight_decay * decays
             groups.setdefault(key, []).append(parameter)
-    if model.heads.offsets:
-        groups[config.learning_rate * config.upstream_rate, 0.0] = list(model.heads.offsets.values())
+    if model.heads.offsets:  # a layer may have the same learning rate
+        groups.setdefault((config.learning_rate * config.upstream_rate, 0.0), []).extend(model.heads.offsets.values())
     return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]

@@ -350,6 +350,15 @@ def test_learning_rates_fall_from_layer_to_layer(tiny_config):
         assert rates[id(p)] == (1e-3 * 0.5**below, 0.1 * (p.ndim > 1)), name
 
 
+def test_offsets_may_have_the_learning_rate_of_a_layer(tiny_config):
+    """Then one group holds both, and every parameter is trained."""
+    tasks = dict(tasks=("sst", "quora"), feeds=("sst>quora",), upstream="slow", upstream_rate=0.5, layer_decay=0.5)
+    model = MultitaskBert(tiny_config.but(**tasks))
+    offsets = model.heads.add_offsets()
+    grouped = [id(p) for group in parameter_groups(model) for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in [*model.parameters(), *offsets.values()])
+
+
 def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
     """Liang et al. 2021: the mean loss of two passes and the mean of both divergences between them."""
     first, second = torch.randn(4, 5), torch.randn(4, 5)
