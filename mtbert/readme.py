@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 from mtbert.paths import REPOSITORY
-from mtbert.results import MissingRun, Run, load_or_run, summarize
-from mtbert.sweep import read_grid
-from mtbert.tables import compare, read_runs
+from mtbert.results import Run, summarize
+from mtbert.tables import Grid, compare, read_runs
 
 PAPERS = {  # what papers report for bert-base, by the names of the runs
     "SST frozen": ".399 (000)",
@@ -36,8 +35,9 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
 def single_tasks(store: Path) -> str:
     """A row a task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
     lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
+    stored = _grid("singles", store).runs
     for name, paper in PAPERS.items():
-        if runs := _stored("singles", name, store):
+        if runs := stored.get(name):
             lines.append(f"| {name} | {_score(runs)} | {len(runs)} | {paper} |")
     return "\n".join(lines)
 
@@ -45,8 +45,9 @@ def single_tasks(store: Path) -> str:
 def plans(store: Path) -> str:
     """A row a plan of three tasks: dev scores with their intervals, overall, seeds, parameters."""
     lines = ["| plan | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
+    stored = _grid("hybrids", store).runs
     for name in PLANS:
-        if runs := _stored("hybrids", name, store):
+        if runs := stored.get(name):
             scores = " | ".join(_score(runs, task) for task in runs[0].config.tasks)
             overall = sum(run.score() for run in runs) / len(runs)
             parameters = runs[0].cost["parameters"] / 1e6
@@ -56,18 +57,11 @@ def plans(store: Path) -> str:
 
 def plan_differences(store: Path) -> str:
     """What the differences of the plans from 1-bert say, in a sentence."""
-    return compare(read_runs("cpu", "hybrids", store=store, train_missing=False), "plan").answer
+    return compare(_grid("hybrids", store), "plan").answer
 
 
-def _stored(grid: str, name: str, store: Path) -> list[Run]:
-    """The stored seeds of a run of params/cpu."""
-    runs = []
-    for config in read_grid(REPOSITORY / "params" / "cpu" / f"{grid}.yaml")[name]:
-        try:
-            runs.append(load_or_run(config, store=store, train_missing=False))
-        except MissingRun:
-            pass
-    return runs
+def _grid(name: str, store: Path) -> Grid:
+    return read_runs("cpu", name, store=store, train_missing=False)
 
 
 def _score(runs: list[Run], task: str | None = None) -> str:
