@@ -24,10 +24,10 @@ from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import RESAMPLES, metrics_of
+from mtbert.grids import read_grid
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import MissingRun, Run, difference, load_or_run, stack_predictions, summarize, write_table
 from mtbert.sharing import SharingPlan
-from mtbert.sweep import read_grid
 
 MARGIN = 0.01  # of a score: differences below count as none
 COST_MARGIN = math.log(1.1)

@@ -67,11 +67,12 @@ def train(
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
     """
     from mtbert import sweep
+    from mtbert.grids import read_grids
     from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
     from mtbert.workers import train_all
 
-    pairs = sweep.read_grids(grids, only)
+    pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
     place = pick_device(device).type
@@ -190,22 +191,21 @@ def plan(
 
     The first call calibrates the machine, which takes a minute.
     """
-    from mtbert import budget
+    from mtbert import cost
     from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
-    from mtbert.speed import load_or_calibrate
 
     place = pick_device(device)
     if measure:
-        for path in budget.renew_measurements(results_dir(), place.type, threads, data):
+        for path in cost.renew_measurements(results_dir(), place.type, threads, data):
             typer.echo(path)
         return
-    limit, minutes = budget.parse_memory(memory), budget.check_minutes(minutes)
-    configs = budget.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
-    calibration = load_or_calibrate(next(iter(configs.values())), place.type, threads)
+    limit, minutes = cost.parse_memory(memory), cost.check_minutes(minutes)
+    configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
+    calibration = cost.load_or_calibrate(next(iter(configs.values())), place.type, threads)
     is_cuda = place.type == "cuda"
-    table = budget.plan_table(configs, calibration, limit, minutes, data=data, store=results_dir(), cuda=is_cuda)
-    typer.echo(budget.describe(table, memory, minutes))
+    table = cost.plan_table(configs, calibration, limit, minutes, data=data, store=results_dir(), cuda=is_cuda)
+    typer.echo(cost.describe(table, memory, minutes))
 
 
 @app.command()

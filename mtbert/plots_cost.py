@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mtbert.peak import PARTS
+from mtbert.cost import PARTS
 
 PART_COLOURS = {
     "weights": "#000000",
@@ -18,7 +18,7 @@ PART_COLOURS = {
 
 
 def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Memory over one step, its parts on top of each other, the peak marked: a table of `peak.step_timeline` (MiB)."""
+    """Memory over one step, its parts on top of each other, the peak marked: a table of `cost.step_timeline` (MiB)."""
     ax = ax or plt.gca()
     shown = [part for part in PARTS if table[part].any()]
     moments = np.arange(len(table))

@@ -1,8 +1,4 @@
-"""Grids of runs: read from YAML files, looked up in the store, predicted, trained by worker processes.
-
-A file names every run: `base` holds the fields that all runs share, `runs` maps a name to the fields that differ,
-`seeds` (of the file, or of one run) repeats a run.
-"""
+"""Sweeps: runs looked up in the store, predicted, trained by worker processes."""
 
 import heapq
 import logging
@@ -16,80 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
-import yaml
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import RunConfig
 from mtbert.paths import results_dir
 from mtbert.results import data_root, read_run
 from mtbert.rows import Corpus
 from mtbert.workers import SweepRun, train_all
 
 if TYPE_CHECKING:
-    from mtbert.forecast import Forecast
+    from mtbert.cost import Forecast
 
 log = logging.getLogger(__name__)
 
 MEMORY_SECONDS = 8.0  # after so long, `predict` leaves the memory of further runs out
-
-
-def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
-    """Name -> the configurations of its seeds; raises ConfigError naming the file, the run and the key.
-
-    Where several runs are wrong, the message has a line for each.
-    """
-    path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file ({error})") from error
-    if not isinstance(content, dict) or not isinstance(content.get("runs"), dict):
-        raise ConfigError(f"{path}: a grid needs a mapping `runs`, and may have `base` and `seeds`")
-    if unknown := set(content) - {"base", "seeds", "runs"}:
-        raise ConfigError(f"{path}: unknown key {', '.join(sorted(unknown))}; known are base, seeds, runs")
-    grid, errors = {}, []
-    base = content.get("base") or {}
-    for name, fields in content["runs"].items():
-        try:
-            grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
-        except ConfigError as error:
-            errors.append(f"{path.name}, run {name!r}: {error}")
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return grid
-
-
-def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
-    """The configurations of one run, one a seed."""
-    if not isinstance(base, dict) or not isinstance(fields, dict):
-        raise ConfigError("`base` and every run must be mappings from fields to values")
-    fields = {**base, **fields}
-    seeds = fields.pop("seeds", seeds)
-    if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"seeds: a list with at least one seed is needed, got {seeds!r}")
-    if "seed" in fields:
-        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{fields['seed']}]")
-    return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
-
-
-def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tuple[str, RunConfig]]:
-    """Name and configuration of every run of some grids whose name contains `only`, in their order.
-
-    Of several grids, names begin with that of the file: two grids may use one name for different runs. Raises
-    ConfigError with a line for each thing that is wrong in any of the files.
-    """
-    runs, errors = [], []
-    for path in paths:
-        try:
-            grid = read_grid(path)
-        except ConfigError as error:
-            errors.append(str(error))
-        else:
-            prefix = f"{Path(path).stem}: " if len(paths) > 1 else ""
-            named = [(name, configs) for name, configs in grid.items() if (only or "") in name]
-            runs += [(prefix + name, config) for name, configs in named for config in configs]
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return runs
 
 
 @contextmanager
@@ -175,8 +110,7 @@ def predict(
     Calibrates the machine where it is not. A prediction that fails is told as a warning. Memory is predicted for
     MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
     """
-    from mtbert.forecast import Forecast, read_lengths  # here, as scipy behind them takes long to import
-    from mtbert.speed import load_or_calibrate
+    from mtbert.cost import Forecast, load_or_calibrate, read_lengths  # here, as scipy behind them is slow to import
 
     def prepare(config: RunConfig) -> tuple:
         return read_lengths(config, data, store), load_or_calibrate(config, device, threads)

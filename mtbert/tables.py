@@ -19,11 +19,11 @@ from mtbert.claims import difference_together
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError
 from mtbert.evaluate import holm, metrics_of, overall, seed_p_value
+from mtbert.grids import read_grid
 from mtbert.hub import MINILM
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.plots import TASK_LABELS
 from mtbert.results import MissingRun, Run, difference, forgetting, load_or_run, stack_predictions
-from mtbert.sweep import read_grid
 
 SEEDS = 3
 LEVEL = 0.05

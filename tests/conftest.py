@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, settings
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
+from mtbert.cost.dry_run import KINDS
+from mtbert.cost.time import Calibration
 from mtbert.hub import locate
 from mtbert.rows import Corpus
-from mtbert.speed import KINDS, Calibration
 from mtbert.train import TrainedRun, train
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
@@ -125,11 +126,11 @@ def tiny_config(tiny_encoder) -> RunConfig:
 
 @pytest.fixture
 def calibration_at(tiny_encoder):
-    """A machine on which one operation of matrix products takes so many seconds, and the rest nothing."""
+    """A machine on which one floating-point operation takes so many seconds, and the rest nothing."""
 
     def calibration_at(seconds: float) -> Calibration:
         prices = pd.Series(0.0, index=KINDS)
-        prices["products"] = seconds
+        prices["flops"] = seconds
         about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
         return Calibration(prices, pd.DataFrame(), about)
 

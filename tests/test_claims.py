@@ -13,10 +13,10 @@ from mtbert.claims import CHECKS, SIMILARITY, Stored, claims_table, judge, read_
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.evaluate import score_table
+from mtbert.grids import read_grid
 from mtbert.paths import REPOSITORY
 from mtbert.profiling import environment
 from mtbert.results import Run, write_run
-from mtbert.sweep import read_grid
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (

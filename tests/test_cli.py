@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from mtbert import cli, sweep, workers
 from mtbert.data import load_table
 from mtbert.evaluate import write_leaderboard
+from mtbert.grids import read_grid, read_grids
 from mtbert.paths import REPOSITORY
 from mtbert.results import load_model, load_or_run
 from mtbert.workers import RunFailed
@@ -80,7 +81,7 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--only", "one", "--data", course_folder, "--threads", 1, "--device", "cpu")
     result = mtbert(*asked)
-    [config] = sweep.read_grid(grid)["one"]
+    [config] = read_grid(grid)["one"]
     run = load_or_run(config, train_missing=False)
     first, line = result.stdout.splitlines()
     assert first == "0 of 1 are stored already"
@@ -108,7 +109,7 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
     )
     result = mtbert("train", grid, more, "--in-order", "--data", course_folder)
     assert result.exit_code == 1
-    ids = [run.run_id for run in sweep.look_up(sweep.read_grids([grid, more]), course_folder)]
+    ids = [run.run_id for run in sweep.look_up(read_grids([grid, more]), course_folder)]
     assert result.stdout.splitlines() == [
         "0 of 3 are stored already",
         f"[1 of 3] grid: one, seed 1: failed: the loss is nan ({ids[0]}, 0.1 min)",
@@ -122,7 +123,7 @@ def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tm
     grid = write_grid(tmp_path, tiny_config)
     more = tmp_path / "more.yaml"
     more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
-    [config] = sweep.read_grid(grid)["one"]
+    [config] = read_grid(grid)["one"]
     run = load_or_run(config, data=course_folder, device="cpu", progress=False)
     result = mtbert("train", grid, more, "--dry-run", "--data", course_folder, "--workers", 2)
     assert result.exit_code == 0
@@ -138,7 +139,7 @@ def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tm
 
 
 def look_up_ids(grid: Path, data: Path) -> list[str]:
-    return [run.run_id for run in sweep.look_up(sweep.read_grids([grid]), data)]
+    return [run.run_id for run in sweep.look_up(read_grids([grid]), data)]
 
 
 def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
@@ -160,7 +161,7 @@ def test_rejected_rows_are_told_once(tiny_config, faulty_data, tmp_path, calibra
     with caplog.at_level(logging.WARNING):
         assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
         assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
-        sweep.look_up(sweep.read_grids([grid]), faulty_data)
+        sweep.look_up(read_grids([grid]), faulty_data)
     assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 3
 
 
@@ -228,7 +229,7 @@ def checkpoints(isolated: Path) -> list[str]:
 def test_a_stopped_sweep_goes_on_bit_for_bit(long_grid, course_data, isolated, tmp_path, ctrl_c):
     asked = (long_grid, "--in-order", "--workers", 2, "--threads", 1, "--device", "cpu")
     torch.set_num_threads(1)
-    [config] = sweep.read_grid(long_grid)["one"]
+    [config] = read_grid(long_grid)["one"]
     whole = load_or_run(config, store=tmp_path / "undisturbed", device="cpu", progress=False)
     weights = load_model(whole.run_id).state_dict()
     one, two, _ = look_up_ids(long_grid, course_data)
@@ -273,13 +274,14 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 
 @pytest.fixture
 def calibrated(tiny_config, monkeypatch):
-    """No machine is calibrated: an operation of a matrix product takes a nanosecond, the rest nothing."""
-    from mtbert import speed
+    """No machine is calibrated: a floating-point operation takes a nanosecond, the rest nothing."""
+    from mtbert import cost
+    from mtbert.cost.dry_run import KINDS
 
-    prices = pd.Series(0.0, index=speed.KINDS)
-    prices["products"] = 1e-9
-    made = speed.Calibration(prices, pd.DataFrame(), {"base_mib": 300.0, "holes": 0.5, "variety": 1.0})
-    monkeypatch.setattr(speed, "load_or_calibrate", lambda config, device, threads: made)
+    prices = pd.Series(0.0, index=KINDS)
+    prices["flops"] = 1e-9
+    made = cost.Calibration(prices, pd.DataFrame(), {"base_mib": 300.0, "holes": 0.5, "variety": 1.0})
+    monkeypatch.setattr(cost, "load_or_calibrate", lambda config, device, threads: made)
 
 
 def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):

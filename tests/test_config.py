@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mtbert.config import TASK_NAMES, ConfigError, RunConfig
 from mtbert.data import TASKS
+from mtbert.grids import read_grid
 from mtbert.paths import REPOSITORY
-from mtbert.sweep import read_grid
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from mtbert import plots_cost
-from mtbert.peak import PARTS
+from mtbert.cost import PARTS
 
 
 @pytest.fixture(autouse=True)

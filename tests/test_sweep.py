@@ -7,6 +7,7 @@ import pytest
 
 from mtbert import sweep, workers
 from mtbert.config import ConfigError, RunConfig
+from mtbert.grids import read_grid, read_grids
 from mtbert.results import load_or_run
 from mtbert.rows import Corpus
 from mtbert.sweep import (
@@ -16,8 +17,6 @@ from mtbert.sweep import (
     look_up,
     minutes_left,
     predict,
-    read_grid,
-    read_grids,
     run_grid,
 )
 from mtbert.workers import RunFailed, SweepRun
@@ -221,7 +220,7 @@ def calibrated(calibration_at, monkeypatch) -> list:
         asked.append(config)
         return calibration_at(1e-9)
 
-    monkeypatch.setattr("mtbert.speed.load_or_calibrate", calibration)
+    monkeypatch.setattr("mtbert.cost.load_or_calibrate", calibration)
     return asked
 
 

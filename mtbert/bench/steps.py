@@ -20,6 +20,7 @@ from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.gradients import gem_project
+from mtbert.grids import read_grid
 from mtbert.heap import Trimmer
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
@@ -27,7 +28,6 @@ from mtbert.paths import REPOSITORY
 from mtbert.results import data_root
 from mtbert.rows import Corpus, TaskRows
 from mtbert.samplers import training_steps
-from mtbert.sweep import read_grid
 from mtbert.tokens import load_tokenizer
 from mtbert.trainer import Trainer
 

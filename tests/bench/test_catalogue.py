@@ -8,8 +8,8 @@ import torch
 from mtbert.bench import catalogue, harness, process
 from mtbert.bench.harness import BenchError, Setting
 from mtbert.bench.steps import PLANS, violating_gradients, words_table
+from mtbert.grids import read_grid
 from mtbert.results import load_or_run
-from mtbert.sweep import read_grid
 from mtbert.tokens import tokenize
 
 CPU = torch.device("cpu")

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from mtbert.config import ConfigError, RunConfig
+from mtbert.cost.forecast import LENGTHS, Forecast, Lengths, check_runs, count_lengths, read_lengths
+from mtbert.cost.memory import measure_grid
+from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import TASKS, DataError
 from mtbert.evaluate import overall
-from mtbert.forecast import LENGTHS, Forecast, Lengths, check_runs, count_lengths, read_lengths
-from mtbert.measure import measure_grid
+from mtbert.grids import read_grid
+from mtbert.multitask import encoder_config
 from mtbert.paths import REPOSITORY
 from mtbert.results import Run, read_run, stored_runs, summarize, write_table
-from mtbert.sizes import encoder_config
-from mtbert.speed import Calibration, load_or_calibrate
-from mtbert.sweep import read_grid
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 NOT_COMPARED = ("seed", "accumulation")  # fields that change nothing of a score but its luck
@@ -193,7 +193,7 @@ def renew_measurements(
     """
     yield write_table(measure_grid(device=device), store / "memory.csv")
     both = [RunConfig(precision=precision) for precision in ("fp32", "bf16")]
-    made = [load_or_calibrate(config, device, threads, anew=True) for config in both]
+    made = [load_or_calibrate(config, device, threads, again=True) for config in both]
     about = ("precision", "device", "threads", "encoder")
     steps = [one.steps.assign(**{name: one.about[name] for name in about}) for one in made]
     yield write_table(pd.concat(steps), store / "speed.csv")

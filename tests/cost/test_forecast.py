@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from mtbert.config import RunConfig
+from mtbert.cost.forecast import Forecast, Lengths, check_runs, count_lengths, read_lengths, step_shapes
+from mtbert.cost.memory import at_peak, step_timeline
+from mtbert.cost.time import Calibration
 from mtbert.data import DataError
-from mtbert.forecast import Forecast, Lengths, check_runs, count_lengths, read_lengths, step_shapes
 from mtbert.heap import SLACK_MIB
 from mtbert.paths import results_dir
-from mtbert.peak import at_peak, step_timeline
 from mtbert.results import load_or_run
 from mtbert.rows import Corpus
 from mtbert.samplers import training_steps
-from mtbert.speed import Calibration
 from mtbert.tokens import tokenize
 
 THREE = ("sst", "quora", "sts")
@@ -82,8 +82,8 @@ def test_time_is_that_of_the_steps(config, calibration):
     assert row["steps"] == row["steps_that_fit"] == 10
     assert row["train_seconds"] == pytest.approx(10 * row["step_seconds"]) and row["once_seconds"] == 0
     weights = 2 * (4 * 32 * 32 + 2 * 32 * 48)
-    assert row["step_seconds"] == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.1)
-    assert row["evaluation_seconds"] == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.01)
+    assert row["step_seconds"] == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.15)  # and attention
+    assert row["evaluation_seconds"] == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.15)
     seconds = row["train_seconds"] + row["evaluation_seconds"]
     assert row["minutes"] * 60 == pytest.approx(seconds)
     assert forecast(config, calibration).row(minutes=0.55 * row["minutes"])["steps_that_fit"] == 5
@@ -97,7 +97,7 @@ def test_frozen_layers_are_computed_once(config, calibration):
     assert half.mapped_mib() * 2**20 == 3 * (40 * 11 + 20 * 10) * 32 * 4
     assert half.step_seconds() < 0.55 * whole.step_seconds()
     frozen = forecast(config.but(plan="frozen"), calibration)
-    assert frozen.once_seconds() == pytest.approx(once) and frozen.step_seconds() == 0
+    assert frozen.once_seconds() == pytest.approx(once) and frozen.step_seconds() < 1e-3 * whole.step_seconds()
     assert frozen.mapped_mib() * 2**20 == 3 * (40 + 20) * 32 * 4
     few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), calibration)
     assert few.once_seconds() == pytest.approx(once * config.batch_size / 40)  # of the rows that it sees

@@ -1,10 +1,8 @@
 """Time of a training step: predicted from what it computes and a short calibration of the machine.
 
-Seconds = sum over kinds of work of (amount x seconds for one), the amounts from the operations of footprint.py and the
-prices from a handful of measured steps: non-negative least squares on relative errors. Kinds: floating-point operations
-of matrix products with weights, numbers of the T x T attention matrices, bytes kept for the backward pass (written and
-read again), numbers of weight gradients made and of weights updated, numbers of flat gradients that PCGrad and GEM
-go through, operations called, passes.
+Seconds = sum over kinds of work of (amount x seconds for one), the amounts from a dry run and the prices from a handful
+of measured steps: non-negative least squares on relative errors. Kinds: operations called, floating-point operations
+of products in float32 and in bfloat16, bytes that all other operations read and write.
 
 Batches of a run differ in shape, and on a CPU one that is larger than those before it has to get its memory from the
 system, which takes time: `variety` is how much longer steps of many shapes took than their work says.
@@ -15,11 +13,10 @@ clock's. Source: paper 000, sections 3.3 and 4 (training times; performance unde
 
 import hashlib
 import json
-import logging
 import multiprocessing
 import statistics
+import sys
 import time
-from collections.abc import Collection, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -28,76 +25,27 @@ import pandas as pd
 import torch
 from scipy.optimize import nnls
 
-from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
-from mtbert.footprint import FLOAT, Operation, Shapes
+from mtbert.cost.dry_run import KINDS, DryRun, Shapes, Steps
+from mtbert.cost.memory import at_peak
 from mtbert.heap import Trimmer, keep_freed_memory, resident_mib
-from mtbert.measure import Stepper
 from mtbert.multitask import pick_device
 from mtbert.paths import cache_dir, replacing
-from mtbert.peak import at_peak, operations, step_passes, step_timeline
 from mtbert.profiling import environment
 
-log = logging.getLogger(__name__)
+WARM_UP, TIMED, VARIED = 1, 3, 12  # steps
 
-KINDS = ["products", "scores", "kept", "gradients", "updates", "flat", "operations", "passes"]
-WARM_UP, TIMED, VARIED = 1, 3, 30  # steps
-
-_THREE, _LONG = ("sst", "quora", "sts"), ("cfimdb",)
 # What is calibrated on, a small and a large step first: fields of the configuration, (examples, tokens) of each task
 STEPS: dict[str, tuple[dict, tuple[int, int]]] = {
     "1-bert, 8 x 16": ({}, (8, 16)),
     "1-bert, 32 x 48": ({}, (32, 48)),
-    "1-bert, 16 x 32": ({}, (16, 32)),
-    "long texts": ({"tasks": _LONG}, (8, 160)),
-    "longer texts": ({"tasks": _LONG}, (4, 320)),
-    "2 layers": ({"layers": 2}, (16, 48)),
+    "long texts": ({"tasks": ("cfimdb",)}, (8, 160)),
+    "longer texts": ({"tasks": ("cfimdb",)}, (4, 320)),
     "3-bert": ({"plan": "3-bert"}, (8, 32)),
-    "hybrid-3": ({"plan": "hybrid-3"}, (16, 24)),
     "F3 S3": ({"plan": "F3 S3"}, (16, 48)),
-    "frozen": ({"plan": "frozen"}, (32, 32)),
     "frozen + PAL": ({"plan": "frozen", "adapter": "pal", "adapter_size": 96}, (16, 32)),
-    "1-bert + PAL": ({"adapter": "pal", "adapter_size": 96}, (8, 32)),
-    "accumulation 4": ({"accumulation": 4}, (16, 32)),
     "PCGrad": ({"gradients": "pcgrad"}, (8, 32)),
-    "GEM": ({"gradients": "gem"}, (8, 16)),
 }
-
-
-def step_work(
-    config: RunConfig,
-    shapes: Shapes,
-    encoder: BertConfig | None = None,
-    memory: Shapes | None = None,
-    known: Collection[str] = (),
-    cuda: bool = False,
-) -> pd.Series:
-    """The amount of each of KINDS in one training step; arguments as of `peak.step_timeline`."""
-    passes = step_passes(config, shapes, encoder, memory, cuda)
-    work = pd.Series(0.0, index=KINDS)
-    updated: dict[str, int] = {}
-    for part in (part for parts in passes.memory + passes.examples for part in parts):
-        steps = operations(config, part, encoder, known=known)
-        work += pass_work(steps)
-        updated |= {name: size for op in steps for name, size in op.gradients.items()}
-    work["updates"] = sum(updated.values()) / FLOAT
-    if passes.is_flat:
-        T, K = len(passes.examples), len(passes.memory)
-        times = 2 * T + 2 * K + 1 if K else 3 * T  # copied; summed or combined; Gram matrix
-        work["flat"] = times * sum(passes.shared.values()) / FLOAT
-    return work
-
-
-def pass_work(steps: Iterable[Operation]) -> pd.Series:
-    """The work of one pass."""
-    work = dict.fromkeys(KINDS, 0.0) | {"passes": 1.0}
-    for op in steps:
-        for kind, amount in op.work.items():
-            work[kind] += amount
-        work["kept"] += sum(op.kept.values())
-        work["gradients"] += sum(op.gradients.values()) / FLOAT
-        work["operations"] += 1 + (op.backward > 0)
-    return pd.Series(work)
 
 
 @dataclass(frozen=True)
@@ -117,18 +65,8 @@ class Calibration:
         """Predicted time of this work."""
         return float(work[KINDS] @ self.prices[KINDS])
 
-    @property
-    def variety(self) -> float:
-        """How much longer than their work says steps of many shapes take."""
-        return float(self.about["variety"])
-
-    @property
-    def error(self) -> float:
-        """Median absolute relative error for a step that was not calibrated on."""
-        return float(self.steps["left_out"].abs().median())
-
     def process_mib(self, moment: pd.Series) -> float:
-        """Memory of the process at a moment of a step (a row of `peak.step_timeline`)."""
+        """Memory of the process at a moment of a step (a row of `memory.step_timeline`)."""
         always = moment["weights"] + moment["moments"]
         return self.about["base_mib"] + always + (1 + self.about["holes"]) * (moment["total"] - always)
 
@@ -153,20 +91,20 @@ def _prices(steps: pd.DataFrame) -> np.ndarray:
 
 
 def load_or_calibrate(
-    config: RunConfig, device: str = "cpu", threads: int | None = None, anew: bool = False
+    config: RunConfig, device: str = "cpu", threads: int | None = None, again: bool = False
 ) -> Calibration:
     """The calibration of this machine for the configuration's encoder and precision, from the cache or made now.
 
-    anew: made now in any case, and kept.
+    again: made now in any case, and kept. Says on stderr when it measures.
     """
     place, threads = pick_device(device), threads or torch.get_num_threads()
     about = environment(place) | {"threads": threads}
     key = f"{about} {config.encoder} {config.precision} {config.attention_dropout} {KINDS} {list(STEPS)}"
     file = cache_dir() / "speed" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    if file.exists() and not anew:
+    if file.exists() and not again:
         content = json.loads(file.read_text(encoding="utf8"))
         return fit(pd.DataFrame(content["steps"]), content["about"])
-    log.warning("calibrating this machine for %s in %s: a minute or two, once", config.encoder, config.precision)
+    print(f"calibrating this machine with {len(STEPS)} kinds of steps, once: a minute or two", file=sys.stderr)
     made = calibrate(config, device, threads)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"steps": made.steps[["step", *KINDS, "seconds"]].to_dict("records"), "about": made.about}
@@ -175,13 +113,9 @@ def load_or_calibrate(
     return made
 
 
-def calibrate(config: RunConfig, device: str = "cpu", threads: int | None = None) -> Calibration:
-    """Measure STEPS in fresh processes, with the configuration's encoder, precision and attention dropout; a minute.
-
-    threads: of torch; default: as many as here.
-    """
+def calibrate(config: RunConfig, device: str, threads: int) -> Calibration:
+    """Measure STEPS in fresh processes, with the configuration's encoder, precision and attention dropout."""
     fields = config.model_dump(include={"encoder", "precision", "attention_dropout"})
-    threads = threads or torch.get_num_threads()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         steps, varied = (pool.submit(job, fields, device, threads) for job in (_measure_steps, _measure_varied))
@@ -195,34 +129,39 @@ def _measure_steps(fields: dict, device: str, threads: int) -> tuple[pd.DataFram
     """The table of steps for `fit`, and where they were measured."""
     torch.set_num_threads(threads)
     keep_freed_memory()  # as `train` does
-    rows, resident, held = [], [], []
-    for name, (more, (examples, tokens)) in STEPS.items():
-        tasks = more.get("tasks", _THREE)
-        scheme = {"scheme": "unified"} if len(tasks) > 1 else {}
-        config = RunConfig.from_params({"tasks": tasks, "max_length": 512, **scheme, **fields, **more})
+    place, steps, resident, seconds = pick_device(device), [], [], []
+    for more, (examples, tokens) in STEPS.values():
+        config = _config(fields | more)
         # The warm-up is the largest: what it got from the system is there for the others.
-        shapes = [dict.fromkeys(tasks, (examples, tokens - i)) for i in range(WARM_UP + TIMED)]
-        seconds = step_seconds(Stepper(config, shapes, device))
-        work = sum(step_work(config, shape) for shape in shapes[WARM_UP:]) / TIMED
-        rows.append({"step": name, **work, "seconds": seconds})
+        shapes = [dict.fromkeys(config.tasks, (examples, tokens - i)) for i in range(WARM_UP + TIMED)]
+        run = Steps(config, device)
+        seconds.append(statistics.median([timed(run, shape) for shape in shapes][WARM_UP:]))
         resident.append(resident_mib())
-        held.append(at_peak(step_timeline(config, shapes[0])))
-    about = environment(pick_device(device)) | {"encoder": fields["encoder"], "precision": fields["precision"]}
-    return pd.DataFrame(rows), about | _process_memory(resident, held)
+        steps.append((config, shapes[0]))
+    dry = [DryRun(config, place.type == "cuda").step(shapes) for config, shapes in steps]  # only now: it takes memory
+    table = pd.DataFrame([work for _, work in dry]).assign(step=list(STEPS), seconds=seconds)
+    about = environment(place) | {"encoder": fields["encoder"], "precision": fields["precision"]}
+    return table, about | _process_memory(resident, [at_peak(course) for course, _ in dry[:2]])
+
+
+def _config(fields: dict) -> RunConfig:
+    fields = {"tasks": ("sst", "quora", "sts"), "max_length": 512, **fields}
+    return RunConfig.from_params({"scheme": "unified" if len(fields["tasks"]) > 1 else "sampled", **fields})
 
 
 def _measure_varied(fields: dict, device: str, threads: int) -> tuple[pd.Series, float]:
     """Work and time of steps on short texts whose lengths vary as those of the course's datasets do."""
     torch.set_num_threads(threads)
     keep_freed_memory()
-    config = RunConfig.from_params({"tasks": _THREE, "scheme": "unified", **fields})
-    lengths = np.random.default_rng(0).lognormal(np.log(26), 0.4, size=(VARIED, len(_THREE))).astype(int).clip(6, 128)
-    shapes = [{task: (32, int(T)) for task, T in zip(_THREE, row, strict=True)} for row in lengths]
-    stepper, trim, seconds = Stepper(config, shapes, device), Trimmer(), 0.0
-    for _ in shapes:
-        seconds += timed(stepper)
+    config = _config(fields)
+    lengths = np.random.default_rng(0).lognormal(np.log(26), 0.4, (VARIED, len(config.tasks))).astype(int).clip(6, 128)
+    shapes = [{task: (32, int(T)) for task, T in zip(config.tasks, row, strict=True)} for row in lengths]
+    run, trim, seconds = Steps(config, device), Trimmer(), 0.0
+    for shape in shapes:
+        seconds += timed(run, shape)
         trim()
-    return sum(step_work(config, shape) for shape in shapes), seconds
+    dry = DryRun(config, run.device.type == "cuda")
+    return sum(dry.step(shape)[1] for shape in shapes), seconds
 
 
 def _process_memory(resident: list[float], held: list[pd.Series]) -> dict[str, float]:
@@ -238,19 +177,14 @@ def _process_memory(resident: list[float], held: list[pd.Series]) -> dict[str, f
     return {"base_mib": float(beside[0] - slope * passing[0]), "holes": float(slope - 1)}
 
 
-def step_seconds(stepper: Stepper) -> float:
-    """Median time of a few steps, after a warm-up."""
-    return statistics.median([timed(stepper) for _ in range(WARM_UP + TIMED)][WARM_UP:])
-
-
-def timed(stepper: Stepper) -> float:
-    """Seconds of the next step."""
-    is_cuda = stepper.device.type == "cuda"
+def timed(run: Steps, shapes: Shapes) -> float:
+    """Seconds of a step."""
+    is_cuda = run.device.type == "cuda"
     clock = time.perf_counter if is_cuda or torch.get_num_threads() > 1 else time.process_time
     if is_cuda:
-        torch.cuda.synchronize(stepper.device)
+        torch.cuda.synchronize(run.device)
     started = clock()
-    stepper.step()
+    run.step(shapes)
     if is_cuda:
-        torch.cuda.synchronize(stepper.device)
+        torch.cuda.synchronize(run.device)
     return clock() - started

@@ -14,23 +14,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
+from mtbert.cost.dry_run import DryRun, Shapes
+from mtbert.cost.memory import at_peak
+from mtbert.cost.time import Calibration
 from mtbert.data import DataError
-from mtbert.footprint import FLOAT, Shapes
 from mtbert.heap import SLACK_MIB
-from mtbert.peak import at_peak, operations, step_timeline
+from mtbert.multitask import parameter_counts
 from mtbert.profiling import MIB
 from mtbert.results import data_root, stored_runs
 from mtbert.rows import EVAL_TOKENS, KEPT_FROM, Corpus
 from mtbert.samplers import expected_passes, training_steps
-from mtbert.sizes import count_parameters, encoder_config, features_are_fixed, frozen_depth
-from mtbert.speed import Calibration, pass_work, step_work
 from mtbert.tokens import tokenize
-from mtbert.updates import batch_shapes, step_parts
+from mtbert.updates import HEAVY, batch_shapes, step_parts
 
-SAMPLED = 50  # steps of a run whose time is predicted one by one
-LARGEST = 3  # steps whose memory is: those with most tokens, and those with most pairs of tokens
+FLOAT = 4  # bytes
 ROW_MIB = 600 / MIB  # a row of two sentences as text, as token ids and in what is made of them
 TRIMMED = 2  # training and evaluation may each keep SLACK_MIB of freed blocks
 LENGTHS = "lengths.csv"
@@ -78,7 +76,7 @@ def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataF
 
 
 def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
-    """The examples in some order, as if drawn anew."""
+    """The examples in some order, as if drawn again."""
     pairs = "apart" if config.two_encodings else "joint"
     random = np.random.default_rng(config.seed)
 
@@ -99,38 +97,36 @@ def step_shapes(config: RunConfig, lengths: Lengths) -> list[Shapes]:
 
 
 class Forecast:
-    """What a run will take; `steps` are its shapes, `calibration` prices its time."""
+    """What a run will take; `steps` are its shapes, `calibration` prices its time, `dry` runs its steps."""
 
     def __init__(self, config: RunConfig, lengths: Lengths, calibration: Calibration, cuda: bool = False) -> None:
         self.config, self.lengths, self.calibration, self.cuda = config, lengths, calibration, cuda
-        self.encoder: BertConfig = encoder_config(config)
+        self.dry = DryRun(config, cuda)
+        encoder = self.dry.model.encoder
+        self.counts, self.is_fixed = parameter_counts(self.dry.model), self.dry.model.features_are_fixed
+        self.width, self.frozen_share = encoder.config.hidden_size, encoder.frozen_depth / len(encoder.layers)
         self.steps = step_shapes(config, lengths)
         sizes = [len(part) for part in lengths.train.values()]
         self.passes = passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
-        self.frozen_share = frozen_depth(config, self.encoder) / self.encoder.num_hidden_layers
         self.known = [task for task in passes if passes[task] >= KEPT_FROM and self.frozen_share]
-        self.is_fixed = features_are_fixed(config, self.encoder)
+        self.dry.steps.known = self.known
         self.points = config.epochs * config.evals_per_epoch  # of the learning curve
-        self.counts = count_parameters(config, self.encoder)
 
     @cached_property
     def peak(self) -> pd.Series:
-        """The moment of all steps at which the allocator holds most, a row of `step_timeline`."""
+        """The moment at which the allocator holds most, a row of `step_timeline`: in the step with the largest parts,
+        told as `step_parts` tells them.
+        """
 
-        def part(step: Shapes, power: int) -> float:
-            """Of one of its parts the padded tokens, or with power 2 the pairs of tokens."""
-            return sum(B * T**power for B, T in step.values()) / step_parts(self.config, step, self.cuda)
+        def part(step: Shapes) -> float:
+            return sum(B * T * (1 + T / HEAVY) for B, T in step.values()) / step_parts(self.config, step, self.cuda)
 
-        largest = [step for power in (1, 2) for step in sorted(self.steps, key=lambda s: part(s, power))[-LARGEST:]]
-        largest = {tuple(step.items()): step for step in largest}.values()
-        how = dict(encoder=self.encoder, memory=self._memory(), cuda=self.cuda, known=self.known)
-        return max((at_peak(step_timeline(self.config, step, **how)) for step in largest), key=lambda row: row["total"])
+        return at_peak(self.dry.step(max(self.steps, key=part), self._memory())[0])
 
-    def _memory(self) -> Shapes | None:
+    def _memory(self) -> Shapes:
         """What GEM draws: of so many random examples the longest is among the longest 1 in so many."""
         k = self.config.memory_batch
-        quantile = {task: int(np.quantile(part, 1 - 0.5 / k)) for task, part in self.lengths.train.items()}
-        return {task: (k, T) for task, T in quantile.items()}
+        return {task: (k, int(np.quantile(part, 1 - 0.5 / k))) for task, part in self.lengths.train.items()}
 
     def process_mib(self) -> float:
         """Peak memory of the process; on a GPU of its allocator, as stored runs have it."""
@@ -151,7 +147,7 @@ class Forecast:
     @property
     def _embedding_mib(self) -> float:
         apart = 2 if self.config.two_encodings else 1
-        return apart * self.encoder.hidden_size * FLOAT / MIB
+        return apart * self.width * FLOAT / MIB
 
     def mapped_mib(self) -> float:
         """Files of what frozen layers give, mapped into memory: counted as resident, but the system may drop them."""
@@ -162,11 +158,16 @@ class Forecast:
         return float(tokens) * self._embedding_mib
 
     def step_seconds(self) -> float:
-        """Mean time of a step."""
-        every = max(1, len(self.steps) // SAMPLED)
-        about = (self.encoder, self._memory(), self.known, self.cuda)
-        works = [step_work(self.config, step, *about) for step in self.steps[::every]]
-        return self.calibration.variety * float(np.mean([self.calibration.seconds(work) for work in works]))
+        """Mean time of a step: of steps of the same tasks, that of the one whose tokens are nearest to their mean."""
+        groups: dict[tuple, list[Shapes]] = {}
+        for step in self.steps:
+            groups.setdefault(tuple(step), []).append(step)
+        seconds = 0.0
+        for steps in groups.values():
+            tokens = np.array([sum(B * T for B, T in step.values()) for step in steps])
+            nearest = steps[int(np.abs(tokens - tokens.mean()).argmin())]
+            seconds += len(steps) * self.calibration.seconds(self.dry.step(nearest, self._memory())[1])
+        return self.calibration.about["variety"] * seconds / len(self.steps)
 
     def once_seconds(self) -> float:
         """What is computed once and may then be read from disk: what frozen layers make of the training texts."""
@@ -186,14 +187,17 @@ class Forecast:
 
     def _reading(self, lengths: dict[str, np.ndarray]) -> float:
         """One evaluation of these examples."""
-        seconds = 0.0
-        for task, part in lengths.items():
-            if len(part):
-                T = int(np.ceil(part.mean()))
-                shape = {task: (max(1, EVAL_TOKENS // T), T)}
-                work = pass_work(operations(self.config, shape, self.encoder, training=False))
-                seconds += self.calibration.seconds(work) * part.sum() / (shape[task][0] * T)
-        return seconds
+        return float(sum(self._reading_seconds[task] * part.sum() for task, part in lengths.items()))
+
+    @cached_property
+    def _reading_seconds(self) -> dict[str, float]:
+        """Time of a token in an evaluation, by task: of a batch of examples of its dev split's mean length."""
+        result = {}
+        for task, part in self.lengths.dev.items():
+            T = max(1, int(np.ceil(part.mean())))
+            B = max(1, EVAL_TOKENS // T)
+            result[task] = self.calibration.seconds(self.dry.reading(task, (B, T))) / (B * T)
+        return result
 
     def row(self, minutes: float | None = None) -> dict:
         """steps, of which fit in the minutes; seconds of a step, of what is done once, of training and of evaluation;

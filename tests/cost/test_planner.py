@@ -5,8 +5,10 @@ import math
 import pandas as pd
 import pytest
 
-from mtbert import budget
-from mtbert.budget import (
+from mtbert.config import RunConfig
+from mtbert.cost import planner
+from mtbert.cost.forecast import read_lengths
+from mtbert.cost.planner import (
     BudgetError,
     candidates,
     check_minutes,
@@ -17,11 +19,9 @@ from mtbert.budget import (
     plan_table,
     read_candidates,
 )
-from mtbert.config import RunConfig
-from mtbert.forecast import read_lengths
+from mtbert.cost.time import Calibration
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import load_or_run, summarize
-from mtbert.speed import Calibration
 
 THREE = ("sst", "quora", "sts")
 
@@ -108,7 +108,7 @@ def test_lengths_may_be_given(config, calibration, course_data, monkeypatch):
 
 def test_a_part_of_a_run_has_the_score_of_its_curve(config, calibration, course_data):
     run = load_or_run(config.but(evals_per_epoch=5), device="cpu", progress=False)
-    runs = budget._stored_runs(results_dir())
+    runs = planner._stored_runs(results_dir())
     like = config.but(evals_per_epoch=5, seed=3, accumulation=2)
     part = expected_score(like, runs, steps=3)
     assert part["score"] == run.curve["dev_score"][2] and part["score_step"] == 3 and math.isnan(part["low"])
@@ -144,10 +144,10 @@ def test_the_list_says_what_fits(config, calibration, course_data):
 def test_measurements_are_written(config, calibration, course_data, tmp_path, monkeypatch):
     steps = pd.DataFrame({"step": ["one"], "seconds": [1.0]})
     made = Calibration(calibration.prices, steps, calibration.about | {"device": "cpu", "threads": 1})
-    monkeypatch.setattr(budget, "measure_grid", lambda device: pd.DataFrame({"name": ["one"], "measured": [1 / 3]}))
-    monkeypatch.setattr(budget, "load_or_calibrate", lambda config, device, threads, anew: made)
-    monkeypatch.setattr(budget, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
-    paths = list(budget.renew_measurements(tmp_path, "cpu", 1, course_data))
+    monkeypatch.setattr(planner, "measure_grid", lambda device: pd.DataFrame({"name": ["one"], "measured": [1 / 3]}))
+    monkeypatch.setattr(planner, "load_or_calibrate", lambda config, device, threads, again: made)
+    monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
+    paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
     assert [path.name for path in paths] == ["memory.csv", "speed.csv", "lengths.csv", "runs_predicted.csv"]
     assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
     assert pd.read_csv(tmp_path / "speed.csv")["threads"].tolist() == [1, 1]

@@ -4,8 +4,8 @@ import pytest
 
 from mtbert.bert import BertConfig
 from mtbert.config import ConfigError, RunConfig
-from mtbert.multitask import MultitaskBert, parameter_counts
-from mtbert.sizes import compare_parameters, count_parameters, encoder_config, parameter_table
+from mtbert.cost import compare_parameters, count_parameters, parameter_table
+from mtbert.multitask import MultitaskBert, encoder_config, parameter_counts
 
 THREE = ("sst", "quora", "sts")
 

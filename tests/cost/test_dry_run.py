@@ -1,0 +1,137 @@
+"""A dry run holds what the real step holds, and computes what it computes."""
+
+import pytest
+import torch
+
+from mtbert.config import RunConfig
+from mtbert.cost.dry_run import CONFLICT, KINDS, PARTS, DryRun
+from mtbert.cost.memory import GRID, at_peak, grid_config, measure_grid, measure_step, predicted_peak, step_timeline
+from mtbert.cost.parameters import count_parameters
+from mtbert.profiling import MIB
+
+THREE = ("sst", "quora", "sts")
+SHAPES = {"sst": (4, 10), "quora": (4, 20), "sts": (4, 15)}
+TOKENS = 4 * (10 + 20 + 15)
+LAYER = 4 * 32 * 32 + 2 * 32 * 48  # weights of the matrix products of one layer
+PAL = {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2}
+
+
+def make(tiny_encoder, **fields) -> RunConfig:
+    return RunConfig.from_params(
+        {"tasks": THREE, "scheme": "unified", "encoder": tiny_encoder, "max_length": 128, **fields}
+    )
+
+
+def work(config: RunConfig, shapes=SHAPES, **how):
+    return DryRun(config, **how).step(shapes)[1]
+
+
+@pytest.mark.parametrize(
+    "fields, shape",
+    [
+        ({}, (16, 96)),
+        ({"plan": "3-bert", **PAL}, (8, 64)),
+        ({"gradients": "pcgrad"}, (4, 32)),
+        ({"plan": "frozen"}, (16, 96)),
+        ({"accumulation": 4, "r_drop": 1.0, "ema": 0.99}, (16, 96)),
+        ({"gradients": "agem", "scheme": "sampled"}, (4, 32)),
+    ],
+    ids=str,
+)
+def test_the_measured_peak(tiny_encoder, fields, shape):
+    config, shapes = make(tiny_encoder, **fields), dict.fromkeys(THREE, shape)
+    assert predicted_peak(config, shapes)["total"] * MIB == pytest.approx(measure_step(config, shapes), rel=0.1)
+
+
+def test_the_course_of_a_step(tiny_encoder):
+    config = make(tiny_encoder)
+    table, counts = step_timeline(config, SHAPES), count_parameters(config)
+    assert table["phase"].drop_duplicates().tolist() == ["other", "forward", "backward", "update"]
+    assert table["total"].tolist() == pytest.approx(table[PARTS].sum(axis=1).tolist())
+    assert (table["weights"] * MIB).round().unique().tolist() == [counts["parameters"] * 4]
+    assert (table["moments"] * MIB).round().unique() == pytest.approx(8 * counts["trained_parameters"], rel=0.001)
+    pooler = 32 * 33  # mean pooling: its parameters never get a gradient
+    gradients = table[table["phase"] == "update"]["gradients"].iloc[0]
+    assert gradients * MIB == pytest.approx(4 * (counts["trained_parameters"] - pooler), rel=0.001)
+    assert table[table["phase"] == "forward"]["activations"].is_monotonic_increasing
+    assert table["activations"].iloc[-1] == 0
+    assert at_peak(table)["total"] == table["total"].max()
+
+
+def test_steps_repeat(tiny_encoder):
+    """Nothing of a step stays behind, and the caller's torch and numpy are as before."""
+    run, numpy = DryRun(make(tiny_encoder)), torch.Tensor.numpy
+    first, second = (at_peak(run.step(SHAPES)[0])["total"] for _ in range(2))
+    assert first == pytest.approx(second, rel=1e-4) and torch.Tensor.numpy is numpy
+    assert torch.ones(2).tolist() == [1.0, 1.0]
+
+
+def test_parts_of_a_batch_need_less(tiny_encoder):
+    config, shapes = make(tiny_encoder), dict.fromkeys(THREE, (8, 60))
+    whole, parts = DryRun(config).step(shapes), DryRun(config.but(accumulation=4)).step(shapes)
+    assert parts[0]["activations"].max() == pytest.approx(whole[0]["activations"].max() / 4, rel=0.02)
+    assert parts[1]["flops"] == pytest.approx(whole[1]["flops"], rel=0.001)
+    assert parts[1]["operations"] == pytest.approx(4 * whole[1]["operations"], rel=0.02)
+
+
+@pytest.mark.parametrize("gradients, rows", [("pcgrad", 4), ("gem", 8)])
+def test_flat_gradients(tiny_encoder, gradients, rows):
+    """PCGrad: T and what they become; GEM has K memories', the sum and what it is projected to beside them."""
+    run = DryRun(make(tiny_encoder, gradients=gradients))
+    shared = 4 * sum(p.numel() for p in run.model.shared_parameters().values())
+    assert CONFLICT < 0
+    assert run.step(SHAPES)[0]["task gradients"].max() * MIB == pytest.approx(rows * shared, abs=6 * 8 * 2**16)
+
+
+def test_six_operations_a_weight_and_token(tiny_encoder):
+    """2 of the forward pass, 4 of the backward pass; frozen layers below all that is trained have no backward pass."""
+    scores = 4 * 32 * 4 * (100 + 400 + 225)  # QK' and the weighted values
+    assert work(make(tiny_encoder))["flops"] == pytest.approx(2 * 3 * (2 * LAYER * TOKENS + scores), rel=0.01)
+    frozen = work(make(tiny_encoder, plan="F1 S1"))["flops"]
+    known = work(make(tiny_encoder, plan="F1 S1"), known=THREE)["flops"]
+    assert frozen - known == pytest.approx(2 * LAYER * TOKENS + scores, rel=0.01)
+    reading = DryRun(make(tiny_encoder)).reading("sst", (4, 10))
+    assert reading["flops"] == pytest.approx(2 * (2 * LAYER * 40 + 4 * 32 * 4 * 100), rel=0.01)
+
+
+def test_bfloat16_is_told_apart(tiny_encoder):
+    full, half = (work(make(tiny_encoder, precision=precision)) for precision in ("fp32", "bf16"))
+    assert list(full.index) == KINDS and full["bf16 flops"] == 0
+    assert half["bf16 flops"] + half["flops"] == full["flops"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"weighting": "uncertainty"}, {"cosine_every": 1}, {"plan": "3-bert", "soft_sharing": "trace"},
+     {"pos_features": True}, {"feeds": ("sst>quora",), "upstream": "slow"}, {"max_grad_norm": 1.0},
+     {"pairs": "concat", "adapter": "houlsby", "adapter_size": 6}, {"pooling": "pooler", "plan": "emb:F S2"}],
+    ids=str,
+)  # fmt: skip
+def test_whatever_a_step_may_do(tiny_encoder, fields):
+    assert work(make(tiny_encoder, **fields))["operations"] != work(make(tiny_encoder))["operations"]
+
+
+def test_a_task_of_another_run(tiny_encoder):
+    with pytest.raises(ValueError, match="cfimdb: not a task of the run"):
+        step_timeline(make(tiny_encoder), {"cfimdb": (2, 30)})
+
+
+def test_every_row_of_the_grid_can_be_made():
+    for name in GRID:
+        config, shapes = grid_config(name)
+        assert set(shapes) == set(config.tasks)
+
+
+def test_a_row_of_the_grid_in_a_process_of_its_own():
+    table = measure_grid(["frozen"])
+    assert table["name"].tolist() == ["frozen"] and table["device"].tolist() == ["cpu"]
+    assert table["ratio"].item() == pytest.approx(1, abs=0.1)
+    assert table["predicted"].item() == pytest.approx(table["ratio"].item() * table["measured"].item())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_peak_of_a_gpu(tiny_encoder, precision):
+    config, shapes = make(tiny_encoder, precision=precision), dict.fromkeys(THREE, (64, 128))
+    measured = measure_step(config, shapes, "cuda")
+    assert predicted_peak(config, shapes, cuda=True)["total"] * MIB == pytest.approx(measured, rel=0.25)
