@@ -18,8 +18,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 @data_app.command("check")
 def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail on any reject")] = False) -> None:
     """Read every file, count its rows and list each reject with file, line and field."""
-    from mtbert import demo
-    from mtbert.data import SPLITS, TASKS, DataError, find_data, load_table
+    from mtbert.data import SPLITS, TASKS, DataError, demo, find_data, load_table
 
     folder = find_data(data)
     if folder is None:
@@ -41,7 +40,7 @@ def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="
 @data_app.command("fetch")
 def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
     """Download the course's files into FOLDER; goes on where an earlier call was interrupted."""
-    from mtbert.fetch import fetch
+    from mtbert.data.download import fetch
 
     for path in fetch(folder, force=force):
         typer.echo(path)
@@ -66,11 +65,9 @@ def train(
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
     """
-    from mtbert import sweep
-    from mtbert.grids import read_grids
     from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
-    from mtbert.workers import train_all
+    from mtbert.results import read_grids, sweep, train_all
 
     pairs = read_grids(grids, only)
     if not pairs:
@@ -81,7 +78,9 @@ def train(
         runs = sweep.look_up(pairs, data)
         missing = [run for run in runs if not run.is_stored]
         if dry_run or (len(missing) > workers and not in_order):  # else they all start at once, or as written
-            missing = sweep.predict(missing, place, threads, data, results_dir())
+            from mtbert.cost import predict_runs  # here, as scipy behind it is slow to import
+
+            missing = predict_runs(missing, place, threads, data, results_dir())
     if not in_order:
         missing = sweep.longest_first(missing)
     if dry_run:
@@ -128,10 +127,9 @@ def predict(
 ) -> None:
     """Write leaderboard files (id, predicted) for the dev and test splits of the run's tasks."""
     from mtbert.data import load_table
-    from mtbert.evaluate import write_leaderboard
     from mtbert.paths import cache_dir
     from mtbert.results import data_root, load_model
-    from mtbert.rows import predict_table
+    from mtbert.training import predict_table, write_leaderboard
 
     found = sorted(path.name for path in (cache_dir() / "models").glob(f"{run_id}*"))
     if len(found) != 1:
@@ -211,9 +209,9 @@ def plan(
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
     """Score what needs no training, the most frequent label and the untrained cosine, into results/baselines.csv."""
-    from mtbert.baselines import write_baselines
     from mtbert.config import TASK_NAMES, RunConfig
     from mtbert.paths import results_dir
+    from mtbert.results import write_baselines
 
     typer.echo(write_baselines(RunConfig(corpus="course", tasks=TASK_NAMES), results_dir(), data, device))
 
@@ -221,7 +219,7 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 @app.command()
 def claims() -> None:
     """Check the papers' claims against the stored runs, into results/claims.csv."""
-    from mtbert.claims import write_claims
+    from mtbert.report.claims import write_claims
 
     typer.echo(write_claims())
 
@@ -234,7 +232,7 @@ def report(
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
-    from mtbert.report import build_report
+    from mtbert.report.build import build_report
 
     build_report(profile, only=only, data=data, force=force)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from mtbert.hub import MINILM, content_digest
+from mtbert.bert import MINILM, content_digest
 from mtbert.sharing import PlanError, SharingPlan
 
 TASK_NAMES = ("sst", "cfimdb", "quora", "sts")

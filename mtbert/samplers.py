@@ -1,16 +1,13 @@
-"""Which task a step trains, and on which of its examples.
+"""Which task a step trains, and which examples make a batch.
 
 Source: paper 001, section 4.3 (p_i ~ N_i^alpha, equations 8 and 9; one sentence there swaps the meaning of alpha 0 and
-1, its table and Stickland and Murray 2019 do not), paper 002, section 4 (tasks in turn, then 3-tuples of batches).
+1, its table and Stickland and Murray 2019 do not).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-
-from mtbert.config import RunConfig
-from mtbert.tokens import train_batches
 
 STRATEGIES = ("round_robin", "sqrt", "proportional", "annealed")
 
@@ -34,79 +31,43 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
     return powers / powers.sum()
 
 
-def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
-    """Batches of one pass over each task, for tasks of these sizes (examples)."""
-    return [math.ceil(size / batch) for size, batch in zip(sizes, _batch_sizes(config, len(sizes)), strict=True)]
+POOL = 64  # batches at most that are sorted by length together: enough for little padding
+POOLS = 4  # of a pass at least: drawn again for every pass, they mix the batches of a small dataset
 
 
-def _batch_sizes(config: RunConfig, tasks: int) -> list[int]:
-    """Examples of a batch of each of so many tasks; the tasks need not be the configuration's if it has one number."""
-    return list(config.batch_sizes.values()) if isinstance(config.batch_size, dict) else [config.batch_size] * tasks
+def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """One pass over all rows in random order: row numbers of each batch, a function of seed and epoch alone.
 
-
-def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
-    """Optimizer steps of an epoch over tasks of these sizes (examples).
-
-    By default an epoch has as many batches as all datasets together.
+    Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches, and the batches are
+    shuffled: every row comes once, and a batch holds sequences of similar length. Batches differ by one row at most,
+    so that every row weighs the same in the mean losses of a pass.
     """
-    if config.steps_per_epoch is not None:
-        return config.steps_per_epoch
-    batches = sum(pass_steps(config, sizes))
-    return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    n = math.ceil(len(order) / batch_size)
+    starts = np.arange(n + 1) * len(order) // n
+    pools = np.array_split(np.arange(n), min(n, max(POOLS, math.ceil(n / POOL))))
+    batches = []
+    for numbers in pools:
+        cuts = starts[numbers[0] : numbers[-1] + 2]
+        pool = order[cuts[0] : cuts[-1]]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += np.split(pool, cuts[1:-1] - cuts[0])
+    return [batches[i] for i in random.permutation(n)]
 
 
-def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
-    """Of tasks in turn, the last step of each task's pass and the task; empty in other schemes."""
-    if config.scheme != "in_turn" or len(config.tasks) == 1:
-        return {}
-    ends = np.cumsum(pass_steps(config, sizes) * config.epochs)
-    return dict(zip(ends.tolist(), config.tasks * config.epochs, strict=True))
+def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
+    """All rows once, longest first, in batches of at most `token_budget` padded tokens (but at least one row)."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = start + max(1, token_budget // int(lengths[order[start]]))
+        yield order[start:stop]
+        start = stop
 
 
-def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
-    """How often a run comes by each example, by task (T,); an expectation where tasks are drawn."""
-    sizes, epochs = np.asarray(sizes), config.epochs
-    if config.scheme == "in_turn" and len(sizes) > 1:
-        return np.full(len(sizes), float(epochs))
-    examples = epochs * steps_per_epoch(config, sizes) * np.array(_batch_sizes(config, len(sizes)))
-    if config.scheme == "unified":
-        return examples / sizes
-    shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
-    return examples * np.mean(shares, axis=0) / sizes
-
-
-def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """The rows of every step of a run, by task: one task, or all of them in a unified step.
-
-    lengths: task -> tokens of its training examples. A function of the configuration and the lengths alone, so that
-    an interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled.
-    """
-    tasks = tuple(lengths)
-    sizes = [len(lengths[task]) for task in tasks]
-    steps = steps_per_epoch(config, sizes)
-    batch_sizes = zip(tasks, _batch_sizes(config, len(tasks)), strict=True)
-    passes = {task: _passes(lengths[task], size, config.seed) for task, size in batch_sizes}
-    for epoch in range(config.epochs):
-        if config.scheme == "unified":
-            for _ in range(steps):
-                yield {task: next(passes[task]) for task in tasks}
-            continue
-        if len(tasks) == 1:
-            order = np.zeros(steps, dtype=int)
-        elif config.scheme == "in_turn":
-            order = np.repeat(np.arange(len(tasks)), pass_steps(config, sizes))
-        elif config.sampling == "round_robin":
-            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T, without the luck of a draw
-        else:
-            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs)
-            order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
-        for i in order:
-            yield {tasks[i]: next(passes[tasks[i]])}
-
-
-def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches of one task without end: every pass holds every example once, in an order of its own."""
-    number = 0
-    while True:
-        yield from train_batches(lengths, batch_size, seed, number)
-        number += 1
+def padding_share(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
+    """The share of padding in the tokens of these batches, each padded to its longest sequence."""
+    batches = list(batches)
+    padded = sum(int(lengths[batch].max()) * len(batch) for batch in batches)
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded

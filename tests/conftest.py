@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert.hub import locate
+from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import KINDS
 from mtbert.cost.time import Calibration
-from mtbert.hub import locate
-from mtbert.rows import Corpus
-from mtbert.train import TrainedRun, train
+from mtbert.training.loop import TrainedRun, train
+from mtbert.training.task_data import load_corpus
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
 settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -142,6 +142,6 @@ def run(course_folder):
     """Train a configuration on the tiny data set."""
 
     def run(config: RunConfig, **options) -> TrainedRun:
-        return train(config, Corpus.load(config, course_folder), device="cpu", progress=False, **options)
+        return train(config, load_corpus(config, course_folder), device="cpu", progress=False, **options)
 
     return run

@@ -19,13 +19,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mtbert import cli, sweep, workers
-from mtbert.data import load_table
-from mtbert.evaluate import write_leaderboard
-from mtbert.grids import read_grid, read_grids
+from mtbert import cli
+from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY
-from mtbert.results import load_model, load_or_run
-from mtbert.workers import RunFailed
+from mtbert.results import sweep, workers
+from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.workers import RunFailed
+from mtbert.training.metrics import write_leaderboard
 
 
 def mtbert(*arguments):
@@ -276,12 +277,14 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 def calibrated(tiny_config, monkeypatch):
     """No machine is calibrated: a floating-point operation takes a nanosecond, the rest nothing."""
     from mtbert import cost
+    from mtbert.cost import forecast
     from mtbert.cost.dry_run import KINDS
 
     prices = pd.Series(0.0, index=KINDS)
     prices["flops"] = 1e-9
     made = cost.Calibration(prices, pd.DataFrame(), {"base_mib": 300.0, "holes": 0.5, "variety": 1.0})
-    monkeypatch.setattr(cost, "load_or_calibrate", lambda config, device, threads: made)
+    for place in (cost, forecast):
+        monkeypatch.setattr(place, "load_or_calibrate", lambda config, device, threads: made)
 
 
 def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):

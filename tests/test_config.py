@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbert.config import TASK_NAMES, ConfigError, RunConfig
-from mtbert.data import TASKS
-from mtbert.grids import read_grid
+from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
+from mtbert.results.grids import read_grid
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mtbert import heap
-from mtbert.heap import Trimmer, keep_freed_memory, release_freed_memory, resident_mib
+from mtbert import runtime as heap
+from mtbert.runtime import Trimmer, keep_freed_memory, release_freed_memory, resident_mib
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 
@@ -22,7 +22,7 @@ def test_freed_blocks_stay_and_are_handed_back():
     """Blocks of 1 MiB, every second one freed, leave holes that only a trim gives back."""
     script = """
 import torch
-from mtbert.heap import keep_freed_memory, release_freed_memory, resident_mib
+from mtbert.runtime import keep_freed_memory, release_freed_memory, resident_mib
 keep_freed_memory()
 blocks = [torch.ones(2**18) for _ in range(200)]
 full = resident_mib()
@@ -39,7 +39,7 @@ print(full - kept, kept - resident_mib())
 def test_kept_blocks_are_used_again_without_page_faults():
     script = """
 import resource
-from mtbert.heap import keep_freed_memory
+from mtbert.runtime import keep_freed_memory
 keep_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 bytearray(2**26)

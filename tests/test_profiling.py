@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from mtbert import __version__
-from mtbert.heap import release_freed_memory
-from mtbert.profiling import PeakMemory, environment
+from mtbert.runtime import PeakMemory, environment, release_freed_memory
 
 CPU = torch.device("cpu")
 

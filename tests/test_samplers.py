@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mtbert.config import RunConfig
-from mtbert.samplers import expected_passes, steps_per_epoch, task_probabilities, training_steps
+from mtbert.samplers import task_probabilities
+from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps
 
 SIZES = (8544, 141505, 6041)
 LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts": np.arange(8) % 3 + 5}

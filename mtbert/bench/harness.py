@@ -21,9 +21,8 @@ import torch
 from torch.utils.benchmark import Timer
 
 from mtbert.data import DataError
-from mtbert.heap import free_by_default, keep_freed_memory
 from mtbert.paths import replacing
-from mtbert.profiling import environment
+from mtbert.runtime import environment, free_by_default, keep_freed_memory
 
 LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times
 KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of device: what a row replaces

@@ -21,12 +21,10 @@ from transformers import AutoModel
 from transformers import BertConfig as TheirConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
+from mtbert.bert import Batch, their_name
 from mtbert.data import TASKS
-from mtbert.heads import task_loss
-from mtbert.layouts import their_name
-from mtbert.multitask import MultitaskBert, autocast
-from mtbert.rows import TaskRows
-from mtbert.tokens import Batch
+from mtbert.multitask import MultitaskBert, autocast, task_loss
+from mtbert.training import TaskRows
 
 GEM_EPS = 1e-3  # added to the diagonal of GEM's Gram matrix
 

@@ -9,17 +9,13 @@ import torch
 
 from mtbert.bench.harness import BenchError, Contest, Run, Setting
 from mtbert.config import RunConfig
-from mtbert.heap import Trimmer, keep_freed_memory
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import results_dir
-from mtbert.profiling import PeakMemory
 from mtbert.results import data_root, stored_runs
-from mtbert.rows import Corpus, TaskRows
-from mtbert.samplers import training_steps
-from mtbert.trainer import Trainer
-from mtbert.updates import batch_shapes
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
+from mtbert.training import TaskRows, Trainer, batch_shapes, load_corpus, training_steps
 
-NOTEBOOK = """import mtbert.notebook, mtbert.plots
+NOTEBOOK = """import mtbert.report.notebook, mtbert.report.plots
 from mtbert.config import RunConfig
 from mtbert.results import load_or_run
 load_or_run(RunConfig.from_params({config!r}), train_missing=False)"""
@@ -77,7 +73,7 @@ def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
     memory = PeakMemory(device)
     config = RunConfig.from_params(fields)
     model = MultitaskBert(config)
-    tables = {task: TaskRows(model, task, table, device) for task, table in Corpus.load(config, data).train.items()}
+    tables = {task: TaskRows(model, task, table, device) for task, table in load_corpus(config, data).train.items()}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     steps = list(training_steps(config, lengths))
     by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])

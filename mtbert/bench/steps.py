@@ -18,18 +18,14 @@ from mtbert.bench.harness import Contest, Peer, Run, Setting, timed
 from mtbert.bench.peers import TransformersModel
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
-from mtbert.data import TASKS
+from mtbert.data import TASKS, load_tokenizer
 from mtbert.gradients import gem_project
-from mtbert.grids import read_grid
-from mtbert.heap import Trimmer
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW
 from mtbert.paths import REPOSITORY
-from mtbert.results import data_root
-from mtbert.rows import Corpus, TaskRows
-from mtbert.samplers import training_steps
-from mtbert.tokens import load_tokenizer
-from mtbert.trainer import Trainer
+from mtbert.results import data_root, read_grid
+from mtbert.runtime import Trimmer
+from mtbert.training import TaskRows, Trainer, load_corpus, training_steps
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
@@ -183,7 +179,7 @@ def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
     their longest, transformers, torch's AdamW with its defaults, the loss read in every step.
     """
     config = RunConfig.from_params(dict(corpus="course", tasks=[task], train_rows=rows))
-    tables = Corpus.load(config, data_root(config, setting.data)).train
+    tables = load_corpus(config, data_root(config, setting.data)).train
     ours = Training(setting, tables, batch_size=BATCH, epochs=1)
     theirs = TransformersModel(ours.model, ours.tables)
     optimizer, trim, size = peers.adamw(theirs), Trimmer(), len(tables[task])

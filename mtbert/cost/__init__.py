@@ -1,7 +1,7 @@
 """What a configuration costs before it runs: parameters, memory, time, and the plans that fit a budget."""
 
 from mtbert.cost.dry_run import PARTS, DryRun, Shapes
-from mtbert.cost.forecast import Forecast, Lengths, read_lengths
+from mtbert.cost.forecast import Forecast, Lengths, predict_runs, read_lengths
 from mtbert.cost.memory import at_peak, step_timeline
 from mtbert.cost.parameters import compare_parameters, count_parameters, parameter_table
 from mtbert.cost.planner import (
@@ -32,6 +32,7 @@ __all__ = [
     "parameter_table",
     "parse_memory",
     "plan_table",
+    "predict_runs",
     "read_candidates",
     "read_lengths",
     "renew_measurements",

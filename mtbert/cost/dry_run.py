@@ -1,7 +1,7 @@
 """The real training step without numbers: what it holds, moment by moment, and what it computes.
 
-`mtbert.trainer.Trainer` steps on a `MultitaskBert` of torch's fake tensors, which have shapes, devices and storages but
-no content; a dispatch mode below sees every operation, its floating-point operations (`torch.utils.flop_counter`), the
+`mtbert.training.Trainer` steps on a `MultitaskBert` of torch's fake tensors, which have shapes, devices and storages
+but no content; a dispatch mode below sees every operation, its floating-point operations (`torch.utils.flop_counter`), the
 bytes that it reads and writes, and the storages that come and go. Where a step asks for a number it gets a constant: no
 loss is infinite, and the gradients of two tasks or memories conflict a little.
 
@@ -24,15 +24,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from mtbert import fast, gradients, updates
+from mtbert.bert import Batch, cpu_ops
 from mtbert.config import RunConfig
-from mtbert.data import TASKS
+from mtbert.data import TAGS, TASKS
+from mtbert.gradients import gram
 from mtbert.multitask import MultitaskBert
-from mtbert.pos import TAGS
-from mtbert.profiling import MIB
-from mtbert.rows import encode
-from mtbert.tokens import Batch
-from mtbert.trainer import Trainer
+from mtbert.runtime import MIB
+from mtbert.training import Trainer, encode
+from mtbert.training import step as training_step
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -216,7 +215,7 @@ class Steps:
             self.trainer.update({})
 
     def step(self, shapes: Shapes, memory: Shapes | None = None) -> None:
-        """One training step. shapes: before it is cut into parts (`updates.step_parts`); memory: of what GEM draws, by
+        """One training step. shapes: before it is cut into parts (`training.step_parts`); memory: of what GEM draws, by
         default as much of the step's tasks. Raises ValueError for a task that the configuration does not have.
         """
         if unknown := set(shapes) - set(self.config.scored):
@@ -281,7 +280,7 @@ class DryRun:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         """Fake tensors, and constants where a number is asked for; phases are told to the ledger."""
-        ledger, split, logits, backward = self.ledger, np.array_split, updates.task_logits, Tensor.backward
+        ledger, split, logits, backward = self.ledger, np.array_split, training_step.task_logits, Tensor.backward
 
         def two_parts(rows: np.ndarray, n: int) -> list[np.ndarray]:
             ledger.scales["forward"] = ledger.scales["backward"] = max(1.0, n / 2)
@@ -306,19 +305,19 @@ class DryRun:
             ledger.enter("update")
             real_update(trainer, rows)
 
-        real_update, chunks = Trainer.update, gradients._in_double
+        real_update, chunks = Trainer.update, gram.in_double
         with ExitStack() as stack, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
             for owner, name, new in (
                 (np, "array_split", two_parts),
-                (updates, "task_logits", forward),
-                (gradients, "_in_double", first_chunk),
+                (training_step, "task_logits", forward),
+                (gram, "in_double", first_chunk),
                 (Trainer, "update", update),
                 (Tensor, "backward", backward_pass),
                 (Tensor, "numpy", _constant),
                 (Tensor, "tolist", lambda tensor: _constant(tensor).tolist()),
                 (Tensor, "__array__", lambda tensor, dtype=None, copy=None: _constant(tensor)),
-                (fast, "keep_mask", lambda shape, p: torch.empty(shape, dtype=torch.bool)),
+                (cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=torch.bool)),
             ):
                 stack.enter_context(patch.object(owner, name, new))
             stack.enter_context(self.fake)

@@ -7,9 +7,13 @@ blocks that it keeps (heap.py). Further pretraining is not in it. Source: paper 
 seconds.
 """
 
-from dataclasses import dataclass
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,21 +21,28 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import DryRun, Shapes
 from mtbert.cost.memory import at_peak
-from mtbert.cost.time import Calibration
-from mtbert.data import DataError
-from mtbert.heap import SLACK_MIB
+from mtbert.cost.time import Calibration, load_or_calibrate
+from mtbert.data import DataError, tokenize
 from mtbert.multitask import parameter_counts
-from mtbert.profiling import MIB
-from mtbert.results import data_root, stored_runs
-from mtbert.rows import EVAL_TOKENS, KEPT_FROM, Corpus
-from mtbert.samplers import expected_passes, training_steps
-from mtbert.tokens import tokenize
-from mtbert.updates import HEAVY, batch_shapes, step_parts
+from mtbert.results import SweepRun, data_root, stored_runs
+from mtbert.runtime import MIB, SLACK_MIB
+from mtbert.training import (
+    EVAL_TOKENS,
+    HEAVY,
+    KEPT_FROM,
+    batch_shapes,
+    expected_passes,
+    load_corpus,
+    step_parts,
+    training_steps,
+)
 
 FLOAT = 4  # bytes
 ROW_MIB = 600 / MIB  # a row of two sentences as text, as token ids and in what is made of them
 TRIMMED = 2  # training and evaluation may each keep SLACK_MIB of freed blocks
 LENGTHS = "lengths.csv"
+MEMORY_SECONDS = 8.0  # after so long, `predict_runs` leaves the memory of further runs out
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path 
         if store is None or not (store / LENGTHS).exists():
             raise
         return _stored_lengths(config, pd.read_csv(store / LENGTHS))
-    corpus = Corpus.load(config, root)
+    corpus = load_corpus(config, root)
     parts = [
         {task: tokenize(task, table, config.encoder, config.pairs, config.max_length).lengths
          for task, table in tables.items()}
@@ -269,3 +280,55 @@ def check_runs(store: Path, calibration: Calibration, data: str | Path | None = 
             }
         )
     return pd.DataFrame(rows)
+
+
+def predict_runs(
+    runs: Sequence[SweepRun],
+    device: str = "cpu",
+    threads: int | None = None,
+    data: str | Path | None = None,
+    store: Path | None = None,
+) -> list[SweepRun]:
+    """The runs with predicted minutes and MiB; those that differ in the seed alone share a prediction.
+
+    Calibrates the machine where it is not. A prediction that fails is told as a warning. Memory is predicted for
+    MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
+    """
+
+    def prepare(config: RunConfig) -> tuple:
+        return read_lengths(config, data, store), load_or_calibrate(config, device, threads)
+
+    prepared: dict[tuple, tuple | None] = {}  # of the same texts and the same calibration
+    forecasts: dict[str, Forecast | None] = {}
+    minutes: dict[str, float | None] = {}
+    mib: dict[str, float | None] = {}
+    keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
+    for run, key in zip(runs, keys, strict=True):
+        if key not in forecasts:
+            c = run.config
+            texts = (c.corpus, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
+            about = (*texts, c.encoder, c.precision, c.attention_dropout)
+            if about not in prepared:
+                prepared[about] = _tried(run, prepare, c)
+            made = prepared[about]
+            forecasts[key] = made and _tried(run, Forecast, c, *made, device == "cuda")
+            minutes[key] = forecasts[key] and _tried(run, _minutes, forecasts[key])
+    deadline = time.monotonic() + MEMORY_SECONDS
+    for run, key in zip(runs, keys, strict=True):
+        if key not in mib and forecasts[key] and time.monotonic() < deadline:
+            mib[key] = _tried(run, forecasts[key].process_mib)
+    return [replace(run, minutes=minutes[key], mib=mib.get(key)) for run, key in zip(runs, keys, strict=True)]
+
+
+def _minutes(forecast: Forecast) -> float:
+    training = forecast.once_seconds() + len(forecast.steps) * forecast.step_seconds()
+    return (training + sum(forecast.evaluation_seconds())) / 60
+
+
+def _tried(run: SweepRun, function: Callable, *args: object) -> Any:
+    """What the function returns; None and a warning where it fails: a run is not refused for its prediction."""
+    try:
+        return function(*args)
+    except Exception as error:
+        log.warning("%s: no prediction (%s: %s)", run, type(error).__name__, error)
+        return None

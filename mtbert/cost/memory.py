@@ -20,7 +20,7 @@ from torch.autograd import profiler
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import PARTS, DryRun, Shapes, Steps
 from mtbert.multitask import pick_device
-from mtbert.profiling import MIB
+from mtbert.runtime import MIB
 
 
 def step_timeline(config: RunConfig, shapes: Shapes, *, cuda: bool = False) -> pd.DataFrame:

@@ -16,11 +16,10 @@ from mtbert.cost.forecast import LENGTHS, Forecast, Lengths, check_runs, count_l
 from mtbert.cost.memory import measure_grid
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import TASKS, DataError
-from mtbert.evaluate import overall
-from mtbert.grids import read_grid
 from mtbert.multitask import encoder_config
 from mtbert.paths import REPOSITORY
-from mtbert.results import Run, read_run, stored_runs, summarize, write_table
+from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
+from mtbert.training import overall
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 NOT_COMPARED = ("seed", "accumulation")  # fields that change nothing of a score but its luck

@@ -28,10 +28,9 @@ from scipy.optimize import nnls
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import KINDS, DryRun, Shapes, Steps
 from mtbert.cost.memory import at_peak
-from mtbert.heap import Trimmer, keep_freed_memory, resident_mib
 from mtbert.multitask import pick_device
 from mtbert.paths import cache_dir, replacing
-from mtbert.profiling import environment
+from mtbert.runtime import Trimmer, environment, keep_freed_memory, resident_mib
 
 WARM_UP, TIMED, VARIED = 1, 3, 12  # steps
 

@@ -8,9 +8,9 @@ import torch
 from mtbert.bench import catalogue, harness, process
 from mtbert.bench.harness import BenchError, Setting
 from mtbert.bench.steps import PLANS, violating_gradients, words_table
-from mtbert.grids import read_grid
-from mtbert.results import load_or_run
-from mtbert.tokens import tokenize
+from mtbert.data.tokens import tokenize
+from mtbert.results.grids import read_grid
+from mtbert.results.runs import load_or_run
 
 CPU = torch.device("cpu")
 GRID = """

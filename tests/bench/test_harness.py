@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from mtbert import cli
 from mtbert.bench import catalogue, harness
 from mtbert.bench.harness import BenchError, Contest, Peer, Setting
-from mtbert.data import DataError
+from mtbert.data.tables import DataError
 
 CPU = torch.device("cpu")
 

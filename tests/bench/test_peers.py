@@ -7,8 +7,8 @@ from mtbert.bench import peers
 from mtbert.bench.harness import Setting
 from mtbert.bench.peers import OriginalPals, TransformersModel
 from mtbert.bench.steps import THREE, Training, on_words, violating_gradients
-from mtbert.gradients import gem_project
-from mtbert.layouts import their_name
+from mtbert.bert.hf_checkpoints import their_name
+from mtbert.gradients.gem import gem_project
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from mtbert.config import RunConfig
 from mtbert.cost.dry_run import CONFLICT, KINDS, PARTS, DryRun
 from mtbert.cost.memory import GRID, at_peak, grid_config, measure_grid, measure_step, predicted_peak, step_timeline
 from mtbert.cost.parameters import count_parameters
-from mtbert.profiling import MIB
+from mtbert.runtime import MIB
 
 THREE = ("sst", "quora", "sts")
 SHAPES = {"sst": (4, 10), "quora": (4, 20), "sts": (4, 15)}

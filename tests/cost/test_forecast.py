@@ -7,13 +7,13 @@ from mtbert.config import RunConfig
 from mtbert.cost.forecast import Forecast, Lengths, check_runs, count_lengths, read_lengths, step_shapes
 from mtbert.cost.memory import at_peak, step_timeline
 from mtbert.cost.time import Calibration
-from mtbert.data import DataError
-from mtbert.heap import SLACK_MIB
+from mtbert.data.tables import DataError
+from mtbert.data.tokens import tokenize
 from mtbert.paths import results_dir
-from mtbert.results import load_or_run
-from mtbert.rows import Corpus
-from mtbert.samplers import training_steps
-from mtbert.tokens import tokenize
+from mtbert.results.runs import load_or_run
+from mtbert.runtime import SLACK_MIB
+from mtbert.training.batches import training_steps
+from mtbert.training.task_data import load_corpus
 
 THREE = ("sst", "quora", "sts")
 
@@ -30,7 +30,7 @@ def config(tiny_config) -> RunConfig:
 
 def test_shapes_are_those_of_the_batches(config, course_data):
     lengths = read_lengths(config)
-    corpus = Corpus.load(config, course_data)
+    corpus = load_corpus(config, course_data)
     tokens = {task: tokenize(task, table, config.encoder) for task, table in corpus.train.items()}
     steps = training_steps(config, {task: part.lengths for task, part in tokens.items()})
     batches = [{task: tuple(tokens[task].batch(rows).input_ids.shape) for task, rows in step.items()} for step in steps]
@@ -46,7 +46,7 @@ def test_lengths_without_the_data(config, course_data, tmp_path, monkeypatch):
     }  # fmt: skip
     counts.to_csv(tmp_path / "lengths.csv", index=False)
     here = read_lengths(config)
-    monkeypatch.setattr("mtbert.results.find_data", lambda path=None: None)
+    monkeypatch.setattr("mtbert.results.runs.find_data", lambda path=None: None)
     stored = read_lengths(config, store=tmp_path)
     for split in ("train", "dev"):
         for task in THREE:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mtbert.bert import BertConfig
+from mtbert.bert.model import BertConfig
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import compare_parameters, count_parameters, parameter_table
-from mtbert.multitask import MultitaskBert, encoder_config, parameter_counts
+from mtbert.multitask.model import MultitaskBert, encoder_config, parameter_counts
 
 THREE = ("sst", "quora", "sts")
 

@@ -21,7 +21,8 @@ from mtbert.cost.planner import (
 )
 from mtbert.cost.time import Calibration
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.results import load_or_run, summarize
+from mtbert.results.compare import summarize
+from mtbert.results.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
 

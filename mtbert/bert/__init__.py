@@ -1,0 +1,37 @@
+"""minBERT: the encoder, its checkpoints, and what makes it fast on a CPU."""
+
+from mtbert.bert.batch import Batch
+from mtbert.bert.cpu_ops import Dropout
+from mtbert.bert.hf_checkpoints import has_token_types, their_name
+from mtbert.bert.hub import MINILM, CheckpointError, content_digest, locate
+from mtbert.bert.model import (
+    BertConfig,
+    BertEmbeddings,
+    BertLayer,
+    BertModel,
+    LayerHooks,
+    SelfAttention,
+    apart,
+    part_sizes,
+    together,
+)
+
+__all__ = [
+    "MINILM",
+    "Batch",
+    "BertConfig",
+    "BertEmbeddings",
+    "BertLayer",
+    "BertModel",
+    "CheckpointError",
+    "Dropout",
+    "LayerHooks",
+    "SelfAttention",
+    "apart",
+    "content_digest",
+    "has_token_types",
+    "locate",
+    "part_sizes",
+    "their_name",
+    "together",
+]

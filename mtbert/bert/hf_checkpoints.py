@@ -1,0 +1,174 @@
+"""How Hugging Face stores the encoders that minBERT computes: BERT, RoBERTa and DistilBERT.
+
+One architecture, three sets of names. RoBERTa (Liu et al. 2019) numbers its positions from pad_token_id + 1 on.
+DistilBERT (Sanh et al. 2019) has no token types and no pooler; its dropout does not cover the output of attention,
+which minBERT's does, so that the two differ in training mode alone.
+"""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mtbert.bert.hub import CheckpointError
+
+log = logging.getLogger(__name__)
+# Tensor names beside ours: (ours, Hugging Face's), the longer one first where one starts another.
+_BERT_NAMES = (
+    ("embeddings.word.", "embeddings.word_embeddings."),
+    ("embeddings.position.", "embeddings.position_embeddings."),
+    ("embeddings.token_type.", "embeddings.token_type_embeddings."),
+    ("embeddings.norm.", "embeddings.LayerNorm."),
+    (".attention_output.", ".attention.output.dense."),
+    (".attention_norm.", ".attention.output.LayerNorm."),
+    (".attention.query.", ".attention.self.query."),
+    (".attention.key.", ".attention.self.key."),
+    (".attention.value.", ".attention.self.value."),
+    (".feed_forward_in.", ".intermediate.dense."),
+    (".feed_forward_out.", ".output.dense."),
+    (".output_norm.", ".output.LayerNorm."),
+    ("pooler.", "pooler.dense."),
+    ("layers.", "encoder.layer."),
+)
+_DISTILBERT_NAMES = (
+    ("embeddings.word.", "embeddings.word_embeddings."),
+    ("embeddings.position.", "embeddings.position_embeddings."),
+    ("embeddings.norm.", "embeddings.LayerNorm."),
+    (".attention_output.", ".attention.out_lin."),
+    (".attention_norm.", ".sa_layer_norm."),
+    (".attention.query.", ".attention.q_lin."),
+    (".attention.key.", ".attention.k_lin."),
+    (".attention.value.", ".attention.v_lin."),
+    (".feed_forward_in.", ".ffn.lin1."),
+    (".feed_forward_out.", ".ffn.lin2."),
+    (".output_norm.", ".output_layer_norm."),
+    ("pooler.", "pooler.dense."),  # ours alone: transformers passes it over
+    ("layers.", "transformer.layer."),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names under which one type of encoder is stored."""
+
+    architecture: str  # the class of transformers
+    names: tuple[tuple[str, str], ...]  # of tensors
+    keys: dict[str, str] = field(default_factory=dict)  # of config.json, where they are not BERT's: ours -> theirs
+    defaults: dict[str, Any] = field(default_factory=dict)  # of a config.json without the key, where not BERT's
+    fixed: dict[str, Any] = field(default_factory=dict)  # what the type has and config.json does not name
+
+
+LAYOUTS = {
+    "bert": Layout("BertModel", _BERT_NAMES),
+    "roberta": Layout("RobertaModel", _BERT_NAMES, defaults=dict(vocab_size=50265, pad_token_id=1)),
+    "distilbert": Layout(
+        "DistilBertModel",
+        _DISTILBERT_NAMES,
+        keys=dict(
+            hidden_size="dim",
+            num_hidden_layers="n_layers",
+            num_attention_heads="n_heads",
+            intermediate_size="hidden_dim",
+            hidden_dropout_prob="dropout",
+            attention_probs_dropout_prob="attention_dropout",
+            hidden_act="activation",
+        ),
+        defaults=dict(num_hidden_layers=6),
+        fixed=dict(type_vocab_size=0, layer_norm_eps=1e-12),
+    ),
+}
+
+
+def read_config(path: Path, names: list[str]) -> dict[str, Any]:
+    """The values of a Hugging Face `config.json` under our `names`; keys that are not among them are passed over.
+
+    Raises CheckpointError where the file cannot be read or is not of an encoder that minBERT computes.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: holds no JSON object")
+    model_type = values.get("model_type", "bert")
+    if not isinstance(model_type, str) or model_type not in LAYOUTS:
+        raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
+    if values.get("position_embedding_type", "absolute") != "absolute":
+        raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
+    layout = LAYOUTS[model_type]
+    found = {name: values[layout.keys.get(name, name)] for name in names if layout.keys.get(name, name) in values}
+    return layout.defaults | found | layout.fixed
+
+
+def has_token_types(folder: Path) -> bool:
+    """Whether an encoder tells a second sentence by token types; a folder without a config.json counts as BERT's."""
+    path = folder / "config.json"
+    return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) > 1
+
+
+def write_config(path: Path, values: dict[str, Any]) -> None:
+    """Write our values as the `config.json` of their model_type."""
+    layout = LAYOUTS[values["model_type"]]
+    theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
+    content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+
+
+def their_name(name: str, model_type: str = "bert") -> str:
+    """The name under which Hugging Face stores a tensor of ours."""
+    for ours, theirs in LAYOUTS[model_type].names:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint folder: safetensors first; a pickle is opened with weights_only=True."""
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    try:
+        if safe.exists():
+            return load_file(safe)
+        if pickled.exists():
+            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+            return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    except Exception as error:
+        raise CheckpointError(f"{folder}: the weight file is damaged or not a plain tensor file ({error})") from error
+    raise CheckpointError(f"{folder}: holds neither model.safetensors nor pytorch_model.bin")
+
+
+def to_ours(
+    tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path, model_type: str = "bert"
+) -> dict[str, Tensor]:
+    """Rename a checkpoint's tensors to ours; name every one that is missing or has another shape.
+
+    A checkpoint without a pooler gets the one in `expected`, with a warning: it has learned nothing yet.
+    """
+
+    def plain(name: str) -> str:  # "bert." is put in front by models with a head, gamma and beta are older names
+        name = name.removeprefix(f"{model_type}.")
+        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+    found = {plain(name): tensor for name, tensor in tensors.items()}
+    theirs = {name: their_name(name, model_type) for name in expected}
+    pooler = {name for name in expected if name.startswith("pooler.")}
+    without_pooler = not any(theirs[name] in found for name in pooler)
+    if without_pooler:
+        found |= {theirs[name]: expected[name] for name in pooler}
+    missing = [name for name in theirs.values() if name not in found]
+    wrong = [
+        f"{theirs[name]} {tuple(found[theirs[name]].shape)}, expected {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if theirs[name] in found and found[theirs[name]].shape != tensor.shape
+    ]
+    if missing or wrong:
+        problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [
+            f"of another shape: {'; '.join(wrong)}"
+        ] * bool(wrong)
+        raise CheckpointError(f"{folder}: tensors {'; '.join(problems)}")
+    if without_pooler:
+        log.warning("%s holds no pooler: it starts from random weights, as the heads do", folder)
+    return {name: found[theirs[name]].float() for name in expected}

@@ -1,0 +1,333 @@
+"""minBERT: the BERT encoder, whole, in one file.
+
+Source: Devlin et al. 2018 (the architecture), Vaswani et al. 2017 (attention), paper 000, section 2 (the equations
+that notebook 01 walks through). Checkpoints are read and written in the Hugging Face layout, so that
+`transformers.BertModel` and this module exchange weights without a conversion step; RoBERTa and DistilBERT, which
+are this architecture under other names, too (layouts.py).
+
+Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers; N tokens of several
+batches together, padding included.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mtbert.bert.cpu_ops import Dropout, attend
+from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
+from mtbert.bert.hub import CheckpointError, locate
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes of the encoder, under the names of a Hugging Face `config.json`; the defaults are bert-base-uncased.
+
+    Raises ValueError if a size is not positive, the heads do not divide the hidden size or no position is left.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768  # d
+    num_hidden_layers: int = 12  # L
+    num_attention_heads: int = 12  # h
+    intermediate_size: int = 3072  # d_i
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2  # 0: no token types
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+    hidden_act: str = "gelu"
+    model_type: str = "bert"  # or roberta, distilbert: decides the names in a checkpoint and where positions start
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                 "max_position_embeddings", "type_vocab_size")  # fmt: skip
+        if self.model_type not in LAYOUTS:
+            raise ValueError(f"model_type is {self.model_type!r}; known are {', '.join(LAYOUTS)}")
+        for name in sizes:
+            size, least = getattr(self, name), 0 if name == "type_vocab_size" else 1
+            if not isinstance(size, int) or size < least:
+                raise ValueError(f"{name} is {size!r}; it must be an integer of at least {least}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
+            )
+        if self.hidden_act != "gelu":
+            raise ValueError(f"hidden_act is {self.hidden_act!r}; minBERT implements 'gelu' only")
+        for name, value in LAYOUTS[self.model_type].fixed.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; {self.model_type} has {value!r}")
+        if self.model_type == "roberta" and not isinstance(self.pad_token_id, int):
+            raise ValueError(f"pad_token_id is {self.pad_token_id!r}; RoBERTa's positions start behind it")
+        if self.positions < 1:
+            raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}; no position is left for text")
+
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table where a sequence starts: RoBERTa leaves pad_token_id + 1 rows unused."""
+        return self.pad_token_id + 1 if self.model_type == "roberta" else 0
+
+    @property
+    def positions(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_position_embeddings - self.position_offset
+
+    @classmethod
+    def from_json(cls, path: Path) -> "BertConfig":
+        """Read a Hugging Face `config.json`; keys that the encoder does not need are passed over."""
+        values = read_config(path, [field.name for field in fields(cls)])
+        try:
+            return cls(**values)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: {error}") from error
+
+
+@dataclass
+class BertOutput:
+    """`last_hidden_state` (B, T, d) and `pooler_output` (B, d)."""
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor
+
+
+class BertEmbeddings(nn.Module):
+    """Word + position + token-type embedding, then layer norm and dropout."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        d = config.hidden_size
+        self.word = nn.Embedding(config.vocab_size, d, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, d)
+        self.token_type = nn.Embedding(config.type_vocab_size, d) if config.type_vocab_size else None
+        self.offset = config.position_offset
+        self.norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None, words: Tensor | None = None) -> Tensor:
+        """input_ids, token_type_ids (B, T) -> (B, T, d); words (B, T, d): their embeddings, where they are known."""
+        hidden = self.word(input_ids) if words is None else words  # (B, T, d)
+        if token_type_ids is not None:
+            hidden = hidden + self.token_type(token_type_ids)
+        elif self.token_type is not None:  # one sentence: type 0 everywhere
+            hidden = hidden + self.token_type.weight[0]
+        positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
+        return self.dropout(self.norm(hidden + positions))
+
+
+Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a list: one for each of several batches
+
+
+def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
+    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
+    sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
+    parts = tokens.split([B * T for B, T in sizes])
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def together(batches: Iterable[Tensor]) -> Tensor:
+    """(B, T, ...) of several batches -> (N, ...), all their tokens; one batch alone is not copied."""
+    tokens = [batch.flatten(0, 1) for batch in batches]
+    return torch.cat(tokens) if len(tokens) > 1 else tokens[0]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads side by side.
+
+    inputs: the size of the hidden states that it reads, where that is not d.
+    """
+
+    def __init__(self, config: BertConfig, inputs: int | None = None) -> None:
+        super().__init__()
+        d = config.hidden_size
+        inputs = inputs or d
+        self.heads = config.num_attention_heads
+        self.query = nn.Linear(inputs, d)
+        self.key = nn.Linear(inputs, d)
+        self.value = nn.Linear(inputs, d)
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
+        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d); several batches as in `BertLayer`."""
+        projected = self.project(hidden)  # (..., 3, h, d_k)
+        if isinstance(mask, list):  # a token attends within its own sequence, so batch by batch
+            return together(map(self.mix, apart(projected, mask), mask))
+        return self.mix(projected, mask)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
+        linears = (self.query, self.key, self.value)
+        weight = torch.cat([linear.weight for linear in linears])  # (3d, d)
+        bias = None if self.query.bias is None else torch.cat([linear.bias for linear in linears])
+        return F.linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
+
+    def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""
+        q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # (B, h, T, d_k)
+        dropout = self.dropout if self.training else 0.0
+        context = attend(q, k, v, mask, dropout)  # softmax(Q K' / sqrt(d_k) + mask) V: (B, h, T, d_k)
+        return context.transpose(1, 2).flatten(2)  # (B, T, d)
+
+
+class LayerHooks:
+    """The places of a layer where adapters join; these hooks change nothing.
+
+    Every tensor has the shape of the layer's hidden states, (B, T, d) or (N, d).
+    """
+
+    def after_attention(self, x: Tensor) -> Tensor:
+        """The attention block's output behind W^O, before dropout and residual."""
+        return x
+
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """The feed-forward block's output, before dropout and residual."""
+        return x
+
+    def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
+        """The sum that the second layer norm reads; hidden is the layer's input, attended that of the feed-forward."""
+        return residual
+
+    def after_layer(self, x: Tensor) -> Tensor:
+        """The layer's output."""
+        return x
+
+
+NO_HOOKS = LayerHooks()
+
+
+class BertLayer(nn.Module):
+    """Attention, add & norm, feed-forward, add & norm (paper 001, equations 1 and 2)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        d, d_i = config.hidden_size, config.intermediate_size
+        self.attention = SelfAttention(config)
+        self.attention_output = nn.Linear(d, d)  # W^O
+        self.attention_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
+        self.feed_forward_in = nn.Linear(d, d_i)
+        self.feed_forward_out = nn.Linear(d_i, d)
+        self.output_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, mask: Mask = None, hooks: LayerHooks = NO_HOOKS) -> Tensor:
+        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d).
+
+        Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
+        a list of their masks -> (N, d). Attention works on each batch's own (B, T), all else once on the N tokens.
+        """
+        attended = hooks.after_attention(self.attention_output(self.attention(hidden, mask)))
+        attended = self.attention_norm(hidden + self.dropout(attended))
+        feed_forward = hooks.after_feed_forward(self.feed_forward_out(F.gelu(self.feed_forward_in(attended))))
+        residual = hooks.beside(attended + self.dropout(feed_forward), hidden, attended)
+        return hooks.after_layer(self.output_norm(residual))
+
+
+class Pooler(nn.Linear):
+    """tanh(W h_[CLS] + b)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (B, T, d) -> (B, d)."""
+        return torch.tanh(super().forward(hidden[:, 0]))
+
+
+class BertModel(nn.Module):
+    """The encoder: embeddings, L layers, and the pooler."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.layers = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = Pooler(config.hidden_size, config.hidden_size)
+        self.apply(self._initialize)
+
+    def _initialize(self, module: nn.Module) -> None:
+        """N(0, initializer_range) weights, zero biases: the initialization of the original BERT."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> BertOutput:
+        """Encode a padded batch.
+
+        input_ids (B, T) token ids; attention_mask (B, T), 1 = token, 0 = padding, default all ones;
+        token_type_ids (B, T), 0 = first sentence, 1 = second, default all zeros.
+        Raises ValueError, naming the cause, for a sequence over the position table, ids outside the vocabulary
+        and a mask or token types of another shape.
+        """
+        self._check(input_ids, attention_mask, token_type_ids)
+        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()  # (B, 1, 1, T)
+        hidden = self.embeddings(input_ids, token_type_ids)  # (B, T, d)
+        for layer in self.layers:
+            hidden = layer(hidden, mask)
+        return BertOutput(hidden, self.pooler(hidden))
+
+    def _check(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> None:
+        config = self.config
+        if input_ids.dim() != 2 or input_ids.numel() == 0:
+            raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {tuple(input_ids.shape)}")
+        if input_ids.size(1) > config.positions:
+            raise ValueError(
+                f"sequence of {input_ids.size(1)} tokens, but the encoder has {config.positions} positions; "
+                "truncate the input (RunConfig.max_length)"
+            )
+        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if tensor is not None and tensor.shape != input_ids.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(input_ids.shape)}")
+        if token_type_ids is not None and not config.type_vocab_size:
+            raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
+        # On a GPU these look-ups would stall every step; there the embedding's own device assertion speaks.
+        if input_ids.device.type == "cpu":
+            for name, ids, size in (
+                ("input_ids", input_ids, config.vocab_size),
+                ("token_type_ids", token_type_ids, config.type_vocab_size),
+            ):
+                if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+                    raise ValueError(f"{name} hold values from {ids.min()} to {ids.max()}; valid are 0 to {size - 1}")
+
+    @classmethod
+    def from_pretrained(cls, folder_or_name: str | Path = "minilm") -> "BertModel":
+        """Load a checkpoint in Hugging Face layout (layouts.py): a folder, 'minilm' (packaged), or a name on the hub.
+
+        A checkpoint without a pooler gets a random one and a warning. Raises CheckpointError if it cannot be found or
+        another tensor is missing or of another shape.
+        """
+        folder = locate(folder_or_name)
+        config = BertConfig.from_json(folder / "config.json")
+        model = cls(config)
+        model.load_state_dict(to_ours(read_tensors(folder), model.state_dict(), folder, config.model_type))
+        return model.eval()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors as transformers' class of the model_type reads them.
+
+        DistilBERT's class has no pooler and passes ours over.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder / "config.json", asdict(self.config))
+        model_type = self.config.model_type
+        tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def part_sizes(config: BertConfig) -> dict[str, int]:
+    """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
+    d, d_i = config.hidden_size, config.intermediate_size
+    tokens = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    attention = 4 * (d * d + d)  # Q, K, V and W^O
+    return {
+        "embeddings": tokens * d + 2 * d,
+        "layer": attention + 2 * d * d_i + d_i + d + 2 * (2 * d),  # two layer norms
+        "pooler": d * d + d,
+    }

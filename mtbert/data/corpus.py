@@ -1,0 +1,50 @@
+"""The tables that a run reads."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.data.tables import fingerprint, load_table
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The checked tables of a run: every training task's train split, every scored task's dev split."""
+
+    train: dict[str, pd.DataFrame]
+    dev: dict[str, pd.DataFrame]
+
+    @classmethod
+    def load(
+        cls, root: Path, tasks: Sequence[str], scored: Sequence[str], train_rows: int | None = None, seed: int = 1
+    ) -> "Corpus":
+        """Read the tables in the folder `root` and warn of rejected rows; raises DataError.
+
+        `train_rows` takes a random subset of each task, a function of the seed.
+        """
+        train = {}
+        for task in tasks:
+            table = _load(task, "train", root)
+            if train_rows is not None and train_rows < len(table):
+                chosen = np.random.default_rng(seed).permutation(len(table))[:train_rows]
+                table = table.iloc[np.sort(chosen)].reset_index(drop=True)
+            train[task] = table
+        return cls(train, {task: _load(task, "dev", root) for task in scored})
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digits that name the content of the tables."""
+        return fingerprint(*self.train.values(), *self.dev.values())
+
+
+def _load(task: str, split: str, root: Path) -> pd.DataFrame:
+    table, report = load_table(task, split, root)
+    if report.rejects:
+        log.warning("%s", report)
+    return table

@@ -1,0 +1,247 @@
+"""From the course's CSV files to checked tables: every row is right, or reported with file, line and field.
+
+The files (CS224N default project) are tab-separated with one header line; fields may be quoted with `"`,
+doubled inside. No field spans lines, so each line is parsed alone: a stray quote costs its own row only.
+"""
+
+import csv
+import hashlib
+import math
+import os
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from mtbert.data.tasks import TASKS, Task
+from mtbert.paths import REPOSITORY
+
+SPLITS = ("train", "dev", "test")
+LISTED_REJECTS = 20  # in a printed report
+GET_DATA = "Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
+# A field that is nothing but one of these is a missing value: pandas writes or reads them so.
+MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
+UNDECODED = re.compile("[\udc80-\udcff]")  # what the error handler "surrogateescape" makes of invalid UTF-8
+
+
+csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
+
+
+class DataError(ValueError):
+    """A dataset is missing or unusable; the message says which file, what is wrong and what to do."""
+
+
+ONE, TWO = ("sentence",), ("sentence1", "sentence2")
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that was left out: `line` counts from 1, the header; `field` is a column or "row"."""
+
+    file: str
+    line: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.field}: {self.reason}"
+
+
+@dataclass
+class LoadReport:
+    """What became of a file's rows. Printed, it shows no text of the dataset."""
+
+    path: Path
+    rows: int = 0  # data lines read
+    rejects: list[Reject] = field(default_factory=list)  # at most one for a row: its first fault
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> int:
+        """Rows of the table."""
+        return self.rows - len(self.rejects)
+
+    def __str__(self) -> str:
+        rejected = len(self.rejects)
+        lines = [f"{self.path.name}: {self.rows} rows, {self.accepted} accepted, {rejected} rejected"]
+        lines += self.notes + [str(reject) for reject in self.rejects[:LISTED_REJECTS]]
+        if (more := rejected - LISTED_REJECTS) > 0:
+            lines.append(f"and {more} more rejects")
+        return "\n  ".join(lines)
+
+
+class RowError(ValueError):
+    """A row's first fault: the field and what is wrong with it."""
+
+    def __init__(self, field: str, reason: str):
+        self.field, self.reason = field, reason
+
+
+def find_data(path: str | Path | None = None) -> Path | None:
+    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data from the repository, else None.
+
+    Raises DataError if a folder that was asked for is not there.
+    """
+    for folder, source in ((path, "the data folder"), (os.environ.get("MTBERT_DATA"), "MTBERT_DATA")):
+        if folder:
+            if not Path(folder).is_dir():
+                raise DataError(f"{source} is {str(folder)!r}, and there is no such folder. {GET_DATA}")
+            return Path(folder)
+    beside = REPOSITORY.parent / "shared" / "data"
+    return beside if beside.is_dir() else None
+
+
+def load_table(task: str, split: str, root: str | Path, strict: bool = False) -> tuple[pd.DataFrame, LoadReport]:
+    """Read the file of one task and split in the folder `root`; return its good rows and what became of all.
+
+    The table has the columns id, sentence (or sentence1, sentence2) and, but for the test split, label: int64
+    classes, or float64 similarity in 0..5. Rows are in file order, texts stripped. Raises DataError where the
+    file as a whole is unusable or no row is good, and, with `strict`, for any reject.
+    """
+    if task not in TASKS:
+        raise DataError(f"unknown task {task!r}; there are {', '.join(TASKS)}")
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+    task = TASKS[task]
+    report = LoadReport(Path(root) / task.file_name(split))
+    header, lines, is_cut = _read_lines(report)
+    columns = ["id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
+    names = _column_names(header, columns, report.path)
+    wanted = {name: names.index(name) for name in columns}
+    if not lines:
+        raise DataError(f"{report.path} has a header line and no rows. {GET_DATA}")
+    report.rows = len(lines)
+    rows, line_of_id = [], {}
+    for line_number, line in enumerate(lines, start=2):
+        try:
+            if is_cut and line_number == len(lines) + 1:
+                raise RowError("row", "the file ends inside this line: it is truncated")
+            row = _check_row(_split_line(line), names, wanted, task)
+            if row[0] in line_of_id:
+                raise RowError("id", f"same id as line {line_of_id[row[0]]}")
+        except RowError as error:
+            report.rejects.append(Reject(report.path.name, line_number, error.field, error.reason))
+        else:
+            line_of_id[row[0]] = line_number
+            rows.append(row)
+    if strict and report.rejects:
+        raise DataError(f"{report}\n  Mend or remove these lines of {report.path}, or load without strict.")
+    if not rows:
+        raise DataError(f"{report.path}: no good row is left. {GET_DATA}\n  {report}")
+    table = pd.DataFrame(rows, columns=columns)
+    return table.rename(columns={task.label_column: "label"}), report
+
+
+def fingerprint(*tables: pd.DataFrame) -> str:
+    """12 hexadecimal digits of a SHA-256 over the tables' columns and values, not their files' looks."""
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(f"{len(table)} {list(table.columns)}".encode())
+        for name in table.columns:
+            if pd.api.types.is_numeric_dtype(table[name]):
+                digest.update(table[name].to_numpy().tobytes())
+            else:
+                digest.update("".join(f"{text}\0" for text in table[name]).encode())  # no text holds a NUL
+    return digest.hexdigest()[:12]
+
+
+def _read_lines(report: LoadReport) -> tuple[str, list[str], bool]:
+    """Header, data lines and whether the last of them has no line end; invalid UTF-8 is kept, escaped."""
+    path = report.path
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}. {GET_DATA}") from error
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
+    text = content.decode("utf-8", errors="surrogateescape")
+    if text.startswith("\ufeff"):
+        text = text[1:]
+        report.notes.append("byte-order mark (BOM) removed")
+    if not text.strip():
+        raise DataError(f"{path} is empty. {GET_DATA}")
+    lines = text.split("\n")  # not splitlines(): texts hold U+0085 and its like
+    is_cut = lines[-1] != ""
+    header, *lines = lines if is_cut else lines[:-1]
+    return header, lines, is_cut
+
+
+def _split_line(line: str) -> list[str]:
+    line = line.removesuffix("\r")
+    if "\r" in line:
+        raise RowError("row", "carriage return inside the line")
+    if '"' not in line:
+        return line.split("\t")  # the quick way, for nearly all lines
+    try:
+        return next(csv.reader([line], delimiter="\t", strict=True))
+    except csv.Error as error:
+        raise RowError("row", f"unbalanced quote ({error})") from error
+
+
+def _column_names(header: str, columns: list[str], path: Path) -> list[str]:
+    """The file's columns; DataError unless `columns` are among them, once each."""
+    if UNDECODED.search(header):
+        raise DataError(f"{path}, header line: invalid UTF-8. {GET_DATA}")
+    try:
+        names = [name.strip() for name in _split_line(header)]
+    except RowError as error:
+        raise DataError(f"{path}, header line: {error.reason}. Mend the file. {GET_DATA}") from error
+    if len(names) == 1 and (other := re.search("[,;]", header)):
+        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with tabs.")
+    if not set(columns) & set(names):  # the first line may be a row: do not print it
+        raise DataError(f"{path} has no header line with the columns {', '.join(columns)}. {GET_DATA}")
+    if missing := [name for name in columns if name not in names]:
+        found = ", ".join(map(repr, names))
+        raise DataError(f"{path} lacks the column {', '.join(missing)}; it has {found}. Rename or add it.")
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise DataError(f"{path} has two columns {', '.join(map(repr, twice))}. Remove or rename one.")
+    return names
+
+
+def _check_row(fields: list[str], names: list[str], wanted: dict[str, int], task: Task) -> tuple:
+    """The values of the `wanted` columns (name -> place), texts stripped and the label a number.
+
+    Raises RowError for the first that is not right.
+    """
+    if len(fields) != len(names):
+        raise RowError("row", f"{len(fields)} columns, not {len(names)}")
+    for name, value in zip(names, fields, strict=True):
+        if not value.isascii() and UNDECODED.search(value):
+            raise RowError(name or "index", "invalid UTF-8")
+    values = []
+    for name, place in wanted.items():
+        value = fields[place].strip()
+        if value in MISSING:
+            raise RowError(name, "missing or empty")
+        if name == task.label_column:
+            value = _label(value, task)
+        elif not value.isprintable():
+            if "\0" in value:
+                raise RowError(name, "NUL character")
+            if not any(character.isprintable() and character != " " for character in value):
+                raise RowError(name, "no visible character")
+        values.append(value)
+    if " " in values[0] or not values[0].isprintable():  # the id
+        raise RowError("id", "space or control character inside")
+    return tuple(values)
+
+
+def _label(value: str, task: Task) -> int | float:
+    """The label as a number of its range; classes may be written 1 or 1.0."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise RowError(task.label_column, "not a number") from None
+    if not math.isfinite(number) or "_" in value:  # float() takes Python's 1_000
+        raise RowError(task.label_column, "not a finite number")
+    low, high = task.label_range
+    if not low <= number <= high:
+        raise RowError(task.label_column, f"{number:g} is outside {low}..{high}")
+    if task.kind == "similarity":
+        return number
+    if number != int(number):
+        raise RowError(task.label_column, f"{number:g} is not a class, a whole number")
+    return int(number)

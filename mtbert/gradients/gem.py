@@ -1,0 +1,170 @@
+"""GEM and A-GEM: a step must not raise the loss on memories of other tasks.
+
+Sources: Lopez-Paz and Ranzato 2017 (GEM, equations 8 to 11), Chaudhry et al. 2019 (A-GEM, equation 11), paper 003,
+section 2.2.2. K memories, P parameters.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.gradients.gram import check_finite, check_matrix, combine, describe, gram_matrix, products_of
+
+log = logging.getLogger(__name__)
+EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
+FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
+CANCELLED = 1e-4  # a g~ shorter than this fraction of its summands is measured; else its Gram matrix tells enough
+ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
+ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
+SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
+WARN_EVERY = 100  # fallbacks
+
+
+def _check_gradient(g: Tensor, M: Tensor) -> None:
+    check_matrix("M", M)
+    if g.ndim != 1 or g.dtype != M.dtype or g.device != M.device or len(g) != M.shape[1]:
+        raise ValueError(f"g is (P,) where M is (K, P), like it; got g {describe(g)}, M {describe(M)}")
+
+
+def gem(g: Tensor, M: Tensor, margin: float = 0.0, fallbacks: dict[str, int] | None = None) -> tuple[Tensor, Tensor]:
+    """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
+
+    g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
+    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k|, rounding
+    included. With margin 0, g~ is the vector closest to g that holds the constraints, and g itself where g does; a
+    margin acts in every step, also where the authors' code, which asks for a violation first, would not. eps is
+    relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
+    that are zero are left out.
+
+    Where the solver fails, or what it gave, coordinate descent takes over; where that fails too, g~ is 0, which holds
+    every constraint, and v is nan. Both are logged and, under "sweeps" and "zero", counted in `fallbacks`, which the
+    caller keeps. Raises ValueError for other shapes, a negative margin or a gradient that is not finite.
+    """
+    _check_gradient(g, M)
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"margin is {margin}; it must be finite and at least 0")
+    fallbacks = {} if fallbacks is None else fallbacks
+    with torch.no_grad():
+        gram = gram_matrix(g[None], M).cpu()
+        check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
+        gram = gram.numpy()
+        if not gram.diagonal()[1:].any() or (margin == 0 and (gram[0, 1:] >= 0).all()):
+            return g, torch.zeros(len(M), dtype=torch.float64)
+        for solve, successor in ((_solve_dual, "sweeps"), (_sweep_dual, "zero")):
+            found = _project(g, M, gram, margin, solve)
+            if found is not None:
+                return found
+            fallbacks[successor] = count = fallbacks.get(successor, 0) + 1
+            if count % WARN_EVERY == 1:
+                log.warning("GEM: the dual was not solved; going on with %s, count %d", successor, count)
+        return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
+
+
+def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
+    """g~ (P,) alone of `gem`."""
+    return gem(g, M, margin)[0]
+
+
+def gem_weights(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
+    """v (K,) alone of `gem`."""
+    return gem(g, M, margin)[1]
+
+
+def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Callable) -> tuple[Tensor, Tensor] | None:
+    """g~ and v, the dual solved by `solve`; None where that fails or g~ violates a constraint.
+
+    gram (K + 1, K + 1) is that of g and the rows of M.
+    """
+    norms = np.sqrt(gram.diagonal())
+    kept = np.flatnonzero(norms[1:])
+    lengths = norms[1:][kept]
+    A = gram[1:, 1:][np.ix_(kept, kept)] / lengths[:, None] / lengths  # of m_k / |m_k|
+    scale = max(norms[0], margin * lengths.max())
+    b = gram[0, 1:][kept] / lengths / scale
+    projected, v = g, np.zeros(len(M))
+    dtype = torch.finfo(g.dtype)
+    for _ in range(ATTEMPTS):
+        try:
+            w = solve(A, b + A @ (margin * lengths / scale))  # of u = v - margin
+        except (RuntimeError, np.linalg.LinAlgError):
+            return None
+        added = np.zeros(len(M))
+        added[kept] = margin + w * scale / lengths
+        v += added
+        projected = combine(np.append(1, added), projected[None], M)
+        weights, summands = np.append(1, v), norms[0] + v @ norms[1:]
+        with_all = gram @ weights  # products of g~ with g and the memories
+        products, norm = with_all[1:], math.sqrt(max(weights @ with_all, 0))
+        if dtype.eps > FEASIBLE or norm < max(CANCELLED * summands, dtype.tiny * len(g)):  # rounding could matter
+            products, norm = products_of(projected, M)
+        if norm <= ROUNDING * summands:
+            return torch.zeros_like(g), torch.from_numpy(v)
+        if (products >= -FEASIBLE * norm * norms[1:]).all():
+            return projected, torch.from_numpy(v)
+        if not math.isfinite(norm):
+            return None
+        # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
+        b, margin, scale = products[kept] / lengths / norm, 0.0, norm
+    return None
+
+
+def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """w (K,) >= 0 that minimises 1/2 w'Aw + b'w, for a Gram matrix A (K, K) of unit vectors, by an active-set method.
+
+    With A = F'F it is the non-negative least squares problem |F w - d| where F'd = -b (Lawson and Hanson 1974).
+    """
+    from scipy.optimize import nnls  # here, as it is slow to import
+
+    eigenvalues, Q = np.linalg.eigh(A)
+    root = np.sqrt(np.maximum(eigenvalues, EPS))
+    return nnls(root[:, None] * Q.T, -(Q.T @ b) / root)[0]
+
+
+def _sweep_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The same by coordinate descent (Hildreth 1957), which cannot fail but may be slow: nearly parallel vectors."""
+    w = np.zeros(len(b))
+    for _ in range(SWEEPS):
+        before = w.copy()
+        for k in range(len(b)):
+            w[k] = max(0.0, w[k] - (A[k] @ w + b[k]) / A[k, k])
+        if np.abs(w - before).max() <= 1e-15 * np.abs(w).max():
+            break
+    return w
+
+
+@torch.no_grad()
+def agem(g: Tensor, M: Tensor) -> tuple[Tensor, bool]:
+    """The projected gradient g~ (P,) of A-GEM, and whether g had to be projected. g (P,), M (K, P).
+
+    Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref, g_ref the mean of the memories' gradients; else g.
+    Raises ValueError for other shapes or a gradient that is not finite.
+    """
+    _check_gradient(g, M)
+    if not len(M):
+        return g, False
+    reference = M.mean(0, keepdim=True)
+    gram = gram_matrix(g[None], reference).cpu()
+    check_finite(gram, ["g", "the mean of M"])
+    if not gram[0, 1] < 0:
+        return g, False
+    return combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference), True
+
+
+def agem_project(g: Tensor, M: Tensor) -> Tensor:
+    """g~ (P,) alone of `agem`."""
+    return agem(g, M)[0]
+
+
+@torch.no_grad()
+def broken_constraints(step: Tensor, M: Tensor) -> int:
+    """Of how many memories a step of the weights (P,) raises the loss to first order, M (K, P) their gradients.
+
+    Counted is step . m_k > 1e-4 |step| |m_k|: less may be the rounding of float32 weights.
+    """
+    gram = gram_matrix(step[None], M).cpu().numpy()
+    norms = np.sqrt(gram.diagonal())
+    return int((gram[0, 1:] > 1e-4 * norms[0] * norms[1:]).sum())

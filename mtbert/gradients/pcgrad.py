@@ -1,0 +1,45 @@
+"""PCGrad: conflicts between the gradients of tasks are projected out (Yu et al. 2020, algorithm 1; paper 002)."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.gradients.gram import check_finite, check_matrix, combine, gram_matrix
+
+
+def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Coefficients (T,), float64, of PCGrad's update in the tasks' gradients, from their Gram matrix (T, T).
+
+    Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
+    changes no other. Raises ValueError for another shape or a gradient that is not finite.
+    """
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram):
+        raise ValueError(f"a Gram matrix is (T, T), T at least 1; got {tuple(gram.shape)}")
+    T = len(gram)
+    gram = gram.detach().to("cpu", torch.float64)
+    check_finite(gram, [f"row {i}" for i in range(T)])
+    gram = gram.numpy()
+    total = np.zeros(T)
+    for i in range(T):
+        others = [j for j in range(T) if j != i]
+        c = np.zeros(T)  # g_i^PC = sum_k c_k g_k
+        c[i] = 1
+        for place in torch.randperm(T - 1, generator=generator).tolist():
+            j = others[place]
+            product = c @ gram[:, j]  # g_i^PC . g_j
+            if product < 0 and gram[j, j] > 0:
+                c[j] -= product / gram[j, j]
+        total += c
+    return torch.from_numpy(total)
+
+
+@torch.no_grad()
+def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Update (P,) from the tasks' gradients G (T, P), each freed of its conflicts with the others, then summed.
+
+    For each task i, over the other tasks j in random order: if g_i . g_j < 0, g_i -= (g_i . g_j / |g_j|^2) g_j with
+    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or a gradient
+    that is not finite.
+    """
+    check_matrix("G", G)
+    return combine(pcgrad_weights(gram_matrix(G), generator).numpy(), G)

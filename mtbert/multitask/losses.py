@@ -1,0 +1,57 @@
+"""The loss of each task, and predictions from logits.
+
+Source: papers 001 (equation 5) and 002 (section 4.2: mean squared error for similarity). B batch.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mtbert.data import Task
+
+SIMILARITY_SCALE = 5.0  # STS labels run from 0 to 5; the head works on 0 to 1
+
+
+def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean loss of a batch: cross-entropy (classes), binary cross-entropy, or squared error on the 0-1 scale.
+
+    Logits of similarity are on that scale, from a head and as a cosine alike.
+    """
+    logits = logits.float()
+    if task.kind == "classes":
+        return F.cross_entropy(logits, labels.long())
+    if task.kind == "binary":
+        return F.binary_cross_entropy_with_logits(logits, labels.float())
+    return F.mse_loss(logits, labels.float() / SIMILARITY_SCALE)
+
+
+def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
+    """How far two passes over the same batch disagree, from the logits of each: R-Drop (Liang et al. 2021, equation 2).
+
+    The mean of both Kullback-Leibler divergences between the predicted distributions; for similarity the mean squared
+    difference of the scores on the 0-1 scale.
+    """
+    if task.kind == "similarity":
+        return F.mse_loss(first, second)
+    if task.kind == "binary":
+        first, second = (torch.stack((torch.zeros_like(z), z), dim=-1) for z in (first, second))
+    p, q = first.float().log_softmax(-1), second.float().log_softmax(-1)  # (B, classes)
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean() / 2
+
+
+def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor, Tensor]:
+    """Predicted label (B,) and the model's confidence in it (B,); for similarity both are the score, 0 to 5.
+
+    The score is 5 times the logit; a head's, `similarity` mse, is cut at 0 and 5.
+    """
+    logits = logits.float()
+    if task.kind == "classes":
+        confidence, label = logits.softmax(-1).max(-1)
+        return label, confidence
+    if task.kind == "binary":
+        probability = logits.sigmoid()
+        label = (probability > 0.5).long()
+        return label, torch.where(label == 1, probability, 1 - probability)
+    score = logits * SIMILARITY_SCALE
+    score = score.clamp(0, SIMILARITY_SCALE) if similarity == "mse" else score
+    return score, score

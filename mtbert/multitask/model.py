@@ -1,0 +1,202 @@
+"""MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data import TASKS
+from mtbert.multitask.heads import TaskHeads, sentence_embedding
+from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
+
+FILES = ("run_config.json", "encoder.json", "model.safetensors")
+
+
+class MultitaskBert(nn.Module):
+    """Encoder, sharing plan, adapters and one head a task, as a RunConfig describes them.
+
+    Adapters and heads are drawn from torch's generator: seed it before building the model. Raises CheckpointError or
+    PlanError where the encoder does not fit the configuration.
+    """
+
+    def __init__(self, config: RunConfig, encoder: BertModel | None = None) -> None:
+        super().__init__()
+        self.run_config = config
+        base = build_encoder(config) if encoder is None else encoder
+        if config.max_length > base.config.positions:
+            raise CheckpointError(
+                f"max_length is {config.max_length}, but the encoder {config.encoder!r} has "
+                f"{base.config.positions} positions; lower max_length"
+            )
+        plan = SharingPlan.parse(config.plan_text, config.scored, base.config.num_hidden_layers)
+        adapters = {task: build_adapter(config, base.config) for task in config.scored}
+        self.encoder = SharedEncoder(base, plan, {task: a for task, a in adapters.items() if a is not None})
+        self.encoder.freeze()
+        self.heads = TaskHeads(config, base.config.hidden_size)
+        if config.weighting == "uncertainty":  # s_t = log sigma_t^2
+            self.log_variances = nn.ParameterDict({task: torch.zeros(()) for task in config.tasks})
+
+    @property
+    def plan(self) -> SharingPlan:
+        """The sharing plan, for this encoder's number of layers."""
+        return self.encoder.plan
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def features_are_fixed(self) -> bool:
+        """Whether training changes the heads alone, so that embeddings are a function of the text."""
+        return self.plan.is_frozen and not self.encoder.adapters
+
+    def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Task -> embeddings (B, k, d): k is 2 where the sentences of a pair are encoded apart, else 1.
+
+        below: what some tasks' frozen layers give, as in `SharedEncoder.forward`.
+        """
+        hidden = self.encoder(batches, below)
+        result = {}
+        for task, states in hidden.items():
+            if self.run_config.pooling == "pooler":
+                embeddings = self.encoder.pool(task, states)
+            else:
+                embeddings = sentence_embedding(states, batches[task].attention_mask, self.run_config.pooling)
+            k = 2 if TASKS[task].is_pair and self.run_config.two_encodings else 1
+            result[task] = embeddings.view(k, -1, embeddings.size(-1)).transpose(0, 1)  # first sentences come first
+        return result
+
+    def forward(self, batches: dict[str, Batch], tags: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Logits of every task of the batch: (B, classes), or (B,) for binary pairs and similarity.
+
+        tags: part-of-speech features (B, p) by task, where the configuration asks for them.
+        """
+        embeddings = self.embed(batches)
+        return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
+
+    def shared_parameters(self) -> dict[str, Tensor]:
+        """The parameters that more than one of the training tasks trains, by their names in this module."""
+        trained = set(self.run_config.tasks)
+        shared = set()
+        for name, (level, copies) in self.encoder.levels().items():
+            if name != "pooler" or self.run_config.pooling == "pooler":
+                for group, module in zip(level.groups, copies, strict=True):
+                    if len(trained & set(group)) > 1:
+                        shared |= {id(p) for p in module.parameters()}
+        encoder = {name: p for name, p in self.named_parameters() if p.requires_grad and id(p) in shared}
+        return encoder | {f"heads.{name}": p for name, p in self.heads.shared_parameters().items()}
+
+    def own_weights(self, task: str) -> set[str]:
+        """Names in the `state_dict` of what one task alone uses: its copies of levels, its adapter and its head."""
+        levels = self.encoder.levels().values()
+        copies = [m for level, ms in levels for group, m in zip(level.groups, ms, strict=True) if group == (task,)]
+        own = {id(p) for module in copies for p in module.parameters()}
+        parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}")
+        return {name for name, p in self.named_parameters() if id(p) in own or name.startswith(parts)}
+
+    def individual_copies(self) -> list[list[nn.Module]]:
+        """The copies of every individual level, for soft sharing."""
+        levels = self.encoder.levels().values()
+        return [list(copies) for level, copies in levels if level.mode == "I" and len(copies) > 1]
+
+    def table(self) -> pd.DataFrame:
+        """`SharingPlan.table` for this encoder, and rows for adapters and heads."""
+        tasks = self.run_config.scored
+        rows = [self.plan.table(self.encoder.config)]
+        for name, part in (("adapters", self.encoder.adapters), ("heads", self.heads)):
+            if count := parameter_counts(part)["parameters"]:
+                about = dict(mode="individual", groups=" | ".join(tasks), copies=len(tasks))
+                rows.append(pd.DataFrame({**about, "parameters": count, "trained": count}, index=[name]))
+        return pd.concat(rows).rename_axis("level")
+
+    def save(self, folder: Path) -> None:
+        """Write the weights, the encoder's sizes and the configuration.
+
+        A task's encoder alone: `model.encoder.task_encoder(task).save_pretrained(folder)`, for transformers.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: t.contiguous() for name, t in self.state_dict().items()}, folder / "model.safetensors")
+        for name, content in (
+            ("encoder.json", asdict(self.encoder.config)),
+            ("run_config.json", self.run_config.model_dump(mode="json")),
+        ):
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "MultitaskBert":
+        """Read what `save` wrote; raises CheckpointError if a part is missing."""
+        missing = [name for name in FILES if not (folder / name).exists()]
+        if missing:
+            raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
+        config = RunConfig.from_params(json.loads((folder / "run_config.json").read_text(encoding="utf8")))
+        encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
+        model = cls(config, encoder)
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        return model.eval()
+
+
+def encoder_config(config: RunConfig) -> BertConfig:
+    """The sizes of a configuration's encoder; raises CheckpointError, and ConfigError for too many `layers`."""
+    encoder = BertConfig.from_json(locate(config.encoder) / "config.json")
+    L = encoder.num_hidden_layers
+    if (config.layers or 0) > L:
+        raise ConfigError(f"layers: {config.layers}, but the encoder {config.encoder!r} has {L}")
+    dropout = encoder.attention_probs_dropout_prob if config.attention_dropout is None else config.attention_dropout
+    return replace(encoder, num_hidden_layers=config.layers or L, attention_probs_dropout_prob=dropout)
+
+
+def build_encoder(config: RunConfig) -> BertModel:
+    """The encoder that a configuration starts from; raises as `encoder_config` does."""
+    sizes = encoder_config(config)
+    if config.weights == "pretrained":
+        encoder = BertModel.from_pretrained(config.encoder)
+    else:
+        encoder = BertModel(BertConfig.from_json(locate(config.encoder) / "config.json"))
+    encoder.layers, encoder.config = encoder.layers[: sizes.num_hidden_layers], sizes
+    for layer in encoder.layers:
+        layer.attention.dropout = sizes.attention_probs_dropout_prob
+    return encoder
+
+
+def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
+    """One task's adapter, drawn from torch's generator; None where the configuration has none.
+
+    Raises ConfigError if adapter_layers names a layer that the encoder does not have.
+    """
+    if config.adapter == "none":
+        return None
+    sizes = AdapterSizes(config.adapter_size, config.adapter_heads, config.adapter_bias, config.adapter_layers)
+    try:
+        return ADAPTERS[config.adapter](encoder, sizes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """Numbers of parameters: all, and those that are trained."""
+    parameters = list(model.parameters())
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+    }
+
+
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    """The context in which an encoder runs at the configured precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """'auto' takes a GPU where there is one; raises ConfigError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
+    return torch.device(name)

@@ -1,0 +1,76 @@
+"""What needs no training: the most frequent label, and the cosine of an untrained encoder's sentence embeddings.
+
+A table of trained models says little without them: always answering "no duplicate" is right on five eighths of Quora,
+and an encoder that was tuned on sentence pairs by its makers scores well on STS before any training.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.results.runs import data_root
+from mtbert.results.store import write_table
+from mtbert.training import TaskRows, load_corpus, score_table
+
+THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
+BASELINES = "baselines.csv"
+
+
+def baseline_table(config: RunConfig, data: str | Path | None = None, device: str = "auto") -> pd.DataFrame:
+    """Dev scores of every task of the configuration: baseline, task, split, metric, value, low, high (95 %), n.
+
+    most frequent: the label, or for similarity the mean score, that is best on the training split. cosine: of the two
+    sentences' mean-pooled embeddings by the encoder as it is; a binary task's threshold is the best one on training
+    pairs. Raises DataError as `data_root` does.
+    """
+    corpus = load_corpus(config, data_root(config, data))
+    tables = []
+    for task in config.tasks:
+        train, dev = corpus.train[task], corpus.dev[task]
+        labels = dev["label"].to_numpy()
+        constant = train["label"].mean() if TASKS[task].kind == "similarity" else train["label"].mode()[0]
+        tables.append(_scores("most frequent", task, np.full(len(dev), constant), labels))
+        if TASKS[task].is_pair:
+            cosines = _cosines(config, task, dev, device)
+            if TASKS[task].kind == "binary":
+                chosen = train.sample(min(len(train), THRESHOLD_ROWS), random_state=0)
+                threshold = best_threshold(_cosines(config, task, chosen, device), chosen["label"].to_numpy())
+                cosines = (cosines > threshold).astype(int)
+            tables.append(_scores("cosine", task, cosines, labels))
+    return pd.concat(tables, ignore_index=True)
+
+
+def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The threshold (N,) -> t for which `score > t` agrees with most of the labels, 0 or 1."""
+    zeros, ones = np.sort(scores[labels == 0]), np.sort(scores[labels == 1])
+    thresholds = np.concatenate(([-np.inf], np.unique(scores)))
+    right = np.searchsorted(zeros, thresholds, "right") - np.searchsorted(ones, thresholds, "right")  # + len(ones)
+    return float(thresholds[right.argmax()])
+
+
+def write_baselines(config: RunConfig, store: Path, data: str | Path | None = None, device: str = "auto") -> Path:
+    """Compute `baselines` and write them into the store."""
+    return write_table(baseline_table(config, data, device), store / BASELINES)
+
+
+def _scores(name: str, task: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    table = score_table(task, "dev", predicted, labels)
+    table.insert(0, "baseline", name)
+    return table
+
+
+def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> np.ndarray:
+    """Cosine (N,) of the two sentences of every pair."""
+    place = pick_device(device)
+    apart = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")
+    model = MultitaskBert(apart).to(place)
+    rows = TaskRows(model, task, table.reset_index(drop=True), place)
+    with torch.no_grad():
+        first, second = rows.fixed_embeddings(np.arange(len(table))).unbind(1)
+    return F.cosine_similarity(first, second, dim=-1).cpu().numpy()

@@ -1,0 +1,52 @@
+"""Scores over the seeds of a configuration, and differences between configurations, with intervals."""
+
+import numpy as np
+import pandas as pd
+
+from mtbert.data import TASKS
+from mtbert.results.store import Run
+from mtbert.training import metrics_of, seed_difference, seed_mean, turn_ends
+
+
+def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Dev predictions of several seeds of one configuration, (S, N), and the labels, (N,)."""
+    parts = [run.predictions[run.predictions["task"] == task] for run in runs]
+    return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
+
+
+def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
+    """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %), seeds, n (examples).
+
+    By default the first metric of the first training task. See `seed_mean` for the interval; the lowest and the
+    highest seed are beside it.
+    """
+    task = task or runs[0].config.tasks[0]
+    metric = metric or next(iter(metrics_of(TASKS[task])))
+    function = metrics_of(TASKS[task])[metric]
+    predicted, labels = stack_predictions(runs, task)
+    value, low, high = seed_mean(function, predicted, labels)
+    by_seed = [float(score) for score in function(predicted, labels)]
+    spread = {"lowest seed": min(by_seed), "highest seed": max(by_seed)}
+    return {"metric": metric, "value": value, "low": low, "high": high, **spread, "seeds": len(runs), "n": len(labels)}
+
+
+def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
+    """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
+    task = task or first[0].config.tasks[0]
+    metric = next(iter(metrics_of(TASKS[task]).values()))
+    (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
+    return seed_difference(metric, one, other, labels)
+
+
+def forgetting(run: Run) -> pd.DataFrame:
+    """Dev scores after each task's pass of a run with tasks in turn: a row a pass, named by its task; a column a task.
+
+    What the rows below a task's last pass lose of its score is forgotten (Lopez-Paz and Ranzato 2017, section 3, whose
+    backward transfer is the last row minus the diagonal, without the last task). Raises ValueError for other schemes.
+    """
+    sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
+    ends = turn_ends(run.config, sizes)
+    if not ends:
+        raise ValueError(f"{run.run_id}: forgetting is told of several tasks in turn; scheme is {run.config.scheme!r}")
+    points = run.curve.set_index("step").loc[list(ends), [f"dev_{task}" for task in run.config.tasks]]
+    return points.set_axis(run.config.tasks, axis=1).set_axis(pd.Index(ends.values(), name="after"))

@@ -1,0 +1,17 @@
+"""How tasks share an encoder: plans, adapters, soft sharing."""
+
+from mtbert.sharing.adapters import ADAPTERS, Adapter, AdapterSizes, adapter_parameters
+from mtbert.sharing.plan import PlanError, SharingPlan
+from mtbert.sharing.shared_encoder import SharedEncoder
+from mtbert.sharing.soft_sharing import add_pull
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterSizes",
+    "PlanError",
+    "SharedEncoder",
+    "SharingPlan",
+    "adapter_parameters",
+    "add_pull",
+]

@@ -1,0 +1,211 @@
+"""Adapters: the few parameters that a task has to itself inside the layers of an encoder.
+
+Source: papers 001 (section 4.2, equations 6 and 7) and 003 (section 2.2.1, equations 1 and 2) for projected attention
+layers; the low-rank variant and the N(0, 0.02) weights are those of Stickland and Murray 2019, whom both follow;
+Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and Renals 2014.
+
+Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers that have an adapter.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtbert.bert import BertConfig, SelfAttention
+
+
+@dataclass(frozen=True)
+class AdapterSizes:
+    """s, the heads of a PAL, whether there are biases, and the layers with an adapter, counted from 1; empty: all."""
+
+    size: int = 204
+    heads: int = 12
+    bias: bool = True
+    layers: tuple[int, ...] = ()
+
+    def depths(self, encoder: BertConfig) -> frozenset[int]:
+        """The layers, counted from 0. Raises ValueError for one that the encoder does not have."""
+        L = encoder.num_hidden_layers
+        if beyond := [layer for layer in self.layers if layer > L]:
+            raise ValueError(f"adapter_layers: {beyond} are beyond the {L} layers of the encoder")
+        return frozenset(layer - 1 for layer in self.layers) or frozenset(range(L))
+
+
+class Adapter(nn.Module):
+    """One task's adapter in a whole encoder; the encoder calls the hooks on the task's rows, at the depths `layers`.
+
+    Depths count from 0. A subclass overrides the hooks of the places where it works; the others change nothing.
+    """
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__()
+        self.layers = sizes.depths(encoder)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """The attention block's output after W^O, before dropout and residual: (B, T, d) -> (B, T, d)."""
+        return x
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+        """TS(h) of the layer's input: (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d), or None for no term.
+
+        It joins the residual of the second layer norm, LN(h_att + FFN(h_att) + TS(h)) (003, equation 2).
+        """
+        return None
+
+    def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
+        """The feed-forward block's output, before dropout and residual: (B, T, d) -> (B, T, d)."""
+        return x
+
+    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor | None:
+        """TS(h_att) of the feed-forward block's input; else as `beside`, also where it joins."""
+        return None
+
+    def after_layer(self, depth: int, x: Tensor) -> Tensor:
+        """The layer's output: (B, T, d) -> (B, T, d)."""
+        return x
+
+
+class PAL(Adapter):
+    """Projected attention layer: TS(h) = GELU(V_D g(V_E h)) (001, equation 6; 003, equation 1).
+
+    g is multi-head attention in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one.
+    As in the code of Stickland and Murray every head has floor(s / h) dimensions: Q, K and V make a numbers of s,
+    a = h floor(s / h). Where h does not divide s their code fails, as its V_D takes s numbers and g gives a; our V_D
+    takes a. Paper 001's s = 326 with 12 heads has a = 324.
+    """
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        d, s = encoder.hidden_size, sizes.size
+        a = s - s % sizes.heads
+        small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
+        self.encode = nn.Linear(d, s)  # V_E
+        self.decode = nn.Linear(a, d)  # V_D
+        self.attention = nn.ModuleDict({str(depth): SelfAttention(small, s) for depth in sorted(self.layers)})  # g
+        _initialize(self, sizes.bias)
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
+        attended = self.attention[str(depth)](self.encode(hidden), mask)  # (B, T, a)
+        return F.gelu(self.decode(attended))  # (B, T, d)
+
+
+class Bottleneck(nn.Module):
+    """V_D GELU(V_E x): (B, T, d) -> (B, T, s) -> (B, T, d)."""
+
+    def __init__(self, d: int, s: int) -> None:
+        super().__init__()
+        self.encode = nn.Linear(d, s)  # V_E
+        self.decode = nn.Linear(s, d)  # V_D
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, d) -> (B, T, d)."""
+        return self.decode(F.gelu(self.encode(x)))
+
+
+class LowRank(Adapter):
+    """TS(h) = V_D GELU(V_E h) beside the layer, like a PAL; every layer has its own V_E and V_D."""
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        self.blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
+        _initialize(self, sizes.bias)
+
+    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
+        return self.blocks[str(depth)](hidden)
+
+
+class Houlsby(Adapter):
+    """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer.
+
+    Houlsby et al. 2019, figure 2 and their initialization, but for the block's dropout: it comes before the adapter in
+    their code and behind it here.
+    """
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        self.attention_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
+        self.feed_forward_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
+        _initialize(self, sizes.bias)
+        # Smaller, and cut at two standard deviations: the pretrained layers start almost undisturbed.
+        for name, parameter in self.named_parameters():
+            if name.endswith("weight"):
+                nn.init.trunc_normal_(parameter, std=0.01, a=-0.02, b=0.02)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.attention_blocks[str(depth)](x)
+
+    def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.feed_forward_blocks[str(depth)](x)
+
+
+class HoulsbyPals(Adapter):
+    """What the code of Stickland and Murray 2019 calls Houlsby: the second adapter reads the attention output.
+
+    x + V_D GELU(V_E x) behind the attention block, as in `Houlsby`; then LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)).
+    As many weights, drawn from N(0, 0.02).
+    """
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        self.attention_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
+        self.feed_forward_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
+        _initialize(self, sizes.bias)
+
+    def after_attention(self, depth: int, x: Tensor) -> Tensor:
+        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
+        return x + self.attention_blocks[str(depth)](x)
+
+    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
+        """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""
+        return self.feed_forward_blocks[str(depth)](attended)
+
+
+class LHUC(Adapter):
+    """h * 2 sigmoid(a): one amplitude for every hidden unit of a layer's output, 1 at the start."""
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in sorted(self.layers)})
+
+    def after_layer(self, depth: int, x: Tensor) -> Tensor:
+        """h * 2 sigmoid(a): (B, T, d) -> (B, T, d)."""
+        return x * (2 * torch.sigmoid(self.a[str(depth)]))
+
+
+ADAPTERS: dict[str, type[Adapter]] = {
+    "pal": PAL,
+    "low_rank": LowRank,
+    "houlsby": Houlsby,
+    "houlsby_pals": HoulsbyPals,
+    "lhuc": LHUC,
+}
+
+
+def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes) -> int:
+    """Number of parameters of one task's adapter: of a PAL without biases 2sd + L 3s^2, where the heads divide s
+    (001, section 4.2). Raises ValueError as `AdapterSizes.depths` does.
+    """
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in ADAPTERS[name](encoder, sizes).parameters())
+
+
+def _bottlenecks(depths: Iterable[int], d: int, s: int) -> nn.ModuleDict:
+    return nn.ModuleDict({str(depth): Bottleneck(d, s) for depth in sorted(depths)})
+
+
+def _initialize(adapter: Adapter, bias: bool) -> None:
+    """N(0, 0.02) weights; zero biases, or none."""
+    for module in adapter.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+            if bias:
+                nn.init.zeros_(module.bias)
+            else:
+                module.bias = None

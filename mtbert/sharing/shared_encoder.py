@@ -1,0 +1,178 @@
+"""The encoder under a sharing plan: one pass for a batch of several tasks.
+
+At every depth each group of the plan runs its layer, that of bert.py, once on the tokens of all its tasks together.
+Source: paper 002, section 4 (1-bert, 3-bert, hybrid-bert); papers 001, equation 7, and 003, equation 2 (where a PAL
+joins a layer).
+
+N is the number of tokens, padding included, of all sequences that a group encodes together.
+"""
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from mtbert.bert import Batch, BertModel, LayerHooks, apart, together
+from mtbert.sharing.adapters import Adapter
+from mtbert.sharing.plan import Level, SharingPlan
+
+
+class SharedEncoder(nn.Module):
+    """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights."""
+
+    def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
+        super().__init__()
+        self.config, self.plan = base.config, plan
+        self.embeddings = _copies(base.embeddings, plan.embeddings)
+        self.layers = nn.ModuleList(_copies(*pair) for pair in zip(base.layers, plan.layers, strict=True))
+        self.poolers = _copies(base.pooler, plan.pooler)
+        self.adapters = nn.ModuleDict(adapters)
+
+    def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
+        """Name (embeddings, layer 1, ..., pooler) -> how the plan holds it, and its copies."""
+        modules = [self.embeddings, *self.layers, self.poolers]
+        return {name: (level, m) for (name, level), m in zip(self.plan.levels.items(), modules, strict=True)}
+
+    def forward(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
+
+        below: what `below` gives, for the tasks where it is known already.
+        """
+        masks = _masks(batches)
+        flats = {(task,): hidden.flatten(0, 1) for task, hidden in (below or {}).items()}
+        flats |= self._below({task: batch for task, batch in batches.items() if (task,) not in flats}, masks)
+        flats = self._run(flats, masks, self.frozen_depth, len(self.layers))
+        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+
+    def below(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
+        masks = _masks(batches)
+        flats = self._below(batches, masks)
+        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+
+    @property
+    def frozen_depth(self) -> int:
+        """`SharingPlan.frozen_depth` under these adapters."""
+        return self.plan.frozen_depth({depth for adapter in self.adapters.values() for depth in adapter.layers})
+
+    def _below(self, batches: dict[str, Batch], masks: dict[str, Tensor]) -> dict[tuple, Tensor]:
+        words, embedded = {}, {}
+        for group, embed in zip(self.plan.embeddings.groups, self.embeddings, strict=True):
+            if present := [task for task in group if task in batches]:
+                # once for all tasks: each look-up's gradient is as large as the whole table
+                ids = together(batches[task].input_ids for task in present)
+                words |= _apart(embed.word(ids), present, masks)
+        for task, batch in batches.items():
+            embed = _copy_for(task, self.plan.embeddings, self.embeddings)
+            embedded[(task,)] = embed(batch.input_ids, batch.token_type_ids, words[task]).flatten(0, 1)
+        return self._run(embedded, masks, 0, self.frozen_depth)
+
+    def _run(self, flats: dict[tuple, Tensor], masks: dict[str, Tensor], start: int, stop: int) -> dict[tuple, Tensor]:
+        """The layers from `start` to `stop` on the tokens of groups of tasks (N, d)."""
+        present = {task for group in flats for task in group}
+        for depth in range(start, stop):
+            groups = [tuple(task for task in group if task in present) for group in self.plan.layers[depth].groups]
+            flats = _regroup(flats, [group for group in groups if group], masks)
+            adapters = {task: a for task, a in self.adapters.items() if depth in a.layers}
+            for group, layer in zip(groups, self.layers[depth], strict=True):
+                if group:
+                    own = {task: masks[task] for task in group}
+                    here = {task: adapters[task] for task in group if task in adapters}
+                    flats[group] = layer(flats[group], list(own.values()), GroupHooks(here, depth, own))
+        return flats
+
+    def pool(self, task: str, hidden: Tensor) -> Tensor:
+        """The output of the task's pooler: (B, T, d) -> (B, d)."""
+        return _copy_for(task, self.plan.pooler, self.poolers)(hidden)
+
+    def task_encoder(self, task: str) -> BertModel:
+        """A task's way through the plan as a plain encoder without adapters; it holds these weights, not copies."""
+        with torch.device("meta"):
+            model = BertModel(self.config)
+        model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
+        model.layers = nn.ModuleList(_copy_for(task, *pair) for pair in zip(self.plan.layers, self.layers, strict=True))
+        model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
+        return model.train(self.training)
+
+    def freeze(self) -> None:
+        """Take the frozen levels out of training."""
+        for level, copies in self.levels().values():
+            copies.requires_grad_(level.mode != "F")
+
+    def train(self, mode: bool = True) -> "SharedEncoder":
+        """Training mode; frozen levels stay in evaluation mode, without dropout."""
+        super().train(mode)
+        for level, copies in self.levels().values():
+            if level.mode == "F":
+                copies.eval()
+        return self
+
+
+def _copies(module: nn.Module, level: Level) -> nn.ModuleList:
+    return nn.ModuleList([module] + [copy.deepcopy(module) for _ in level.groups[1:]])
+
+
+def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
+    return next(module for group, module in zip(level.groups, copies, strict=True) if task in group)
+
+
+def _masks(batches: dict[str, Batch]) -> dict[str, Tensor]:
+    return {task: batch.attention_mask[:, None, None, :] for task, batch in batches.items()}  # (B, 1, 1, T)
+
+
+def _apart(flat: Tensor, group: Iterable[str], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tokens of a group (N, ...) -> task -> (B, T, ...)."""
+    return dict(zip(group, apart(flat, [masks[task] for task in group]), strict=True))
+
+
+def _regroup(flats: dict[tuple, Tensor], groups: list[tuple], masks: dict[str, Tensor]) -> dict[tuple, Tensor]:
+    """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
+    if set(flats) == set(groups):
+        return flats
+    parts = {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+    return {group: together(parts[task] for task in group) for group in groups}
+
+
+class GroupHooks(LayerHooks):
+    """The adapters of one depth in a layer that a group of tasks shares; each sees its own task's (B, T, d) alone.
+
+    masks: task -> (B, 1, 1, T) of the whole group, in the order of its tokens (N, d).
+    """
+
+    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: dict[str, Tensor]) -> None:
+        self.adapters, self.depth, self.masks = adapters, depth, masks
+
+    def after_attention(self, x: Tensor) -> Tensor:
+        """`Adapter.after_attention` of each task: (N, d) -> (N, d)."""
+        return self._through("after_attention", x)
+
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """`Adapter.after_feed_forward` of each task: (N, d) -> (N, d)."""
+        return self._through("after_feed_forward", x)
+
+    def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
+        """LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): the sum without and with TS(h), each (N, d)."""
+        for hook, read in (("beside", hidden), ("beside_feed_forward", attended)):
+            if self._works(hook):
+                inputs, terms = (_apart(x, self.masks, self.masks) for x in (read, residual))
+                for task, adapter in self.adapters.items():
+                    if (term := getattr(adapter, hook)(self.depth, inputs[task], self.masks[task])) is not None:
+                        terms[task] = terms[task] + term
+                residual = together(terms.values())
+        return residual
+
+    def after_layer(self, x: Tensor) -> Tensor:
+        """`Adapter.after_layer` of each task: (N, d) -> (N, d)."""
+        return self._through("after_layer", x)
+
+    def _through(self, hook: str, x: Tensor) -> Tensor:
+        if not self._works(hook):
+            return x
+        parts = _apart(x, self.masks, self.masks)
+        parts |= {task: getattr(adapter, hook)(self.depth, parts[task]) for task, adapter in self.adapters.items()}
+        return together(parts.values())
+
+    def _works(self, hook: str) -> bool:
+        """Whether an adapter overrides the hook; else the tokens need not be taken apart."""
+        return any(getattr(type(adapter), hook) is not getattr(Adapter, hook) for adapter in self.adapters.values())

@@ -1,0 +1,48 @@
+"""The training loop and what it rests on: batches, steps, metrics, checkpoints, masked language modelling."""
+
+from mtbert.training.batches import expected_passes, training_steps, turn_ends
+from mtbert.training.checkpoint import stopping
+from mtbert.training.loop import PRETRAINING, train
+from mtbert.training.metrics import (
+    RESAMPLES,
+    holm,
+    metrics_of,
+    overall,
+    score_table,
+    seed_difference,
+    seed_mean,
+    seed_p_value,
+    verdict,
+    write_leaderboard,
+)
+from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
+from mtbert.training.task_data import EVAL_TOKENS, KEPT_FROM, TaskRows, encode, load_corpus, predict_table
+
+__all__ = [
+    "EVAL_TOKENS",
+    "HEAVY",
+    "KEPT_FROM",
+    "PRETRAINING",
+    "RESAMPLES",
+    "TaskRows",
+    "Trainer",
+    "batch_shapes",
+    "encode",
+    "expected_passes",
+    "holm",
+    "load_corpus",
+    "metrics_of",
+    "overall",
+    "predict_table",
+    "score_table",
+    "seed_difference",
+    "seed_mean",
+    "seed_p_value",
+    "step_parts",
+    "stopping",
+    "train",
+    "training_steps",
+    "turn_ends",
+    "verdict",
+    "write_leaderboard",
+]

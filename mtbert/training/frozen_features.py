@@ -1,0 +1,93 @@
+"""What frozen layers make of a table's texts, kept on disk: a function of weights, tokens and precision alone.
+
+Source: the idea that a frozen part of an encoder needs to run once for each text, not once an epoch; a run, its other
+seeds and every plan with the same frozen layers read the same file.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mtbert.data import TokenizedTable, mapped_array
+from mtbert.paths import cache_dir
+from mtbert.sharing import SharedEncoder
+
+VERSION = "1"  # of what a file holds; another one makes all files anew
+
+
+class TokenStates:
+    """Hidden states (tokens, d) of every sequence of a table, one sequence behind the other."""
+
+    def __init__(self, tokens: TokenizedTable, states: Tensor) -> None:
+        self.tokens, self.states = tokens, states
+        self.starts = _starts(tokens)
+
+    def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
+        """The states of some rows: mask (B, T) of their batch -> (B, T, d); padding repeats a sequence's last token."""
+        first = torch.from_numpy(self.starts[self.tokens.sequences(rows)])[:, None]  # (B, 1)
+        place = torch.arange(mask.size(1)).minimum(mask.sum(1, keepdim=True).cpu() - 1)  # (B, T)
+        return self.states[first + place].to(mask.device)
+
+
+def token_states(
+    encoder: SharedEncoder,
+    tokens: TokenizedTable,
+    about: str,
+    over_all_rows: Callable[[Callable[[np.ndarray], None]], None],
+    compute: Callable[[np.ndarray], tuple[Tensor, Tensor]],
+) -> TokenStates:
+    """The states below `encoder.frozen_depth` of a whole table.
+
+    compute: rows -> states (B, T, d) and mask (B, T); over_all_rows calls its argument for every batch of the table.
+    """
+    starts = _starts(tokens)
+
+    def fill(array: np.ndarray) -> None:
+        def store(rows: np.ndarray) -> None:
+            states, mask = compute(rows)
+            states, lengths = states.float().cpu().numpy(), mask.sum(1).tolist()
+            for i, (sequence, length) in enumerate(zip(tokens.sequences(rows), lengths, strict=True)):
+                array[starts[sequence] : starts[sequence] + length] = states[i, :length]
+
+        over_all_rows(store)
+
+    shape = (int(tokens.sequence_lengths.sum()), encoder.config.hidden_size)
+    depth = encoder.frozen_depth
+    modules = [encoder.embeddings[0], *(copies[0] for copies in encoder.layers[:depth])]
+    path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
+    return TokenStates(tokens, torch.from_numpy(mapped_array(path, shape, fill)))
+
+
+def embeddings_of_all_rows(
+    encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, compute: Callable[[], Tensor]
+) -> Tensor:
+    """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole."""
+
+    def fill(array: np.ndarray) -> None:
+        array[:] = compute().cpu().numpy()
+
+    path = _path([encoder], tokens, f"embeddings {encoder.config} {about}")
+    return torch.from_numpy(mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill))
+
+
+def _starts(tokens: TokenizedTable) -> np.ndarray:
+    lengths = tokens.sequence_lengths
+    return np.cumsum(lengths) - lengths
+
+
+def _path(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> Path:
+    """A file whose name is a hash of the weights, the token ids and how they become sequences."""
+    special = (tokens.cls, tokens.sep, tokens.between, tokens.joint, tokens.token_types, tokens.max_length)
+    digest = hashlib.sha256(f"{VERSION} {about} {special}".encode())
+    for column in tokens.columns:
+        digest.update(column.ids.tobytes())
+        digest.update(column.offsets.tobytes())
+    for module in modules:
+        for name, tensor in module.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return cache_dir() / "frozen" / f"{digest.hexdigest()[:32]}.npy"

@@ -1,0 +1,298 @@
+"""The one training loop: seeded, resumable, the best model on dev kept.
+
+A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from mtbert.bert import BertModel
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
+from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
+from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.masked_lm import pretrain, pretraining_texts
+from mtbert.training.metrics import metrics_of, overall, score_table
+from mtbert.training.step import LossWeights, Trainer
+from mtbert.training.task_data import TaskRows
+
+CHECKPOINT_SECONDS = 300.0
+TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
+PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
+
+
+class TrainingError(RuntimeError):
+    """Training broke down; the message names the step, the rows and what to change."""
+
+
+@dataclass
+class TrainedRun:
+    """What training gives: the kept model, its dev predictions by task, the learning curve, and the cost."""
+
+    model: MultitaskBert
+    predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score, by task of several
+    step_scores: pd.DataFrame  # a score of the last step or a task's best point: task, split, metric, ..., at, step
+    cosines: pd.DataFrame  # step, layer, first, second, cosine: of the tasks' gradients, where recorded
+    cost: dict[str, float]
+
+
+@dataclass
+class _Progress:
+    """The part of a run that a checkpoint holds beside model, optimizer, schedule and averaged weights."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # of training, evaluation not counted
+    cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
+    losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
+    first_losses: dict[str, float] = field(default_factory=dict)  # by task, for weighting by loss ratio
+    last_losses: dict[str, float] = field(default_factory=dict)
+    cosines: list[dict] = field(default_factory=list)  # step, layer, first, second, cosine
+    constraints: dict[str, int] = field(default_factory=dict)  # of GEM and A-GEM, counted by Trainer
+    fallbacks: dict[str, int] = field(default_factory=dict)  # of GEM's solver, counted by `gem`
+    curve: list[dict] = field(default_factory=list)
+    best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
+    kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
+
+
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    device: str = "auto",
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool | None = None,
+) -> TrainedRun:
+    """Train as the configuration says and score the model that `keep` names on dev.
+
+    checkpoint: a file written every `checkpoint_seconds` and on SIGINT or SIGTERM (`Checkpoint.guard`), from which the
+    same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
+    progress: show a bar; None: on a terminal.
+    Raises TrainingError at the first loss that is not finite.
+    """
+    place = pick_device(device)
+    torch.manual_seed(config.seed)
+    memory = PeakMemory(place)
+    keep_freed_memory()
+    trim = Trimmer()
+    encoder, cost = build_encoder(config), {}
+    if config.pretrain in ("before", "both"):
+        cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    model = MultitaskBert(config, encoder).to(place)
+    sizes = [len(table) for table in corpus.train.values()]
+    tables = {
+        task: TaskRows(model, task, table, place, passes)
+        for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
+    }
+    points = config.epochs * config.evals_per_epoch
+    dev = {task: TaskRows(model, task, table, place, points) for task, table in corpus.dev.items()}
+
+    epoch_steps = steps_per_epoch(config, sizes)
+    total_steps = config.epochs * epoch_steps
+    trainer = Trainer(model, tables, total_steps)
+    marks = evaluation_steps(config, sizes)
+    parts = {"model": model, "optimizer": trainer.optimizer, "schedule": trainer.schedule}
+    parts |= {"average": trainer.average} if trainer.average is not None else {}
+    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
+    state = _Progress(**(saver.restore() or {}))
+    updates = trainer.updates
+    updates.weights, updates.cosines = LossWeights(state.first_losses, state.last_losses), state.cosines
+    trainer.constraints, updates.fallbacks = state.constraints, state.fallbacks
+
+    bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
+    latest = {}
+    lengths = {task: table.tokens.lengths for task, table in tables.items()}
+    for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
+        if step <= state.step:  # of the part before an interruption only the memory of examples is made again
+            updates.remember(rows)
+            continue
+        started, cpu_started = time.perf_counter(), time.process_time()
+        losses = trainer.step(step, rows)
+        if not all(math.isfinite(loss) for loss in losses.values()):
+            raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, trainer.schedule))
+
+        state.step = step
+        state.tokens += sum(int(tables[task].tokens.counts[part].sum()) for task, part in rows.items())
+        state.losses.append(losses)
+        state.seconds += time.perf_counter() - started
+        state.cpu_seconds += time.process_time() - cpu_started
+        bar.update()
+        if step in marks:
+            with trainer.averaged():
+                latest = _evaluate(state, model, config, dev, step / epoch_steps)
+            bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
+        trim()
+    bar.close()
+
+    started = time.perf_counter()
+    trainer.use_average()
+    known = latest if config.curve_rows is None else {}
+    predictions = {task: known[task] if task in known else dev[task].predictions("dev") for task in dev}
+    step_scores = _step_scores(config, state, predictions, dev, tables)
+    if config.keep != "last":
+        model.load_state_dict(state.kept, strict=False)
+    if config.pretrain in ("after", "both"):
+        whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
+        cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
+    if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
+        predictions = {task: dev[task].predictions("dev") for task in dev}
+    cost |= {
+        "train_seconds": round(state.seconds, 2),
+        "train_cpu_seconds": round(state.cpu_seconds, 2),
+        "score_seconds": round(time.perf_counter() - started, 2),
+        "tokens": state.tokens,
+        "tokens_per_cpu_second": round(state.tokens / max(state.cpu_seconds, 1e-9), 1),
+        "peak_memory_mib": round(memory.mib(), 1),
+        "best_step": state.best["overall"]["step"],
+        "steps": total_steps,
+        **parameter_counts(model),
+        **{f"constraints_{name}": count for name, count in state.constraints.items()},
+    }
+    if config.gradients == "gem":
+        cost["gem_fallbacks"] = sum(state.fallbacks.values())
+    return TrainedRun(
+        model=model.eval(),
+        predictions=pd.concat(predictions.values(), ignore_index=True),
+        curve=pd.DataFrame(state.curve),
+        step_scores=step_scores,
+        cosines=pd.DataFrame(state.cosines),
+        cost=cost,
+    )
+
+
+def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
+    """The steps after which a run is scored, for training tasks of these sizes (examples).
+
+    Of tasks in turn the end of each task's pass is one, too: what a task then scores tells what it forgets later.
+    """
+    epoch_steps, points = steps_per_epoch(config, sizes), config.evals_per_epoch
+    total = config.epochs * epoch_steps
+    if config.eval_spacing == "log":
+        marks = {max(1, round(total / 2**i)) for i in range(config.epochs * points)}
+    else:
+        marks = {e * epoch_steps + round(i * epoch_steps / points) for e in range(config.epochs)
+                 for i in range(1, points + 1)}  # fmt: skip
+    return marks | set(turn_ends(config, sizes))
+
+
+def _pretrain(
+    stage: str,
+    encoder: BertModel,
+    config: RunConfig,
+    corpus: Corpus,
+    device: torch.device,
+    checkpoint: Path | None,
+    checkpoint_seconds: float,
+    progress: bool | None,
+) -> dict[str, float]:
+    """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""
+    started = time.perf_counter()
+    texts = tokenize_texts(pretraining_texts(corpus.train), config.encoder, config.max_length)
+    curve = pretrain(
+        encoder,
+        texts,
+        epochs=config.pretrain_epochs,
+        learning_rate=config.pretrain_learning_rate,
+        batch_size=max(config.batch_sizes.values()),
+        mask_rate=config.mask_rate,
+        seed=config.seed,
+        precision=config.precision,
+        device=device,
+        checkpoint=checkpoint and checkpoint.with_name(PRETRAINING.format(stage)),
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    )
+    last = curve.iloc[-1]
+    cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
+    cost["seconds"] = round(time.perf_counter() - started, 2)
+    return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
+
+
+def _evaluate(
+    state: _Progress, model: MultitaskBert, config: RunConfig, dev: dict[str, TaskRows], epoch: float
+) -> dict[str, pd.DataFrame]:
+    """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
+    scores, names, losses = {}, {}, {}
+    predictions = {
+        task: dev[task].predictions("dev", _subset(config.curve_rows, len(dev[task]))) for task in config.tasks
+    }
+    for task, table in predictions.items():
+        names[task], metric = next(iter(metrics_of(TASKS[task]).items()))
+        scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
+        known = [step[task] for step in state.losses if task in step]
+        losses[task] = float(np.mean(known)) if known else math.nan  # of a sampled task that was not drawn
+    score, several = overall(scores), len(scores) > 1
+    mean_loss = float(np.mean([np.mean(list(step.values())) for step in state.losses]))
+    state.curve.append(
+        dict(step=state.step, epoch=round(epoch, 4), tokens=state.tokens, seconds=round(state.seconds, 2),
+             cpu_seconds=round(state.cpu_seconds, 2), train_loss=mean_loss,
+             metric="overall" if several else names[config.tasks[0]], dev_score=score)
+    )  # fmt: skip
+    if several:
+        state.curve[-1] |= {f"dev_{task}": score for task, score in scores.items()}
+        state.curve[-1] |= {f"train_loss_{task}": loss for task, loss in losses.items()}
+    state.losses = []
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, value in {"overall": score, **scores}.items():
+        if name in state.best and not (value > state.best[name]["score"] or math.isnan(state.best[name]["score"])):
+            continue
+        state.best[name] = {"score": value, "step": state.step}
+        if name in predictions:
+            state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
+        if config.keep == ("best" if name == "overall" else "best_per_task"):
+            names = trained if name == "overall" or not state.kept else trained & model.own_weights(name)
+            state.kept |= {n: t.clone() for n, t in model.state_dict().items() if n in names}
+    return predictions
+
+
+def _step_scores(
+    config: RunConfig,
+    state: _Progress,
+    last: dict[str, pd.DataFrame],
+    dev: dict[str, TaskRows],
+    tables: dict[str, TaskRows],
+) -> pd.DataFrame:
+    """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve."""
+    scores = []
+    for task in config.tasks:
+        chosen = _subset(TRAIN_ROWS, len(tables[task]))
+        for split, table in (("dev", last[task]), ("train", tables[task].predictions("train", chosen))):
+            found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
+            scores.append(found.assign(at="last", step=state.step))
+        best, labels = state.best[task], dev[task].table["label"].to_numpy()
+        if (chosen := _subset(config.curve_rows, len(labels))) is not None:
+            labels = labels[chosen]
+        scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
+    return pd.concat(scores, ignore_index=True)
+
+
+def _subset(n: int | None, size: int) -> np.ndarray | None:
+    """n of so many examples, the same ones for every seed; None: all."""
+    if n is None or n >= size:
+        return None
+    return np.sort(np.random.default_rng(0).permutation(size)[:n])
+
+
+def _broken(
+    losses: dict[str, float], step: int, epoch_steps: int, corpus: Corpus, rows: dict[str, np.ndarray], schedule
+) -> str:
+    task, value = next((task, loss) for task, loss in losses.items() if not math.isfinite(loss))
+    ids = ", ".join(corpus.train[task]["id"].iloc[rows[task][:4]])
+    return (
+        f"the loss of {task} is {value} at step {step} (epoch {(step - 1) // epoch_steps + 1}, batch of "
+        f"{len(rows[task])} rows, ids {ids}, ...), learning rate {schedule.get_last_lr()[0]:.2e}. Lower learning_rate, "
+        "lengthen the warm-up or set max_grad_norm; the checkpoint before this step is kept."
+    )

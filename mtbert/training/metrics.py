@@ -1,0 +1,238 @@
+"""Metrics over a whole split, their bootstrap intervals, and predictions in the course's leaderboard format.
+
+Symbols: N examples, S seeds, R resamples. A resample is its weights, how often it holds each example. Every metric is
+a function of sums over the examples, so that R resamples are a product with the matrix of their weights, (R, N).
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.data import TASKS, Task
+
+RESAMPLES = 1000  # at least
+MOST_RESAMPLES = 128_000
+P_RESAMPLES = 40_000  # the smallest p-value is 1 / 20,000, small enough to be corrected for hundreds of comparisons
+# Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
+STANDARD_ERROR = 0.00025
+BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
+LEADERBOARD_NAMES = {"sst": "sst", "cfimdb": "cfimdb", "quora": "para", "sts": "sts"}  # as the course's files
+COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
+    "sst": "Predicted_Sentiment",
+    "cfimdb": "Predicted_Sentiment",
+    "quora": "Predicted_Is_Paraphrase",
+    "sts": "Predicted_Similiary",
+}
+Metric = Callable[
+    ..., np.ndarray
+]  # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R)
+
+
+def _total(terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Sum over the examples, the last axis: (..., N) -> (...,), or with weights (R, N) -> (..., R)."""
+    return terms.sum(-1) if weights is None else terms @ weights.T
+
+
+def accuracy(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Fraction of equal entries: (..., N) -> (...,), or with weights (R, N) -> (..., R)."""
+    hit = predicted == labels
+    return _total(hit, weights) / _total(np.ones(hit.shape[-1]), weights)
+
+
+def f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, positive: int = 1) -> np.ndarray:
+    """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
+    is_predicted, is_label = predicted == positive, labels == positive
+    hits = _total(is_predicted & is_label, weights)
+    return 2 * hits / np.maximum(_total(is_predicted, weights) + _total(is_label, weights), 1)
+
+
+def macro_f1(
+    predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, num_classes: int = 2
+) -> np.ndarray:
+    """Mean of the F1 of every class, shapes as of `accuracy`."""
+    return np.mean([f1(predicted, labels, weights, positive=c) for c in range(num_classes)], axis=0)
+
+
+def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
+    p, y = (side - side.mean(-1, keepdims=True) for side in (predicted.astype(float), labels.astype(float)))
+    n = _total(np.ones(p.shape[-1]), weights)
+
+    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _total(a * b, weights) / n - _total(a, weights) / n * (_total(b, weights) / n)
+
+    def deviation(x: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        variance, constant, scale = covariance(x, x), np.ptp(raw, -1) == 0, np.square(x).max(-1)
+        if weights is not None:
+            constant, scale = constant[..., None], scale[..., None]
+        return np.sqrt(np.where(constant | (variance < 1e-14 * scale), np.nan, variance))  # below it is rounding
+
+    return covariance(p, y) / (deviation(p, predicted) * deviation(y, labels))
+
+
+def metrics_of(task: Task) -> dict[str, Metric]:
+    """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
+    if task.kind == "similarity":
+        return {"pearson": pearson}
+    macro = functools.partial(macro_f1, num_classes=task.num_classes)
+    return {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
+
+
+def overall(scores: dict[str, float]) -> float:
+    """One score for several tasks: the mean of accuracies and of (1 + Pearson) / 2 (paper 002); of one task its own."""
+    if len(scores) == 1:
+        return next(iter(scores.values()))
+    return float(np.mean([(1 + s) / 2 if TASKS[task].kind == "similarity" else s for task, s in scores.items()]))
+
+
+def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of a metric over the examples, predicted and labels (N,); see `seed_mean`."""
+    if len(labels) < 2:
+        return float("nan"), float("nan")
+    return _bounds(_replicates(metric, [predicted[None]], labels, seed))
+
+
+def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    """One row per metric: task, split, metric, value, low, high (95 %), n (examples)."""
+    rows = []
+    for name, metric in metrics_of(TASKS[task]).items():
+        low, high = interval(metric, predicted, labels)
+        value = float(metric(predicted, labels))
+        rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
+    return pd.DataFrame(rows)
+
+
+def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
+    """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
+
+    Every resample draws examples and, where there are several, seeds: the interval covers the luck of the dev split
+    and the luck of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the
+    part of their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
+    """
+    low, high = _bounds(_replicates(metric, [predicted], labels))
+    return float(np.mean(metric(predicted, labels))), low, high
+
+
+def seed_difference(
+    metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray
+) -> tuple[float, float, float]:
+    """Mean metric of `first` minus that of `second`, and its 95 % interval: both (S, N), on the same examples.
+
+    The seeds of the two are drawn apart, the examples together. See `seed_mean` for the number of resamples.
+    """
+    low, high = _bounds(_replicates(metric, [first, second], labels))
+    return float(np.mean(metric(first, labels)) - np.mean(metric(second, labels))), low, high
+
+
+def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
+    """Two-sided p-value of the difference of `seed_difference`, from P_RESAMPLES of its resamples.
+
+    Twice the share of resamples on the rarer side of 0, half of those at 0 included, so that it is below 0.05 where the
+    percentile interval leaves out 0; one is added to both counts, so that it is never 0 (Davison and Hinkley 1997).
+    """
+    draws = _take(_replicates(metric, [first, second], labels), P_RESAMPLES)
+    rarer = min((draws < 0).sum(), (draws > 0).sum()) + (draws == 0).sum() / 2
+    return float(min(1.0, 2 * (rarer + 1) / (len(draws) + 1)))
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """p-values of m comparisons (m,), corrected for their number: at most 5 % risk of any false one below 0.05.
+
+    Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
+    """
+    p_values = np.asarray(p_values, dtype=float)
+    order, m = np.argsort(p_values), len(p_values)
+    corrected = np.empty(m)
+    corrected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(m, 0, -1)))
+    return corrected
+
+
+def verdict(low: float, high: float) -> str:
+    """What the 95 % interval of a difference says; where many are compared, correct their p-values with `holm`."""
+    return "better" if low > 0 else "worse" if high < 0 else "not distinguishable"
+
+
+def _replicates(metric: Metric, parts: list[np.ndarray], labels: np.ndarray, seed: int = 0) -> Iterator[np.ndarray]:
+    """Endless blocks of the metric on resampled examples, averaged over resampled seeds; of two parts the difference.
+
+    parts: predictions (S, N). Examples with the same label and the same predictions are drawn together where that
+    leaves few (20,214 pairs of Quora and three seeds: 16): how often each kind comes is multinomial.
+    """
+    random = np.random.Generator(np.random.SFC64(seed))
+    columns, N = np.vstack([*parts, labels]), len(labels)
+    kinds, counts = np.unique(columns, axis=1, return_counts=True)
+    is_grouped = 10 * len(counts) < N  # a multinomial number takes ten times as long as the draw of an example
+    columns = kinds if is_grouped else columns
+    starts = np.cumsum([0] + [len(part) for part in parts])
+    size = min(RESAMPLES, max(1, BLOCK // columns.shape[1]))
+    while True:
+        if is_grouped:
+            weights = random.multinomial(N, counts / N, size=size).astype(float)
+        else:
+            drawn = random.integers(N, size=(size, N))
+            drawn += np.arange(0, size * N, N)[:, None]
+            weights = np.bincount(drawn.ravel(), minlength=size * N).reshape(size, N).astype(float)
+        means = []
+        for start, stop in itertools.pairwise(starts):
+            S = stop - start
+            seeds = random.multinomial(S, np.full(S, 1 / S), size=size) / S
+            means.append((metric(columns[start:stop], columns[-1], weights) * seeds.T).sum(0))
+        yield means[0] - means[1] if len(means) > 1 else means[0]
+
+
+def _take(blocks: Iterator[np.ndarray], count: int) -> np.ndarray:
+    """At least so many replicates, without those that are nan, rounded, so that equal scores are equal numbers."""
+    taken: list[np.ndarray] = []
+    while sum(map(len, taken)) < count:
+        taken.append(next(blocks))
+    draws = np.concatenate(taken)
+    return np.round(draws[~np.isnan(draws)], 10)
+
+
+def _bounds(blocks: Iterator[np.ndarray]) -> tuple[float, float]:
+    """The percentiles 2.5 and 97.5 of enough replicates.
+
+    Percentiles are interpolated between the values of the middle ranks (Ma, Genton and Parzen 2011): those of a score
+    that moves in steps, such as an accuracy of few examples, would jump by a step from one draw to another. The
+    standard error of the percentile q of R draws is sqrt(q (1 - q) / R) times the slope of the percentiles at q, here
+    between q / 2 and 3 q / 2 (Bloch and Gastwirth 1968). It may be STANDARD_ERROR at most, and half of a bound's
+    distance from 0, so that more draws would hardly change a verdict.
+    """
+    q, wanted, draws = 0.025, RESAMPLES, np.empty(0)
+    while True:
+        draws = np.append(draws, _take(blocks, wanted - len(draws)))
+        if not len(draws):
+            return float("nan"), float("nan")
+        values, counts = np.unique(draws, return_counts=True)
+        shares = np.array([q / 2, q, 3 * q / 2, 1 - 3 * q / 2, 1 - q, 1 - q / 2])
+        outer, low, inner, under, high, over = np.interp(shares, (counts.cumsum() - counts / 2) / len(draws), values)
+        error = np.sqrt(q * (1 - q) / len(draws)) * max(inner - outer, over - under) / q
+        allowed = min(STANDARD_ERROR, abs(low) / 2, abs(high) / 2)
+        if error <= allowed or wanted >= MOST_RESAMPLES:
+            return float(low), float(high)
+        growth = 1.1 * (error / allowed) ** 2 if allowed > 0 else np.inf
+        wanted = min(MOST_RESAMPLES, int(wanted * np.clip(growth, 1.5, 4)))
+
+
+def write_leaderboard(
+    predictions: pd.DataFrame, task: str, split: str, folder: Path, course_format: bool = False
+) -> Path:
+    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
+
+    course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
+    classifier.py), where a paraphrase is 1.0.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{LEADERBOARD_NAMES[task]}-{split}-output.csv"
+    if course_format:
+        form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
+        rows = zip(predictions["id"], predictions["predicted"], strict=True)
+        lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
+        path.write_text("".join(lines), encoding="utf8")
+    else:
+        predictions[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+    return path

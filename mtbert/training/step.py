@@ -1,0 +1,309 @@
+"""One training step: losses weighted, batches accumulated, conflicts between tasks resolved, the update.
+
+Sources of what is optional: layer-wise learning rates, Howard and Ruder 2018; moving average of the weights, Polyak and
+Juditsky 1992, by torch's `swa_utils`.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.gradients import EpisodicMemory, FlatGradients, agem, broken_constraints, gem, layer_cosines, pcgrad
+from mtbert.multitask import MultitaskBert, divergence, task_loss
+from mtbert.optim import AdamW, make_schedule
+from mtbert.sharing import add_pull
+from mtbert.training.task_data import TaskRows, task_logits
+
+PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
+PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
+HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
+
+
+def batch_shapes(rows: dict[str, np.ndarray], lengths: dict[str, np.ndarray]) -> dict[str, tuple[int, int]]:
+    """Task -> (examples, tokens of the longest) of a step's rows; lengths: task -> tokens of all its examples."""
+    return {task: (len(part), int(lengths[task][part].max())) for task, part in rows.items()}
+
+
+def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool) -> int:
+    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
+
+    shapes: as of `batch_shapes`. A token of a text of T tokens counts as 1 + T / HEAVY, as its
+    attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
+    """
+    apart = {task: TASKS[task].is_pair and config.two_encodings for task in shapes}
+    times = 2 if config.r_drop else 1
+    tokens = sum(times * B * (1 + apart[task]) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
+    if cuda or tokens <= PASS_TOKENS * config.accumulation:
+        return config.accumulation
+    return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
+
+
+@dataclass
+class LossWeights:
+    """The weights of the tasks' losses in a unified step.
+
+    fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
+    regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a classification
+    (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
+    loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
+    """
+
+    first: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+
+    def weighted(self, task: str, loss: Tensor, config: RunConfig, model: MultitaskBert) -> Tensor:
+        """The loss of a task as it enters the sum."""
+        if config.weighting == "uncertainty":
+            s, factor = model.log_variances[task], 0.5 if TASKS[task].kind == "similarity" else 1.0
+            return factor * torch.exp(-s) * loss + s / 2
+        if config.weighting == "loss_ratio" and self.last:
+            ratios = {t: (self.last[t] / max(self.first[t], 1e-12)) ** 0.5 for t in config.tasks}
+            return loss * (ratios[task] * len(ratios) / max(sum(ratios.values()), 1e-12))
+        return loss * config.task_weights[config.tasks.index(task)] if config.task_weights else loss
+
+    def note(self, losses: dict[str, float]) -> None:
+        """Remember a step's losses."""
+        if not self.first:
+            self.first.update(losses)
+        self.last.update(losses)
+
+
+class Updates:
+    """Computes the gradient of every step as the configuration says and leaves it in the parameters' `.grad`.
+
+    Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
+    """
+
+    def __init__(
+        self, model: MultitaskBert, tables: dict[str, TaskRows], weights: LossWeights, cosines: list[dict]
+    ) -> None:
+        self.model, self.tables, self.weights = model, tables, weights
+        self.cosines = cosines  # gets the recorded step, layer, first, second, cosine
+        self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
+        self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
+        self.projected = False  # whether a constraint changed this step's gradient
+        self.config: RunConfig = model.run_config
+        self.shared = FlatGradients(model.shared_parameters())
+        self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
+
+    def remember(self, rows: dict[str, np.ndarray]) -> None:
+        """Put a step's examples into the episodic memory."""
+        if self.config.gradients in ("gem", "agem"):
+            for task, part in rows.items():
+                self.memory.add(task, part)
+
+    def gradients(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
+        config = self.config
+        record = config.cosine_every is not None and step % config.cosine_every == 0 and bool(self.shared.spans)
+        if config.gradients == "sum" or not self.shared.spans:
+            if record:
+                self._record_beside(step, rows)
+            losses = self._backward(rows)
+        else:
+            losses = self._task_by_task(step, rows, record)
+        if config.soft_sharing != "none":
+            add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
+        losses = {task: loss.item() for task, loss in losses.items()}
+        self.weights.note(losses)
+        return losses
+
+    def _backward(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says."""
+        totals: dict[str, Tensor] = {}
+        shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
+        n = step_parts(self.config, shapes, self.model.device.type == "cuda")
+        parts = {task: np.array_split(part, n) for task, part in rows.items()}
+        for i in range(n):
+            some = {task: part[i] for task, part in parts.items() if len(part[i])}
+            if not some:  # fewer rows than parts
+                break
+            weighted, r_drop = [], self.config.r_drop
+            passed = {task: np.tile(part, 2) for task, part in some.items()} if r_drop else some
+            for task, logits in task_logits(self.model, self.tables, passed).items():
+                labels = self.tables[task].labels[passed[task]]
+                loss = task_loss(TASKS[task], logits, labels)
+                if r_drop:
+                    loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
+                share = len(some[task]) / len(rows[task])
+                totals[task] = totals.get(task, 0) + loss.detach() * share
+                weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
+            sum(weighted[1:], weighted[0]).backward()
+        return totals
+
+    def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
+        """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
+        config = self.config
+        memories = self._memory_gradients(step, rows) if config.gradients in ("gem", "agem") else None
+        losses, G, uses = self._one_by_one(rows)
+        if not all(torch.isfinite(loss) for loss in losses.values()):
+            return losses  # nothing can be projected; the caller stops
+        used = uses.any(0)
+        if record:
+            self._record(step, G, list(rows))
+        if config.gradients == "pcgrad":
+            generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+            self.shared.put(pcgrad(G, generator), used)
+            return losses
+        g = G.sum(0) if len(G) > 1 else G[0]
+        if memories is not None:
+            M, memory_used = memories
+            if config.gradients == "gem":
+                g, v = gem(g, M, config.gem_margin, self.fallbacks)
+                active = v != 0
+            else:
+                g, is_projected = agem(g, M)
+                active = torch.full((len(M),), is_projected)
+            used = used | memory_used[active].any(0)
+            self.constraints, self.projected = M, bool(active.any())
+        self.shared.put(g, used)
+        return losses
+
+    def _memory_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor] | None:
+        """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
+
+        In a unified step every task's memory is a constraint. None where there is no memory yet.
+        """
+        tasks = [task for task in self.memory.tasks if set(rows) != {task}]
+        if not tasks:
+            return None
+        _, M, uses = self._one_by_one({t: self.memory.sample(t, self.config.memory_batch, step) for t in tasks})
+        self.model.zero_grad()  # the memory's own parameters are not trained by it
+        return M, uses
+
+    def _record(self, step: int, G: Tensor, tasks: list[str]) -> None:
+        """Record the cosines of the tasks' gradients G (T, P)."""
+        self.cosines += [{"step": step, **row} for row in layer_cosines(G, _by_level(self.shared.spans), tasks)]
+
+    def _record_beside(self, step: int, rows: dict[str, np.ndarray]) -> None:
+        """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
+        device = self.model.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            _, G, _ = self._one_by_one(rows)
+        self.model.zero_grad()
+        self._record(step, G, list(rows))
+
+    def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
+        losses, uses, flats = {}, [], self.shared.empty(len(rows))
+        for flat, (task, part) in zip(flats, rows.items(), strict=True):
+            losses |= self._backward({task: part})
+            uses.append(self.shared.take(flat)[1])
+        return losses, flats, torch.stack(uses)
+
+
+def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
+    """Spans of parameters -> spans of levels: embeddings, layer 1, ..., pooler, heads."""
+    levels: dict[str, list[slice]] = {}
+    for name, span in spans.items():
+        module, part, number = name.split(".")[:3]  # encoder.layers.0.1.query.weight is of layer 1
+        if module == "encoder":
+            module = {"layers": f"layer {int(number) + 1}", "poolers": "pooler"}.get(part, part)
+        levels.setdefault(module, []).append(span)
+    return levels
+
+
+class Trainer:
+    """A model with the optimizer, the schedule, the updates and the averaged weights of its configuration.
+
+    tables: the rows of every training task. total_steps: over which the schedule runs.
+    """
+
+    def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int) -> None:
+        config = model.run_config
+        self.model, self.max_grad_norm = model, config.max_grad_norm
+        self.offsets = model.heads.add_offsets()
+        self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
+        self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
+        self.updates = Updates(model, tables, LossWeights(), [])
+        self.constraints: dict[str, int] = {}  # of GEM and A-GEM: steps, of them projected; constraints checked, broken
+        self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
+        self.average = None
+        if config.ema is not None:
+            self.average = AveragedModel(self.weights, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+
+    def step(self, number: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        """Train on these rows; returns every task's mean loss.
+
+        Where one is not finite, the weights stay as they are and the caller has to stop. number: counted from 1; the
+        draws of a step depend on it.
+        """
+        self.model.train()
+        losses = self.updates.gradients(number, rows)
+        if all(math.isfinite(loss) for loss in losses.values()):
+            self.update(rows)
+        return losses
+
+    @torch.no_grad()
+    def update(self, rows: dict[str, np.ndarray]) -> None:
+        """The part of a step behind the gradient."""
+        if self.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.trained, self.max_grad_norm)
+        with self._checked_constraints():
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        for name, offset in self.offsets.items():
+            self.model.heads.get_parameter(name).add_(offset)
+            offset.zero_()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update_parameters(self.weights)
+        self.updates.remember(rows)
+
+    @contextmanager
+    def _checked_constraints(self) -> Iterator[None]:
+        """Count the memories whose loss the update raises, to first order: GEM bounds the gradient, not Adam's step."""
+        M, shared = self.updates.constraints, self.updates.shared
+        before = None if M is None else shared.values()
+        yield
+        if M is not None:
+            broken = broken_constraints(shared.values().sub_(before), M)
+            counts = dict(steps=1, projected=int(self.updates.projected), checked=len(M), broken=broken)
+            for name, count in counts.items():
+                self.constraints[name] = self.constraints.get(name, 0) + count
+            self.updates.constraints = None
+
+    def use_average(self) -> None:
+        """Put the averaged weights into the model for good, where there are any."""
+        self._swap()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights stand in the model meanwhile, where there are any."""
+        self._swap()
+        yield
+        self._swap()
+
+    def _swap(self) -> None:
+        if self.average is not None:
+            for weight, mean in zip(self.weights, self.average.module, strict=True):
+                weight.data, mean.data = mean.data, weight.data
+
+
+def parameter_groups(model: MultitaskBert) -> list[dict]:
+    """The trained parameters by learning rate and weight decay, for an optimizer.
+
+    A layer's learning rate is `layer_decay` times that of the layer above it; heads, adapters, the pooler and the top
+    layer have all of it. Offsets of slow upstream heads have `upstream_rate` of it.
+    """
+    config, L = model.run_config, model.encoder.config.num_hidden_layers
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            part = name.split(".")  # encoder, layers, depth, ... or encoder, embeddings, ...
+            below = L - 1 - int(part[2]) if part[:2] == ["encoder", "layers"] else L * (part[1] == "embeddings")
+            decays = config.weight_decay_on == "all" or parameter.ndim > 1
+            key = config.learning_rate * config.layer_decay**below, config.weight_decay * decays
+            groups.setdefault(key, []).append(parameter)
+    if model.heads.offsets:  # a layer may have the same learning rate
+        groups.setdefault((config.learning_rate * config.upstream_rate, 0.0), []).extend(model.heads.offsets.values())
+    return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]

@@ -1,0 +1,148 @@
+"""The tables of a run on a device: labels, tokens, and what a frozen encoder makes of them, computed once."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mtbert.bert import Batch
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
+from mtbert.multitask import MultitaskBert, autocast, pick_device, predict
+from mtbert.runtime import Trimmer
+from mtbert.samplers import eval_batches
+from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
+
+EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
+KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
+
+
+def load_corpus(config: RunConfig, root: Path) -> Corpus:
+    """The tables of a configuration in the folder `root`; as `Corpus.load`."""
+    return Corpus.load(root, config.tasks, config.scored, config.train_rows, config.seed)
+
+
+class TaskRows:
+    """One split of one task on a device: its logits for any rows, in training and in evaluation.
+
+    passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
+    read from disk. Embeddings of a frozen encoder are made of all rows at once where all will be asked for.
+    """
+
+    def __init__(
+        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0
+    ) -> None:
+        config = model.run_config
+        self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
+        self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
+        self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
+        self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
+        self._keeps_embeddings = passes >= 1
+        self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def _batches(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """These rows in length-sorted batches, as positions in `rows`; the model is in evaluation mode meanwhile."""
+        was_training = self.model.training
+        self.model.eval()
+        trim = Trimmer()
+        with torch.no_grad():
+            for part in eval_batches(self.tokens.lengths[rows], EVAL_TOKENS):
+                yield part
+                trim()
+        self.model.train(was_training)
+
+    def _over(self, rows: np.ndarray, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
+        """compute(batch of rows) over these rows; the result is in their order."""
+        order, parts = [], []
+        for part in self._batches(rows):
+            order.append(part)
+            parts.append(compute(rows[part]))
+        result = torch.cat(parts)
+        place = torch.as_tensor(np.concatenate(order), device=result.device)
+        return torch.empty_like(result).index_copy_(0, place, result)
+
+    def logits(self, rows: np.ndarray | None = None) -> Tensor:
+        """Logits of these rows, by default of all, in their order."""
+        rows = np.arange(len(self)) if rows is None else rows
+        return self._over(rows, lambda part: task_logits(self.model, {self.task: self}, {self.task: part})[self.task])
+
+    def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
+        """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
+        table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
+        logits = self.logits(rows)
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits, self.config.similarity))
+        result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
+        if self.labels is not None:
+            result["label"] = table["label"]
+        return result.assign(predicted=predicted, confidence=confidence)
+
+    def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
+        """(B, k, d) of these rows, where they are a function of the text alone."""
+        return self._all_embeddings[rows] if self._keeps_embeddings else self._embed(rows)
+
+    def _embed(self, rows: np.ndarray) -> Tensor:
+        return self._over(rows, lambda part: encode(self.model, {self.task: self}, {self.task: part})[self.task])
+
+    @cached_property
+    def _all_embeddings(self) -> Tensor:
+        def compute() -> Tensor:
+            return self._embed(np.arange(len(self)))
+
+        k = 2 if TASKS[self.task].is_pair and self.config.two_encodings else 1
+        about = f"{self.config.pooling} {self._arithmetic}"
+        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, compute).to(self.device)
+
+    def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
+        """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
+        return self._states.batch(rows, batch.attention_mask) if self._keeps_states else None
+
+    @cached_property
+    def _states(self) -> TokenStates:
+        def over_all_rows(store: Callable[[np.ndarray], None]) -> None:
+            for part in self._batches(np.arange(len(self))):
+                store(part)
+
+        def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+            batch = self.tokens.batch(rows).to(self.device)
+            with autocast(self.config, self.device):
+                return self.model.encoder.below({self.task: batch})[self.task], batch.attention_mask
+
+        return token_states(self.model.encoder, self.tokens, self._arithmetic, over_all_rows, compute)
+
+    @property
+    def _arithmetic(self) -> str:
+        return f"{self.config.precision} {self.device.type}"
+
+
+def encode(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Embeddings (B, k, d) of some rows of several tasks, in one pass through the encoder."""
+    batches = {task: tables[task].tokens.batch(part).to(model.device) for task, part in rows.items()}
+    below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
+    with autocast(model.run_config, model.device):
+        embeddings = model.embed(batches, {task: states for task, states in below.items() if states is not None})
+        return {task: part.float() for task, part in embeddings.items()}
+
+
+def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
+    if model.features_are_fixed:
+        embeddings = {task: tables[task].fixed_embeddings(part) for task, part in rows.items()}
+    else:
+        embeddings = encode(model, tables, rows)
+    tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
+    return {task: model.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
+
+
+def predict_table(
+    model: MultitaskBert, task: str, table: pd.DataFrame, split: str, device: str = "auto"
+) -> pd.DataFrame:
+    """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known."""
+    place = pick_device(device)
+    return TaskRows(model.to(place), task, table, place).predictions(split)

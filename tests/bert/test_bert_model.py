@@ -1,0 +1,354 @@
+"""minBERT against transformers.BertModel; checkpoints; errors."""
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from mtbert.bert.hf_checkpoints import their_name
+from mtbert.bert.hub import CheckpointError, locate
+from mtbert.bert.model import BertConfig, BertModel, apart, together
+
+SHAPES = {
+    "d48-h3-L2": dict(
+        hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997
+    ),
+    "d64-h8-L4": dict(
+        hidden_size=64, num_attention_heads=8, num_hidden_layers=4, intermediate_size=96, vocab_size=50,
+        type_vocab_size=4, layer_norm_eps=1e-5, pad_token_id=3,
+    ),
+    "d128-h2-L3": dict(
+        hidden_size=128, num_attention_heads=2, num_hidden_layers=3, intermediate_size=256, vocab_size=301,
+        type_vocab_size=3,
+    ),
+}  # fmt: skip
+SMALL = dict(SHAPES["d48-h3-L2"], max_position_embeddings=16)
+
+
+def random_reference(shape: dict) -> transformers.BertModel:
+    """transformers' model with every parameter away from its initial value, norms and biases too."""
+    torch.manual_seed(0)
+    reference = transformers.BertModel(transformers.BertConfig(**shape))
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return reference.eval()
+
+
+@pytest.fixture(scope="module", params=["minilm", *SHAPES])
+def models(request, tmp_path_factory) -> tuple[BertModel, transformers.BertModel]:
+    """minBERT and transformers' model with the same weights, read from the same folder."""
+    if request.param == "minilm":
+        folder = locate("minilm")
+    else:
+        folder = tmp_path_factory.mktemp(request.param)
+        random_reference(SHAPES[request.param]).save_pretrained(folder)
+    reference = transformers.BertModel.from_pretrained(folder)
+    return BertModel.from_pretrained(folder), reference.eval()
+
+
+@pytest.fixture
+def small() -> BertModel:
+    """A small minBERT with random weights, in evaluation mode."""
+    torch.manual_seed(0)
+    return BertModel(BertConfig(**SMALL)).eval()
+
+
+@pytest.fixture
+def checkpoint(small, tmp_path) -> Path:
+    """The folder of a small checkpoint."""
+    small.save_pretrained(tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
+    """A padded batch with random ids and two sentences a row, as keywords of both models."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(lengths), max(lengths))
+    position, length = torch.arange(shape[1]), torch.tensor(lengths)[:, None]
+    mask = (position < length).long()
+    ids = torch.randint(0, config.vocab_size, shape, generator=generator)
+    ids = ids.where(mask.bool(), config.pad_token_id)
+    types = (position >= length // 2) * (config.type_vocab_size - 1) * mask
+    return dict(input_ids=ids, attention_mask=mask, token_type_ids=types)
+
+
+def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return (a - b).abs().max().item()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("lengths", [[1], [1, 1, 1], [9, 4, 1, 7], [512, 100]], ids=str)
+@torch.no_grad()
+def test_outputs_equal_those_of_transformers(models, lengths, attention):
+    ours, reference = models
+    reference.set_attn_implementation(attention)
+    batch = inputs(ours.config, lengths)
+    mine, theirs = ours(**batch), reference(**batch)
+    tokens = batch["attention_mask"].bool()
+    assert largest_difference(mine.last_hidden_state[tokens], theirs.last_hidden_state[tokens]) <= 1e-5
+    assert largest_difference(mine.pooler_output, theirs.pooler_output) <= 1e-5
+
+
+@torch.no_grad()
+def test_outputs_at_padding_equal_those_of_transformers(models):
+    # In float64: MiniLM magnifies fp32's rounding at padding to 2e-4, which also parts transformers' own sdpa
+    # and eager attention.
+    ours, reference = (copy.deepcopy(model).double() for model in models)
+    batch = inputs(ours.config, [120, 30])
+    mine, theirs = ours(**batch), reference(**batch)
+    assert largest_difference(mine.last_hidden_state, theirs.last_hidden_state) <= 1e-11
+
+
+@torch.no_grad()
+def test_outputs_equal_without_mask_and_token_types(models):
+    ours, reference = models
+    ids = inputs(ours.config, [11, 11])["input_ids"]
+    mine, theirs = ours(ids), reference(ids)
+    assert largest_difference(mine.last_hidden_state, theirs.last_hidden_state) <= 1e-5
+    assert largest_difference(mine.pooler_output, theirs.pooler_output) <= 1e-5
+
+
+def test_gradients_equal_those_of_transformers(models):
+    ours, reference = models
+    batch = inputs(ours.config, [12, 5, 8])
+    torch.manual_seed(2)
+    weights = torch.randn(3, 12, ours.config.hidden_size) * batch["attention_mask"].unsqueeze(-1)
+    for model in models:
+        model.zero_grad()
+        output = model(**batch)
+        ((output.last_hidden_state * weights).sum() + output.pooler_output.square().sum()).backward()
+    theirs = dict(reference.named_parameters())
+    for name, parameter in ours.named_parameters():
+        expected = theirs.pop(their_name(name)).grad
+        difference = largest_difference(parameter.grad, expected)
+        if name.endswith("key.bias"):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
+            assert expected.abs().max() < 1e-3 and difference < 1e-3, name
+        else:
+            assert difference <= 1e-4 * expected.abs().max().item() and expected.any(), name
+    assert not theirs
+
+
+def test_dropout_is_active_in_training_mode_only(small):
+    batch = inputs(small.config, [6, 3])
+    first, second = (small(**batch).last_hidden_state for _ in range(2))
+    assert torch.equal(first, second)
+    small.train()
+    assert not torch.equal(small(**batch).last_hidden_state, first)
+
+
+def test_padding_does_not_change_the_tokens(models):
+    ours, _ = models
+    batch = inputs(ours.config, [5, 9])
+    with torch.no_grad():
+        padded = ours(**batch)
+        alone = ours(**{name: tensor[:1, :5] for name, tensor in batch.items()})
+        batch["input_ids"][0, 5:] = ours.config.vocab_size - 1
+        batch["token_type_ids"][0, 5:] = 1
+        other = ours(**batch)
+    assert largest_difference(padded.last_hidden_state[0, :5], alone.last_hidden_state[0]) <= 1e-5
+    assert largest_difference(padded.last_hidden_state[0, :5], other.last_hidden_state[0, :5]) <= 1e-6
+    assert largest_difference(padded.last_hidden_state[0, 5:], other.last_hidden_state[0, 5:]) > 1e-2
+
+
+def test_a_layer_on_several_batches_is_the_layer_on_each(small):
+    layer, masks, batches = small.layers[0], [], []
+    for B, T in ((3, 7), (1, 12), (4, 5)):
+        lengths = torch.randint(1, T + 1, (B, 1))
+        masks.append((torch.arange(T) < lengths)[:, None, None, :])
+        batches.append(torch.randn(B, T, small.config.hidden_size))
+    tokens = layer(together(batches), masks)
+    assert tokens.shape == (3 * 7 + 12 + 4 * 5, small.config.hidden_size)
+    for part, batch, mask in zip(apart(tokens, masks), batches, masks, strict=True):
+        torch.testing.assert_close(part, layer(batch, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_attention_mask_may_be_bool(small):
+    batch = inputs(small.config, [6, 3])
+    expected = small(**batch).last_hidden_state
+    batch["attention_mask"] = batch["attention_mask"].bool()
+    assert torch.equal(small(**batch).last_hidden_state, expected)
+
+
+def test_saved_checkpoint_is_read_back_by_transformers_and_by_us(models, tmp_path):
+    ours, reference = models
+    reference.set_attn_implementation("sdpa")
+    ours.save_pretrained(tmp_path)
+    batch = inputs(ours.config, [10, 6])
+    with torch.no_grad():
+        expected = reference(**batch), ours(**batch)
+        again = transformers.BertModel.from_pretrained(tmp_path).eval()(**batch)
+        mine_again = BertModel.from_pretrained(tmp_path)(**batch)
+    for name in ("last_hidden_state", "pooler_output"):
+        assert torch.equal(getattr(again, name), getattr(expected[0], name))
+        assert torch.equal(getattr(mine_again, name), getattr(expected[1], name))
+    assert BertModel.from_pretrained(tmp_path).config == ours.config
+
+
+def to_pickle(checkpoint: Path, rename=lambda name: name) -> None:
+    """Turn a checkpoint's safetensors file into an older one's pickle."""
+    tensors = load_file(checkpoint / "model.safetensors")
+    torch.save({rename(name): tensor for name, tensor in tensors.items()}, checkpoint / "pytorch_model.bin")
+    (checkpoint / "model.safetensors").unlink()
+
+
+def old_name(name: str) -> str:
+    """The name under which the first BERT checkpoints hold a tensor."""
+    return "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+@pytest.mark.parametrize("rename", [str, old_name])
+def test_pickled_checkpoint_loads(small, checkpoint, rename):
+    to_pickle(checkpoint, rename)
+    loaded = BertModel.from_pretrained(checkpoint).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in small.state_dict().items())
+
+
+def test_safetensors_come_before_the_pickle(checkpoint):
+    (checkpoint / "pytorch_model.bin").write_bytes(b"never opened")
+    BertModel.from_pretrained(checkpoint)
+
+
+def test_half_precision_checkpoint_becomes_fp32(small, checkpoint):
+    path = checkpoint / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    model = BertModel.from_pretrained(checkpoint)
+    assert model.pooler.weight.dtype == torch.float32
+    assert torch.equal(model.pooler.weight, small.pooler.weight.half().float())
+
+
+class CreateFile:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_pickle_with_code_is_refused_and_not_executed(checkpoint, tmp_path):
+    (checkpoint / "model.safetensors").unlink()
+    torch.save({"pooler.dense.weight": CreateFile(tmp_path / "executed")}, checkpoint / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="not a plain tensor file"):
+        BertModel.from_pretrained(checkpoint)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_pickle_without_a_dictionary_of_tensors_is_refused(checkpoint):
+    (checkpoint / "model.safetensors").unlink()
+    for content in ([torch.zeros(2)], {"epoch": 3}):
+        torch.save(content, checkpoint / "pytorch_model.bin")
+        with pytest.raises(CheckpointError, match=str(checkpoint)):
+            BertModel.from_pretrained(checkpoint)
+
+
+def test_missing_and_misshapen_tensors_are_named(checkpoint):
+    path = checkpoint / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.layer.1.attention.self.key.bias"], tensors["embeddings.LayerNorm.weight"]
+    tensors["pooler.dense.weight"] = torch.zeros(3, 5)
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError) as error:
+        BertModel.from_pretrained(checkpoint)
+    for part in (
+        str(checkpoint),
+        "encoder.layer.1.attention.self.key.bias",
+        "embeddings.LayerNorm.weight",
+        "pooler.dense.weight (3, 5), expected (48, 48)",
+    ):
+        assert part in str(error.value)
+
+
+def test_folder_without_weights_is_named(checkpoint):
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor pytorch_model\.bin") as error:
+        BertModel.from_pretrained(checkpoint)
+    assert str(checkpoint) in str(error.value)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"x" * 100, lambda data: b""])
+def test_damaged_weight_file_is_named(checkpoint, damage):
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CheckpointError, match="damaged") as error:
+        BertModel.from_pretrained(checkpoint)
+    assert str(checkpoint) in str(error.value)
+
+
+def test_folder_without_config_is_named(checkpoint):
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        BertModel.from_pretrained(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", r"config\.json"),
+        ("[1, 2]", r"config\.json"),
+        ('{"hidden_size": "48"}', "hidden_size"),
+        ('{"hidden_size": 48, "num_attention_heads": 5}', "num_attention_heads"),
+        ('{"vocab_size": 0}', "vocab_size"),
+        ('{"hidden_act": "relu"}', "hidden_act"),
+        ('{"model_type": "xlm-roberta"}', "'xlm-roberta'; this encoder reads bert, roberta, distilbert"),
+        ('{"position_embedding_type": "relative_key"}', "position embeddings"),
+    ],
+)
+def test_unusable_config_is_named(checkpoint, text, named):
+    (checkpoint / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=named) as error:
+        BertModel.from_pretrained(checkpoint)
+    assert str(checkpoint) in str(error.value)
+
+
+def test_config_keys_of_other_tools_are_passed_over(small, checkpoint):
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_cache": True, "_name_or_path": "x"}))
+    assert BertModel.from_pretrained(checkpoint).config == small.config
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            dict(hidden_size=48, num_attention_heads=5),
+            r"num_attention_heads \(5\) does not divide hidden_size \(48\)",
+        ),
+        (dict(num_hidden_layers=0), "num_hidden_layers is 0"),
+        (dict(vocab_size=-3), "vocab_size is -3"),
+        (dict(hidden_act="relu"), "hidden_act is 'relu'"),
+    ],
+)
+def test_impossible_configurations_are_named(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        BertConfig(**sizes)
+
+
+def ids(*shape: int, value: int = 5) -> torch.Tensor:
+    return torch.full(shape, value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (dict(input_ids=ids(2, 17)), "sequence of 17 tokens, but the encoder has 16 positions"),
+        (dict(input_ids=ids(2, 4, value=997)), "input_ids hold values from 997 to 997; valid are 0 to 996"),
+        (dict(input_ids=ids(2, 4, value=-1)), "input_ids hold values from -1 to -1"),
+        (dict(input_ids=ids(2, 4), token_type_ids=ids(2, 4, value=2)), "token_type_ids hold values from 2"),
+        (dict(input_ids=ids(2, 4), attention_mask=ids(2, 5)), r"attention_mask has shape \(2, 5\)"),
+        (dict(input_ids=ids(2, 4), attention_mask=ids(4)), r"attention_mask has shape \(4,\)"),
+        (dict(input_ids=ids(2, 4), token_type_ids=ids(1, 4)), r"token_type_ids has shape \(1, 4\)"),
+        (dict(input_ids=ids(0, 4)), r"not empty; got shape \(0, 4\)"),
+        (dict(input_ids=ids(2, 0)), r"not empty; got shape \(2, 0\)"),
+        (dict(input_ids=ids(7)), r"input_ids must be \(batch, tokens\)"),
+    ],
+)  # fmt: skip
+def test_bad_inputs_are_named(small, batch, message):
+    with pytest.raises(ValueError, match=message):
+        small(**batch)

@@ -1,0 +1,268 @@
+"""RoBERTa and DistilBERT checkpoints against transformers' own classes: states, gradients, back again, errors."""
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from mtbert.bert.hf_checkpoints import has_token_types, their_name
+from mtbert.bert.hub import CheckpointError
+from mtbert.bert.model import BertConfig, BertModel, part_sizes
+from mtbert.multitask.model import parameter_counts
+
+ROBERTA = dict(pad_token_id=1, layer_norm_eps=1e-5)
+SHAPES = {
+    "roberta-d48-h3-L2": dict(
+        ROBERTA, hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997,
+        max_position_embeddings=66, type_vocab_size=1,
+    ),
+    "roberta-d64-h8-L3": dict(
+        hidden_size=64, num_attention_heads=8, num_hidden_layers=3, intermediate_size=96, vocab_size=50,
+        max_position_embeddings=70, pad_token_id=5,
+    ),
+    "distilbert-d48-h3-L2": dict(dim=48, n_heads=3, n_layers=2, hidden_dim=100, vocab_size=997),
+    "distilbert-d128-h2-L3": dict(
+        dim=128, n_heads=2, n_layers=3, hidden_dim=256, vocab_size=301, max_position_embeddings=64, pad_token_id=3,
+        sinusoidal_pos_embds=True,
+    ),
+}  # fmt: skip
+CLASSES = {
+    "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
+    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
+}
+LENGTHS = [[1], [9, 4, 1, 7], [64, 20]]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def reference(request) -> torch.nn.Module:
+    """transformers' model with every parameter away from its initial value, norms and biases too."""
+    config_class, model_class = CLASSES[request.param.split("-")[0]]
+    torch.manual_seed(0)
+    model = model_class(config_class(**SHAPES[request.param]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def folder(reference, tmp_path_factory) -> Path:
+    """The checkpoint that transformers writes."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    reference.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def ours(folder) -> BertModel:
+    """minBERT with the reference's weights."""
+    return BertModel.from_pretrained(folder)
+
+
+def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
+    """A padded batch of random ids without the padding's, as keywords of both models."""
+    shape = (len(lengths), max(lengths))
+    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(config.pad_token_id + 1, config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
+    return dict(input_ids=ids.where(mask, config.pad_token_id), attention_mask=mask.long())
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@torch.no_grad()
+def test_states_equal_those_of_transformers(reference, ours, lengths):
+    batch = inputs(ours.config, lengths)
+    mine, theirs = ours(**batch), reference(**batch)
+    tokens = batch["attention_mask"].bool()
+    assert (mine.last_hidden_state - theirs.last_hidden_state)[tokens].abs().max() <= 1e-5
+    if hasattr(reference, "pooler"):
+        assert (mine.pooler_output - theirs.pooler_output).abs().max() <= 1e-5
+
+
+def test_gradients_equal_those_of_transformers(reference, ours):
+    batch = inputs(ours.config, [12, 5, 8])
+    torch.manual_seed(2)
+    weights = torch.randn(3, 12, ours.config.hidden_size) * batch["attention_mask"].unsqueeze(-1)
+    for model in (reference, ours):
+        model.zero_grad()
+        output = model(**batch)
+        loss = (output.last_hidden_state * weights).sum()
+        if hasattr(reference, "pooler"):
+            loss = loss + output.pooler_output.square().sum()
+        loss.backward()
+    theirs = dict(reference.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if name.startswith("pooler.") and not hasattr(reference, "pooler"):
+            continue
+        expected = theirs.pop(their_name(name, ours.config.model_type)).grad
+        if expected is None:  # transformers' sinusoidal positions stand still
+            assert name == "embeddings.position.weight"
+            continue
+        difference = (parameter.grad - expected).abs().max()
+        if name.endswith("key.bias"):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
+            assert expected.abs().max() < 1e-3 and difference < 1e-3, name
+        else:
+            assert difference <= 1e-4 * expected.abs().max() and expected.any(), name
+    assert not theirs
+
+
+@torch.no_grad()
+def test_what_we_save_is_read_by_transformers_and_by_us(reference, ours, tmp_path):
+    ours.save_pretrained(tmp_path)
+    batch = inputs(ours.config, [10, 6])
+    tokens = batch["attention_mask"].bool()
+    again, mine_again = type(reference).from_pretrained(tmp_path).eval(), BertModel.from_pretrained(tmp_path)
+    assert torch.equal(again(**batch).last_hidden_state[tokens], reference(**batch).last_hidden_state[tokens])
+    assert mine_again.config == ours.config
+    assert all(torch.equal(mine_again.state_dict()[name], tensor) for name, tensor in ours.state_dict().items())
+    automatic = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(automatic) is type(reference)
+    for name, value in asdict(ours.config).items():
+        if name not in ("type_vocab_size", "layer_norm_eps"):  # DistilBERT's config names neither
+            theirs = {"intermediate_size": "hidden_dim", "hidden_dropout_prob": "dropout", "hidden_act": "activation",
+                      "attention_probs_dropout_prob": "attention_dropout"}.get(name, name)  # fmt: skip
+            assert getattr(again.config, theirs, getattr(again.config, name, None)) == value, name
+
+
+def test_names_of_our_tensors_do_not_depend_on_the_type(ours):
+    names = set(ours.state_dict())
+    plain = set(BertModel(BertConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=3)).state_dict())
+    assert names <= plain and {"embeddings.word.weight", "layers.0.attention.query.weight", "pooler.bias"} <= names
+
+
+def test_part_sizes_count_every_parameter(ours):
+    sizes = part_sizes(ours.config)
+    total = sizes["embeddings"] + len(ours.layers) * sizes["layer"] + sizes["pooler"]
+    assert total == parameter_counts(ours)["parameters"]
+
+
+def test_sizes_of_the_types(ours):
+    config = ours.config
+    if config.model_type == "roberta":
+        assert config.position_offset == config.pad_token_id + 1
+        assert config.positions == 64
+    else:
+        assert (config.position_offset, config.positions) == (0, config.max_position_embeddings)
+        assert config.type_vocab_size == 0 and ours.embeddings.token_type is None
+
+
+def test_the_longest_sequence_is_one_of_all_positions(ours):
+    n = ours.config.positions
+    ours(torch.full((1, n), 7))
+    with pytest.raises(ValueError, match=f"sequence of {n + 1} tokens, but the encoder has {n} positions"):
+        ours(torch.full((1, n + 1), 7))
+
+
+def test_token_types(ours):
+    ids = torch.full((1, 4), 7)
+    if ours.config.type_vocab_size:
+        with torch.no_grad():
+            assert torch.equal(ours(ids, None, torch.zeros_like(ids)).pooler_output, ours(ids).pooler_output)
+    else:
+        with pytest.raises(ValueError, match="the encoder has no token types"):
+            ours(ids, None, torch.zeros_like(ids))
+
+
+def test_a_checkpoint_without_a_pooler_gets_one_and_a_warning(reference, ours, folder, tmp_path, caplog):
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: t for name, t in tensors.items() if "pooler" not in name}, tmp_path / "model.safetensors")
+    caplog.clear()
+    torch.manual_seed(3)
+    with caplog.at_level(logging.WARNING, logger="mtbert"):
+        model = BertModel.from_pretrained(tmp_path)
+    assert "holds no pooler: it starts from random weights" in caplog.text
+    assert str(tmp_path) in caplog.text
+    assert model.pooler.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.1)
+    assert not model.pooler.bias.any()
+    caplog.clear()
+    model.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="mtbert"):
+        assert torch.equal(BertModel.from_pretrained(tmp_path).pooler.weight, model.pooler.weight)
+    assert not caplog.text
+
+
+def test_half_a_pooler_is_an_error(ours, tmp_path):
+    ours.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["pooler.dense.bias"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing: pooler\.dense\.bias"):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
+    ours.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = their_name("layers.1.attention.key.bias", ours.config.model_type)
+    expected = {"roberta": "encoder.layer.1.attention.self.key.bias",
+                "distilbert": "transformer.layer.1.attention.k_lin.bias"}  # fmt: skip
+    assert name == expected[ours.config.model_type]
+    del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=name):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_a_checkpoint_with_a_language_modelling_head_loads(reference, ours, tmp_path):
+    """Its names have the type in front, and tensors that the encoder does not need."""
+    with_head = {transformers.RobertaModel: transformers.RobertaForMaskedLM,
+                 transformers.DistilBertModel: transformers.DistilBertForMaskedLM}[type(reference)]  # fmt: skip
+    model = with_head(reference.config)
+    getattr(model, model.base_model_prefix).load_state_dict(reference.state_dict(), strict=False)
+    model.save_pretrained(tmp_path)
+    loaded = BertModel.from_pretrained(tmp_path).state_dict()
+    for name, tensor in ours.state_dict().items():
+        assert name.startswith("pooler.") or torch.equal(loaded[name], tensor), name
+
+
+def test_token_types_are_known_from_the_config(tmp_path):
+    assert has_token_types(tmp_path)
+    for content, expected in (
+        ({}, True),
+        ({"type_vocab_size": 1}, False),
+        ({"model_type": "distilbert"}, False),
+        ({"model_type": "distilbert", "type_vocab_size": 2}, False),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert has_token_types(tmp_path) is expected
+
+
+def test_defaults_of_the_types(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "distilbert"}')
+    assert BertConfig.from_json(path).num_hidden_layers == transformers.DistilBertConfig().n_layers
+    path.write_text('{"model_type": "roberta", "max_position_embeddings": 514}')
+    config, theirs = BertConfig.from_json(path), transformers.RobertaConfig()
+    assert (config.vocab_size, config.pad_token_id, config.positions) == (theirs.vocab_size, theirs.pad_token_id, 512)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"model_type": "distilbert", "activation": "relu"}, "hidden_act is 'relu'"),
+        ({"model_type": "distilbert", "n_heads": 5}, r"num_attention_heads \(5\) does not divide"),
+        ({"model_type": "roberta", "max_position_embeddings": 2}, "no position is left"),
+        ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id is None"),
+        ({"model_type": "electra"}, "model_type is 'electra'; this encoder reads bert, roberta, distilbert"),
+        ({"model_type": ["bert"]}, r"model_type is \['bert'\]"),
+    ],
+)
+def test_unusable_config_is_named(tmp_path, content, named):
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=named):
+        BertConfig.from_json(tmp_path / "config.json")
+
+
+def test_what_a_type_has_not_cannot_be_asked_for():
+    with pytest.raises(ValueError, match="type_vocab_size is 2; distilbert has 0"):
+        BertConfig(model_type="distilbert")
+
+
+def test_unknown_type_is_named():
+    with pytest.raises(ValueError, match="model_type is 'gpt2'; known are bert, roberta, distilbert"):
+        BertConfig(model_type="gpt2")

@@ -1,0 +1,278 @@
+"""Token ids against transformers' tokenizer; the cache; batches."""
+
+import functools
+import random
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import BertTokenizerFast
+
+from mtbert.bert.hub import CheckpointError, locate
+from mtbert.data import tokens
+from mtbert.data.tokens import Ragged, TokenizedTable, load_tokenizer, tokenize
+from mtbert.paths import cache_dir
+from mtbert.samplers import eval_batches, padding_share, train_batches
+
+TEXTS = [
+    "A quiet film, with one loud joke.",
+    "Ünïcödé naïveté – 東京 and Ελλάδα… “quoted”?!",
+    "emoji 🙂 zero​width and\ttab, 3.14159 & 1e-5",
+    "[CLS] the brackets are [SEP] text [MASK]",
+    "antidisestablishmentarianism supercalifragilistic " + "x" * 120,
+    "many words that go on " * 40,
+    "?",
+    "CAPITALS and don't, isn't; co-operate/and/or",
+]
+OTHERS = TEXTS[3:] + TEXTS[:3]
+
+
+@pytest.fixture(scope="module")
+def reference() -> BertTokenizerFast:
+    return BertTokenizerFast(tokenizer_file=str(locate("minilm") / "tokenizer.json"))
+
+
+def singles(texts: list[str]) -> pd.DataFrame:
+    return pd.DataFrame({"id": [f"i{i}" for i in range(len(texts))], "sentence": texts})
+
+
+def pairs(first: list[str], second: list[str]) -> pd.DataFrame:
+    return pd.DataFrame({"id": [f"i{i}" for i in range(len(first))], "sentence1": first, "sentence2": second})
+
+
+def assert_equal(batch: tokens.Batch, expected) -> None:
+    assert batch.input_ids.tolist() == expected["input_ids"].tolist()
+    assert batch.attention_mask.long().tolist() == expected["attention_mask"].tolist()
+    types = expected["token_type_ids"].tolist()
+    if batch.token_type_ids is None:
+        assert not np.any(types)
+    else:
+        assert batch.token_type_ids.tolist() == types
+
+
+@pytest.mark.parametrize("max_length", [512, 64, 17, 4])
+def test_singles_equal_transformers(reference, tiny_encoder, max_length):
+    table = tokenize("sst", singles(TEXTS), tiny_encoder, max_length=max_length)
+    rows = np.array([3, 0, 5, 1, 2, 7, 4, 6])
+    options = dict(padding="longest", truncation=True, max_length=max_length, return_tensors="pt")
+    expected = reference([TEXTS[i] for i in rows], **options)
+    assert_equal(table.batch(rows), expected)
+    assert table.lengths[rows].tolist() == expected["attention_mask"].sum(1).tolist()
+
+
+@pytest.mark.parametrize("max_length", [512, 101, 17, 5])  # odd: even room for the two, where ties cannot arise
+def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length):
+    table = tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder, max_length=max_length)
+    rows = np.array([5, 2, 0, 1, 3, 4, 7, 6])
+    options = dict(padding="longest", truncation="longest_first", max_length=max_length, return_tensors="pt")
+    expected = reference([TEXTS[i] for i in rows], [OTHERS[i] for i in rows], **options)
+    assert_equal(table.batch(rows), expected)
+    assert table.lengths[rows].tolist() == expected["attention_mask"].sum(1).tolist()
+
+
+def test_pairs_apart_are_all_first_then_all_second(reference, tiny_encoder):
+    table = tokenize("sts", pairs(TEXTS, OTHERS), tiny_encoder, pairs="sum", max_length=20)
+    rows = [4, 0, 6]
+    options = dict(padding="longest", truncation=True, max_length=20, return_tensors="pt")
+    expected = reference([TEXTS[i] for i in rows] + [OTHERS[i] for i in rows], **options)
+    batch = table.batch(np.array(rows))
+    assert_equal(batch, expected)
+    longer = expected["attention_mask"].sum(1).view(2, 3).max(0).values
+    assert table.lengths[rows].tolist() == longer.tolist()
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(4, 40))
+def test_a_long_pair_loses_tokens_from_its_longer_sentence(n_first, n_second, max_length):
+    first, second = np.arange(100, 100 + n_first), np.arange(200, 200 + n_second)
+    offsets = [np.array([0, n]) for n in (n_first, n_second)]
+    columns = [Ragged(ids, offset) for ids, offset in zip((first, second), offsets, strict=True)]
+    table = TokenizedTable(columns, minilm_tokenizer(), joint=True, max_length=max_length)
+    a, b = first.tolist(), second.tolist()
+    while len(a) + len(b) > max_length - 3:  # the loop of the original BERT
+        a.pop() if len(a) > len(b) else b.pop()
+    batch = table.batch(np.array([0]))
+    assert batch.input_ids[0].tolist() == [table.cls, *a, table.sep, *b, table.sep]
+    assert batch.token_type_ids[0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert table.lengths.tolist() == [len(a) + len(b) + 3]
+
+
+@functools.cache
+def minilm_tokenizer():
+    return load_tokenizer("minilm")
+
+
+def test_a_vocabulary_file_serves_as_well(tiny_encoder, tmp_path):
+    vocabulary = load_tokenizer(tiny_encoder).get_vocab()
+    words = sorted(vocabulary, key=vocabulary.get)
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf8")
+    for text in TEXTS:
+        encoded = [load(text, add_special_tokens=False).ids for load in
+                   (load_tokenizer(tiny_encoder).encode, load_tokenizer(tmp_path).encode)]  # fmt: skip
+        assert encoded[0] == encoded[1]
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"neither tokenizer\.json nor vocab\.txt"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("missing, name", [("[CLS]", "cls_token"), ("[SEP]", "sep_token"), ("[PAD]", r"\[PAD\]")])
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing, name):
+    words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "word"]
+    words.remove(missing)
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    with pytest.raises(CheckpointError, match=f"{name}.*a BERT vocabulary is needed"):
+        tokenize("sst", singles(["word"]), str(tmp_path))
+
+
+def cache_files():
+    return sorted((cache_dir() / "tokens").glob("*"))
+
+
+def ids_of(table: TokenizedTable) -> list:
+    return [[column[i].tolist() for i in range(len(column))] for column in table.columns]
+
+
+def refuse(*args):
+    raise AssertionError("tokenized again")
+
+
+def test_the_cache_is_used(tiny_encoder, monkeypatch):
+    fresh = ids_of(tokenize("sst", singles(TEXTS), tiny_encoder))
+    monkeypatch.setattr(tokens, "_encode", refuse)
+    assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
+    tokenize("sst", singles(TEXTS), tiny_encoder, max_length=8)  # one cache for every length
+    with pytest.raises(AssertionError, match="again"):
+        tokenize("sst", singles(TEXTS[::-1]), tiny_encoder)
+
+
+def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder, monkeypatch):
+    tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder)
+    assert len(cache_files()) == 2
+    monkeypatch.setattr(tokens, "_encode", refuse)
+    tokenize("sts", pairs(OTHERS, TEXTS), tiny_encoder, pairs="concat")
+
+
+@pytest.mark.parametrize("texts", [["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"]])
+def test_other_texts_make_another_file(tiny_encoder, texts):
+    tokenize("sst", singles(["a", "b", "c"]), tiny_encoder)
+    before = cache_files()
+    tokenize("sst", singles(texts), tiny_encoder)
+    assert len(cache_files()) == len(before) + 1
+
+
+def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path):
+    shutil.copy(f"{tiny_encoder}/tokenizer.json", tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf8").replace('"lowercase":true', '"lowercase":false')
+                    .replace('"lowercase": true', '"lowercase": false'), encoding="utf8")  # fmt: skip
+    lower = ids_of(tokenize("sst", singles(["GOOD good"]), tiny_encoder))[0][0]
+    cased = ids_of(tokenize("sst", singles(["GOOD good"]), str(tmp_path)))[0][0]
+    assert len(cache_files()) == 2
+    assert lower[0] == lower[1] and cased[0] != cased[-1]
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"this is no archive"),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "end lost": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "other rows": lambda path: np.savez(path, ids=np.arange(3), offsets=np.array([0, 3])),
+    "ids cut": lambda path: np.savez(path, ids=np.arange(3), offsets=np.arange(len(TEXTS) + 1) * 9),
+    "no offsets": lambda path: np.savez(path, ids=np.arange(3)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_rebuilt(tiny_encoder, monkeypatch, damage):
+    fresh = ids_of(tokenize("sst", singles(TEXTS), tiny_encoder))
+    [path] = cache_files()
+    DAMAGES[damage](path)
+    assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
+    monkeypatch.setattr(tokens, "_encode", refuse)  # rebuilt: the next call reads it
+    assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
+
+
+def test_no_flipped_bit_is_read(tmp_path):
+    """Whatever byte of a cache file is damaged, what is read is right or nothing."""
+    path = tmp_path / "ids.npz"
+    ids, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 1, 3])
+    tokens._write_ids(path, Ragged(ids, offsets))
+    content = path.read_bytes()
+    refused = 0
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x80]) + content[place + 1 :])
+        read = tokens._read_ids(path, 2)
+        refused += read is None
+        assert read is None or (read.ids.tolist(), read.offsets.tolist()) == ([7, 8, 9], [0, 1, 3])
+    assert refused > len(content) / 2
+
+
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(0, 5), st.integers(0, 5))
+def test_an_epoch_has_every_row_once(rows, batch_size, seed, epoch):
+    lengths = np.random.default_rng(rows).integers(3, 60, size=rows)
+    batches = train_batches(lengths, batch_size, seed, epoch)
+    assert sorted(np.concatenate(batches)) == list(range(rows))
+    sizes = [len(batch) for batch in batches]
+    assert len(sizes) == -(-rows // batch_size) and max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= 1, "no row weighs more than another in the mean losses of a pass"
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    lengths = np.arange(200) % 17
+    order = {key: np.concatenate(train_batches(lengths, 8, *key)).tolist() for key in [(1, 0), (1, 1), (2, 0), (0, 1)]}
+    assert np.concatenate(train_batches(lengths, 8, 1, 0)).tolist() == order[1, 0]
+    assert len({tuple(rows) for rows in order.values()}) == 4
+
+
+@pytest.mark.parametrize("rows, batch_size", [(1707, 32), (1707, 16), (8544, 32)])
+def test_batches_are_mixed_again_in_every_pass(rows, batch_size):
+    """Of two rows of one batch few meet again in the next pass, though all lengths differ, as in long reviews."""
+    lengths = np.random.default_rng(0).permutation(rows) + 10
+    place = np.empty(rows, dtype=int)
+    for i, batch in enumerate(train_batches(lengths, batch_size, seed=1, epoch=1)):
+        place[batch] = i
+    same = [(place[batch][:, None] == place[batch]).sum() - len(batch) for batch in
+            train_batches(lengths, batch_size, seed=1, epoch=0)]  # fmt: skip
+    assert sum(same) / (rows * (batch_size - 1)) < 0.2
+    shortest = [min(train_batches(lengths, batch_size, 1, epoch), key=len) for epoch in range(4)]
+    assert len({frozenset(batch.tolist()) for batch in shortest}) == 4
+
+
+def test_padding_share():
+    lengths = np.array([4, 2, 3, 3])
+    assert padding_share(lengths, [np.array([0, 1]), np.array([2, 3])]) == pytest.approx(2 / 14)
+    assert padding_share(lengths, [np.array([2, 3])]) == 0
+
+
+def test_little_padding_and_batches_of_all_lengths():
+    random_ = np.random.default_rng(0)
+    lengths = np.clip(np.exp(random_.normal(3, 0.5, size=8000)), 5, 120).astype(int)  # as sentences of reviews
+    batches = train_batches(lengths, 32, seed=1, epoch=0)
+    unsorted = np.array_split(random_.permutation(8000), 250)
+    assert padding_share(lengths, unsorted) > 0.4
+    assert padding_share(lengths, batches) < 0.05
+    means = np.array([lengths[batch].mean() for batch in batches])
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2, "an epoch must not run from short to long"
+
+
+@given(st.lists(st.integers(2, 50), min_size=1, max_size=80), st.integers(1, 200))
+def test_evaluation_covers_all_rows_within_the_budget(lengths, budget):
+    lengths = np.array(lengths)
+    batches = list(eval_batches(lengths, budget))
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= budget for batch in batches)
+    if budget >= len(lengths) * lengths.max():
+        assert len(batches) == 1
+
+
+def test_random_texts_equal_transformers(reference, tiny_encoder):
+    """Any characters that the data loader lets through."""
+    draw = random.Random(1)
+    alphabet = [chr(c) for c in range(32, 0x3000) if chr(c).isprintable()] + list("abc   .,'")
+    texts = ["".join(draw.choices(alphabet, k=draw.randrange(1, 60))) for _ in range(100)]
+    batch = tokenize("sst", singles(texts), tiny_encoder).batch(np.arange(100))
+    assert_equal(batch, reference(texts, padding="longest", return_tensors="pt"))

@@ -1,0 +1,197 @@
+"""The encoder under its heads: freezing, options, saving."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert.hub import CheckpointError
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data.tokens import tokenize
+from mtbert.multitask.heads import sentence_embedding
+from mtbert.multitask.model import MultitaskBert, parameter_counts, pick_device
+from mtbert.sharing.plan import PlanError
+
+FIRST = ["the kettle sings", "a long walk along the river at dawn", "no"]
+SECOND = ["a kettle whistles", "nobody walks by the river", "yes, it is"]
+TABLE = pd.DataFrame({"id": list("abc"), "sentence": FIRST, "sentence1": FIRST, "sentence2": SECOND})
+
+
+@pytest.fixture
+def build(tiny_encoder):
+    """A model of some configuration, built after seed 0."""
+
+    def build(**fields) -> MultitaskBert:
+        torch.manual_seed(0)
+        return MultitaskBert(RunConfig.from_params({"encoder": tiny_encoder, **fields}))
+
+    return build
+
+
+def batch_of(model: MultitaskBert, task: str):
+    config = model.run_config
+    return tokenize(task, TABLE, config.encoder, config.pairs, config.max_length).batch(np.arange(3))
+
+
+def test_a_head_for_every_scored_task(build):
+    model = build(tasks=["sst"], score_tasks=["sts", "quora"]).eval()
+    logits = model({task: batch_of(model, task) for task in ("sst", "sts")})
+    assert {task: tuple(part.shape) for task, part in logits.items()} == {"sst": (3, 5), "sts": (3,)}
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "cls", "mean"])
+@pytest.mark.parametrize("pairs", ["joint", "sum", "concat+product"])
+def test_embeddings_are_pooled_states(build, pairs, pooling):
+    """Both sentences in one sequence give one embedding, apart they give two, each that of its sentence."""
+    model = build(tasks=["sts"], pairs=pairs, pooling=pooling).eval()
+    embeddings = model.embed({"sts": batch_of(model, "sts")})["sts"]
+    encoder = model.encoder.task_encoder("sts")
+
+    def expected(column: str | None) -> torch.Tensor:
+        table, task = (TABLE, "sts") if column is None else (TABLE[["id"]].assign(sentence=TABLE[column]), "sst")
+        batch = tokenize(task, table, model.run_config.encoder).batch(np.arange(3))
+        output = encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        if pooling == "pooler":
+            return output.pooler_output
+        return sentence_embedding(output.last_hidden_state, batch.attention_mask, pooling)
+
+    columns = [None] if pairs == "joint" else ["sentence1", "sentence2"]
+    torch.testing.assert_close(embeddings, torch.stack([expected(c) for c in columns], dim=1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_frozen_encoder_learns_nothing_and_drops_nothing(build):
+    model = build(frozen=True, head_dropout=0.0).train()
+    assert model.features_are_fixed and model.heads.training
+    assert not any(module.training for name, module in model.encoder.named_modules() if name.count(".") > 1)
+    batch = {"sst": batch_of(model, "sst")}
+    first = model(batch)["sst"]
+    assert torch.equal(first, model(batch)["sst"])
+    first.sum().backward()
+    assert all(p.grad is None for p in model.encoder.parameters())
+    assert all(p.grad is not None for p in model.heads.parameters())
+
+
+def test_an_encoder_that_is_fine_tuned_learns_and_drops(build):
+    model = build(head_dropout=0.0).train()
+    batch = {"sst": batch_of(model, "sst")}
+    first = model(batch)["sst"]
+    assert not torch.equal(first, model(batch)["sst"])
+    first.sum().backward()
+    unused = {name for name, p in model.encoder.named_parameters() if p.grad is None}
+    assert unused == {"poolers.0.weight", "poolers.0.bias"}
+
+
+@pytest.mark.parametrize(
+    "plan", ["1-bert", "3-bert", "hybrid-1", "S2(sst,quora|sts)", "F1 S1", "I1 S1", "emb:S I2 pool:S", "frozen"]
+)
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+@pytest.mark.parametrize("upstream", ["frozen", "free"])
+def test_shared_parameters_get_a_gradient_from_several_tasks(build, plan, pooling, upstream):
+    """Measured: the parameters that the backward passes of at least two tasks reach."""
+    model = build(tasks=["sst", "quora", "sts"], plan=plan, pooling=pooling, feeds=["sst>sts"], upstream=upstream)
+    reached = Counter()
+    for task in ("sst", "quora", "sts"):
+        model.zero_grad()
+        model({task: batch_of(model, task)})[task].sum().backward()
+        reached.update(name for name, p in model.named_parameters() if p.grad is not None)
+    assert set(model.shared_parameters()) == {name for name, times in reached.items() if times > 1}
+
+
+def test_scored_tasks_do_not_make_a_parameter_shared(build):
+    assert not build(tasks=["sst"], score_tasks=["sts"]).shared_parameters()
+
+
+def test_a_trained_pooler_is_shared(build):
+    names = build(tasks=["sst", "quora"], pooling="pooler").shared_parameters()
+    assert "encoder.poolers.0.weight" in names
+
+
+def test_table_has_a_row_for_adapters_and_heads(build):
+    model = build(tasks=["sst", "sts"], plan="S1 I1", adapter="lhuc")
+    table = model.table()
+    assert list(table.index) == ["embeddings", "layer 1", "layer 2", "pooler", "adapters", "heads"]
+    assert table["parameters"].sum() == parameter_counts(model)["parameters"]
+    assert table["trained"].sum() == parameter_counts(model)["trained_parameters"]
+    assert "adapters" not in build(tasks=["sst"]).table().index
+
+
+def test_a_plan_of_another_depth_is_refused(build):
+    with pytest.raises(PlanError, match="3 layers up to here, but the encoder has 2"):
+        build(plan="S1 I2")
+
+
+def test_parameter_counts(build):
+    counts = parameter_counts(build(frozen=True))
+    d, i = 32, 48
+    layer = 4 * (d * d + d) + 2 * d * i + i + d + 4 * d
+    encoder = (30522 + 512 + 2 + 2) * d + 2 * layer + d * d + d
+    assert counts == {"parameters": encoder + 5 * d + 5, "trained_parameters": 5 * d + 5}
+    assert parameter_counts(build())["trained_parameters"] == encoder + 5 * d + 5
+
+
+def test_saved_and_loaded_logits_are_equal(build, tmp_path):
+    model = build(tasks=["quora", "sst"], plan="S1 I1", adapter="lhuc", pairs="concat").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save(tmp_path / "model")
+    loaded = MultitaskBert.load(tmp_path / "model")
+    assert loaded.run_config == model.run_config and not loaded.training
+    for task in ("quora", "sst"):
+        batch = {task: batch_of(model, task)}
+        assert torch.equal(loaded(batch)[task], model(batch)[task])
+
+
+@pytest.mark.parametrize("name", ["run_config.json", "encoder.json", "model.safetensors"])
+def test_a_missing_part_of_a_saved_model_is_named(build, tmp_path, name):
+    build().save(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        MultitaskBert.load(tmp_path)
+
+
+def test_more_layers_than_the_encoder_has(build):
+    with pytest.raises(ConfigError, match=r"layers: 3, but the encoder .* has 2"):
+        build(layers=3)
+
+
+def test_max_length_over_the_positions(build):
+    with pytest.raises(CheckpointError, match=r"max_length is 513.*512 positions"):
+        build(max_length=513)
+
+
+def test_attention_dropout_is_applied(build):
+    assert [layer[0].attention.dropout for layer in build().encoder.layers] == [0.1, 0.1]
+    model = build(attention_dropout=0.0, head_dropout=0.0)
+    assert [layer[0].attention.dropout for layer in model.encoder.layers] == [0.0, 0.0]
+
+
+def test_random_weights_are_a_function_of_the_seed(build):
+    pretrained, random = build(), build(weights="random")
+    assert random.encoder.config == pretrained.encoder.config
+    models = pretrained, random, build(weights="random")
+    weights = [model.encoder.layers[0][0].feed_forward_in.weight for model in models]
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+    torch.manual_seed(1)
+    assert not torch.equal(MultitaskBert(random.run_config).encoder.layers[0][0].feed_forward_in.weight, weights[1])
+
+
+def test_stored_configuration_is_plain_json(build, tmp_path):
+    build(tasks=["sts"]).save(tmp_path)
+    content = json.loads((tmp_path / "run_config.json").read_text())
+    assert content["tasks"] == ["sts"] and set(content) == set(RunConfig.model_fields)
+
+
+def test_devices():
+    assert pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_named():
+    with pytest.raises(ConfigError, match="no GPU is available here; use 'cpu' or 'auto'"):
+        pick_device("cuda")

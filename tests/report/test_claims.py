@@ -1,0 +1,239 @@
+"""The rule for verdicts on synthetic runs, and the claims of the five papers as they stand."""
+
+import io
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data.tasks import TASKS
+from mtbert.paths import REPOSITORY
+from mtbert.report.claims import CHECKS, SIMILARITY, Stored, claims_table, judge, read_claims
+from mtbert.results.grids import read_grid
+from mtbert.results.store import Run, write_run
+from mtbert.runtime import environment
+from mtbert.training.metrics import score_table
+
+PARAMS = REPOSITORY / "params"
+GRIDS = (
+    "singles", "hybrids", "pals_samplers", "gradients", "progressive", "frozen_shared_individual", "heads_schedules",
+    "controls",
+)  # fmt: skip
+TASKS_IN_ALL = ("sst", "quora", "sts")
+N = 400
+SEEDS = {"good": 3, "bad": 3, "same": 3, "two": 2, "one": 1, "few": 3, "absent": 3}  # of the grid
+
+
+def stored_run(store, config: RunConfig, right: float, seconds: float) -> Run:
+    """A run that gets a share of the examples of every task right, and is wrong by one on the others."""
+    random, parts = np.random.default_rng(config.seed), []
+    for task in TASKS_IN_ALL:
+        labels = np.random.default_rng(len(task)).integers(2, size=N).astype(float)
+        predicted = np.where(random.permutation(N) < right * N, labels, 1 - labels)
+        ids = [f"{task}-{i}" for i in range(N)]
+        about = dict(task=task, split="dev", id=ids, label=labels, predicted=predicted, confidence=0.5)
+        parts.append(pd.DataFrame(about))
+    predictions = pd.concat(parts, ignore_index=True)
+    tables = [
+        score_table(task, "dev", part["predicted"].to_numpy(), part["label"].to_numpy())
+        for task, part in predictions.groupby("task", sort=False)
+    ]
+    cost = dict.fromkeys(("tokens", "steps", "best_step", "peak_memory_mib", "train_cpu_seconds"), 1)
+    cost |= {"train_seconds": seconds, "parameters": 10 + seconds, "trained_parameters": 1}
+    run = Run(
+        run_id=f"{config.digest}-synthetic",
+        config=config,
+        scores=pd.concat(tables),
+        curve=pd.DataFrame([{"step": 1, "dev_score": 0.5}]),
+        predictions=predictions,
+        cost=cost,
+        provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},
+    )
+    write_run(run, store)
+    return run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A store of synthetic runs and the params/ that names them."""
+    store, params = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("params")
+    (params / "cpu").mkdir()
+    runs = {
+        name: {"learning_rate": 1e-3 * i, "seeds": [*range(1, n + 1)]} for i, (name, n) in enumerate(SEEDS.items(), 1)
+    }
+    grid = {"base": {"tasks": list(TASKS_IN_ALL)}, "runs": runs}
+    (params / "cpu" / "singles.yaml").write_text(yaml.safe_dump(grid))
+    for name, configs in read_grid(params / "cpu" / "singles.yaml").items():
+        for config in configs[: {"few": 2, "absent": 0}.get(name)]:
+            right = 0.7 if name == "bad" else 0.9
+            stored_run(store, config, right, seconds=100.0 * right + config.seed / 10)
+    return store, params
+
+
+def checked(folders, **claim) -> pd.Series:
+    """The row of one claim."""
+    store, params = folders
+    content = {"not_comparable": "another encoder", "claims": {"000": {"Table 1": [{"claim": "so it is", **claim}]}}}
+    (params / "claims.yaml").write_text(yaml.safe_dump(content))
+    [row] = claims_table(store, params).to_dict("records")
+    return pd.Series(row)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "low", "high", "expected"),
+    [
+        ("greater", 0.001, 0.02, "reproduced"),
+        ("greater", -0.02, -0.001, "contradicted"),
+        ("greater", -0.001, 0.02, "not distinguishable"),
+        ("smaller", -0.02, -0.001, "reproduced"),
+        ("smaller", 0.001, 0.02, "contradicted"),
+        ("smaller", 0.0, 0.02, "not distinguishable"),
+        ("equal", -0.01, 0.01, "reproduced"),
+        ("equal", 0.002, 0.009, "reproduced"),
+        ("equal", 0.011, 0.02, "contradicted"),
+        ("equal", -0.02, -0.011, "contradicted"),
+        ("equal", 0.005, 0.02, "not distinguishable"),
+        ("greater", math.nan, math.nan, "not distinguishable"),
+        ("equal", math.nan, math.nan, "not distinguishable"),
+    ],
+)
+def test_the_rule(claimed, low, high, expected):
+    assert judge(claimed, low, high) == expected
+
+
+@pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
+def test_a_claimed_order(folders, task):
+    row = checked(folders, difference=["singles/good", "greater", "singles/bad", task])
+    # of two even classes Pearson is twice the accuracy, less 1
+    expected = {"sst": 0.2, "sts": 0.4, "overall": (0.2 + 0.2 + 0.4 / 2) / 3, "average": (0.2 + 0.2 + 0.4) / 3}
+    assert row["our_number"] == pytest.approx(expected[task], abs=0.01)
+    assert row["low"] < row["our_number"] < row["high"] and row["high"] - row["low"] < 0.2
+    assert (row["verdict"], row["seeds"], len(row["run_ids"].split())) == ("reproduced", 3, 6)
+    assert checked(folders, difference=["singles/good", "smaller", "singles/bad", task])["verdict"] == "contradicted"
+    assert checked(folders, difference=["singles/good", "equal", "singles/bad", task])["verdict"] == "contradicted"
+
+
+def test_no_verdict_without_enough_seeds(folders):
+    def verdict(first: str, second: str) -> str:
+        return checked(folders, difference=[f"singles/{first}", "greater", f"singles/{second}", "sst"])["verdict"]
+
+    assert verdict("good", "same") == "not distinguishable"
+    assert verdict("two", "bad") == "reproduced"  # as many as its grid has
+    assert verdict("few", "bad") == "not decided (2 seeds)"  # its grid has three
+    assert verdict("one", "bad") == "not decided (1 seed)"  # a grid of one seed decides nothing
+    assert verdict("bad", "absent") == "not measured yet"
+
+
+def test_costs(folders):
+    def row(claimed: str, what: str = "train_seconds", **fields) -> pd.Series:
+        return checked(folders, cost=["singles/good", claimed, "singles/bad", what], **fields)
+
+    found = row("greater")
+    assert found["our_number"] == pytest.approx(90.2 / 70.2, abs=1e-3)
+    assert (found["low"], found["high"]) == pytest.approx((90.1 / 70.3, 90.3 / 70.1), abs=1e-3)
+    assert found["verdict"] == row("equal", number="1.25").verdict == "reproduced"
+    assert row("smaller").verdict == row("equal").verdict == row("equal", number="5").verdict == "contradicted"
+    assert row("greater", "seconds_per_epoch").verdict == "reproduced"
+    one = checked(folders, cost=["singles/one", "greater", "singles/bad", "train_seconds"])
+    assert one["verdict"] == "not decided (1 seed)"
+    assert checked(folders, cost=["singles/one", "greater", "singles/bad", "parameters"])["verdict"] == "reproduced"
+
+
+def test_scores_get_a_verdict_only_where_the_setting_is_comparable(folders):
+    row = checked(folders, score=["singles/bad", "sst"], number="0.90", why="no wonder")
+    assert (row["verdict"], row["our_number"]) == ("not comparable", pytest.approx(0.7))
+    assert row["why"] == "another encoder; singles/bad; no wonder" and row["its_number"] == "0.90"
+    fields = {"score": ["singles/bad", "sst"], "comparable": True}
+    assert checked(folders, number="0.90", **fields)["verdict"] == "contradicted"
+    assert checked(folders, number="0.71", **fields)["verdict"] == "reproduced"
+    assert checked(folders, score=["singles/absent", "sst"], number="0.9")["verdict"] == "not measured yet"
+
+
+@pytest.mark.parametrize(
+    ("expression", "number", "expected"),
+    [
+        ("(0.519 + 0.775 + 0.448) / 3", "0.580", "reproduced"),  # .5807, but .5802 where the three were rounded up
+        ("(0.515 + 0.780 + 0.384) / 3", "0.726", "contradicted"),
+        ("2 / 3", "0.67", "reproduced"),
+        ("2 / 3", "0.66", "contradicted"),  # whole numbers are exact
+        ("(0.526 + 0.882 + (1 + 0.879) / 2) / 3", "0.782", "reproduced"),
+        ("(1 + -0.009) / 2", "0.50", "reproduced"),
+        ("rows('train sst')", "8544", "reproduced"),
+        ("rows('train sts')", "6040", "not measured yet"),
+        ("0.7 > 0.6", None, "reproduced"),
+        ("0.7 > max(0.6, 0.8)", None, "contradicted"),
+        ("share('quora', 1) + share('quora', 0)", "1", "reproduced"),
+        ("plan('1-bert') / 10**6", "109", "reproduced"),  # bert-base-uncased
+        ("12 * (4 * 768**2 + 2 * 768 * 3072)", "84934656", "reproduced"),
+        ("pal(204)", "1811520", "reproduced"),  # 2sd + 12 3s^2
+    ],
+)
+def test_arithmetic(folders, expression, number, expected):
+    claim = {"arithmetic": expression} | ({"number": number} if number else {})
+    assert checked(folders, **claim)["verdict"] == expected
+
+
+def test_expressions_reach_nothing_else(folders):
+    with pytest.raises(NameError):
+        checked(folders, arithmetic="open('x')")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [{}, {"none": "so", "arithmetic": "1"}, {"none": "so", "verdict": "reproduced"}, {"nun": "so"}],
+)
+def test_bad_claims_are_refused(folders, claim):
+    with pytest.raises(ConfigError, match="so it is"):
+        checked(folders, **claim)
+
+
+def test_unknown_runs_are_refused(folders):
+    with pytest.raises(ConfigError, match="no run 'better'"):
+        checked(folders, difference=["singles/good", "greater", "singles/better", "sst"])
+
+
+def test_the_claims_of_the_papers_are_valid():
+    claims, _ = read_claims(PARAMS)
+    stored = Stored(REPOSITORY / "results", PARAMS)
+    assert {claim["paper"] for claim in claims} == {"000", "001", "002", "003", "004"} and len(claims) >= 70
+    assert {claim["check"] for claim in claims} == set(CHECKS)
+    sentences = [(claim["paper"], claim["place"], claim["claim"]) for claim in claims]
+    assert len(set(sentences)) == len(sentences)
+    for claim in claims:
+        if "number" in claim:
+            assert isinstance(claim["number"], str) and math.isfinite(float(claim["number"])), claim
+        if claim["check"] in ("difference", "cost"):
+            first, order, second, what = claim[claim["check"]]
+            assert order in ("greater", "smaller", "equal"), claim
+            tasks = TASKS_IN_ALL if what in SIMILARITY else (what,)
+            for config in (stored.configs(path)[0] for path in (first, second)):
+                assert claim["check"] == "cost" or set(tasks) <= set(config.scored), claim
+            if claim["check"] == "difference" and order != "equal":
+                assert float(claim.get("number", {"greater": 1, "smaller": -1}[order])) * (order == "greater" or -1) > 0
+        if claim["check"] == "score":
+            path, task = claim["score"]
+            assert task in TASKS and task in stored.configs(path)[0].scored and "number" in claim, claim
+
+
+def test_one_configuration_has_one_name_in_all_grids():
+    names, digests = {}, {}
+    for grid in GRIDS:
+        for name, configs in read_grid(PARAMS / "cpu" / f"{grid}.yaml").items():
+            for config in configs:
+                assert names.setdefault(config.digest, name) == name
+                assert digests.setdefault((name, config.seed), config.digest) == config.digest, f"{grid}: {name}"
+
+
+def test_the_stored_table_is_what_the_code_gives():
+    results = REPOSITORY / "results"
+    stored = pd.read_csv(results / "claims.csv", dtype={"paper": str, "its_number": str})
+    text = claims_table(results, PARAMS).to_csv(index=False, float_format="%.6g")
+    table = pd.read_csv(io.StringIO(text), dtype={"paper": str, "its_number": str})
+    numbers = ["our_number", "low", "high"]
+    stale = "results/claims.csv is older than the runs or the claims; write it again with `mtbert claims`"
+    assert table.drop(columns=numbers).equals(stored.drop(columns=numbers)), stale
+    np.testing.assert_allclose(table[numbers], stored[numbers], atol=1e-3, err_msg=stale)

@@ -1,0 +1,297 @@
+"""Tables of grids on synthetic runs: which words a difference gets, what is compared with what, what a front holds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from mtbert.config import RunConfig
+from mtbert.data.tasks import TASKS
+from mtbert.paths import results_dir
+from mtbert.report import tables
+from mtbert.report.tables import Comparison, Grid, compare
+from mtbert.results.baselines import BASELINES
+from mtbert.results.compare import forgetting, stack_predictions
+from mtbert.results.store import Run, write_run
+from mtbert.runtime import environment
+from mtbert.training.metrics import holm, metrics_of, score_table, seed_p_value
+
+N = 300
+THREE = ("sst", "quora", "sts")
+BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
+
+
+def synthetic(config: RunConfig, right: float, parameters: int = 10, **changes) -> Run:
+    """A run that gets a share of the examples of every task right: classes 0 and 1 of sst and quora, scores of sts."""
+    random, parts, points = np.random.default_rng(config.seed), [], []
+    for task in config.tasks:
+        labels = np.random.default_rng(len(task)).integers(2, size=N).astype(float)
+        predicted = np.where(random.permutation(N) < right * N, labels, 1 - labels)
+        ids = [f"{task}-{i}" for i in range(N)]
+        about = dict(task=task, split="dev", id=ids, label=labels, predicted=predicted, confidence=0.5)
+        parts.append(pd.DataFrame(about))
+        scores = score_table(task, "dev", predicted, labels)
+        points.append(scores.assign(at="last", step=12))
+        points.append(scores.assign(split="train", value=scores["value"] + 0.05, at="last", step=12))
+        points.append(scores.assign(value=scores["value"] + 0.01, at="best", step=6 * config.seed))
+    predictions = pd.concat(parts, ignore_index=True)
+    cost = {"steps": 12, "best_step": 12, "parameters": parameters, "trained_parameters": parameters // 2}
+    fields = dict(
+        run_id=f"{config.digest}-synthetic",
+        config=config,
+        scores=pd.concat([points[i].drop(columns=["at", "step"]) for i in range(0, len(points), 3)]),
+        curve=pd.DataFrame([{"step": 12, "dev_score": 0.5}]),
+        predictions=predictions,
+        cost=cost | {"tokens_per_cpu_second": 100.0},
+        provenance={**environment(torch.device("cpu")), "rows": {}},
+        step_scores=pd.concat(points, ignore_index=True),
+    )
+    return Run(**{**fields, **changes})
+
+
+def grid_of(**rights) -> Grid:
+    """A grid of plans: a name -> (plan, share that is right, stored seeds); three seeds are wanted of each."""
+    configs = {name: [BASE.but(plan=plan, seed=s) for s in (1, 2, 3)] for name, (plan, _, _) in rights.items()}
+    runs = {
+        name: [synthetic(config, right) for config in configs[name][:seeds]]
+        for name, (_, right, seeds) in rights.items()
+        if seeds
+    }
+    return Grid(("params/cpu/plans.yaml",), configs, runs)
+
+
+@pytest.fixture(scope="module")
+def plans() -> Comparison:
+    found = grid_of(
+        one=("1-bert", 0.8, 3), more=("3-bert", 0.95, 3), less=("hybrid-1", 0.6, 3), same=("hybrid-2", 0.8, 3),
+        two=("hybrid-3", 0.95, 2), none=("hybrid-4", 0.9, 0),
+    )  # fmt: skip
+    return compare(found, "plan")
+
+
+def test_words_follow_the_seeds(plans):
+    table = plans.differences.set_index(["run", "task"])
+    assert set(plans.references.values()) == {"one"} and "none" not in table.index
+    for task in THREE:
+        assert table.loc[("more", task), "verdict"] == "better"
+        assert table.loc[("less", task), "verdict"] == "worse"
+        assert table.loc[("same", task), "verdict"] == "not distinguishable"
+        row = table.loc[("two", task)]  # as far above as "more", whose difference is decided
+        assert row["verdict"] == "not decided yet (2 seeds)" and np.isnan(row["p"]) and row["low"] > 0
+    assert table.loc[("more", "sst"), "value"] == pytest.approx(0.15)
+
+
+def test_p_values_are_corrected_for_the_decided_differences(plans):
+    decided = plans.differences.dropna(subset="p")
+    assert len(decided) == 9  # three tasks of three plans, without the one of two seeds
+    raw = []
+    for row in decided.itertuples():
+        metric = next(iter(metrics_of(TASKS[row.task]).values()))
+        (first, labels), (second, _) = (
+            stack_predictions(plans.runs[name], row.task) for name in (row.run, row.reference)
+        )
+        raw.append(seed_p_value(metric, first, second, labels))
+    assert decided["p"].tolist() == holm(np.array(raw)).tolist()
+    assert decided["p"].max() > max(raw) or decided["p"].max() == 1
+
+
+def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
+    monkeypatch.setattr(tables, "seed_p_value", lambda *arguments: 0.02)
+    table = Comparison(plans.grid, plans.references).differences
+    assert set(table["verdict"]) == {"not distinguishable", "not decided yet (2 seeds)"}
+
+
+def test_the_differences_as_a_sentence(plans):
+    assert plans.answer.startswith("6 of 9 differences are distinguishable from 0: ")
+    assert "less is worse than one on STS, -0.40" in plans.answer and "same" not in plans.answer
+    assert plans.answer.endswith("; and 2 smaller ones; 3 more are not decided yet (fewer than 3 seeds).")
+    table = plans.differences
+    open_ones = tables.told(table[table["run"] == "two"])
+    assert open_ones.startswith(
+        "Not decided yet (2 seeds): the largest of the 3 differences is that of two minus one on"
+    )
+    assert not any(word in open_ones for word in ("better", "worse"))
+    equal = tables.told(table[table["run"] == "same"])
+    assert equal.startswith("None of the 3 differences is distinguishable from 0; the largest is same minus one on ")
+    one = table[(table["run"] == "more") & (table["task"] == "sst")]
+    assert tables.told(one).startswith("1 of 1 differences is distinguishable")
+    assert tables.told(table.iloc[:0]) == ""
+
+
+def test_differences_for_reading(plans):
+    shown = plans.difference_table()
+    assert shown.loc["two", "seeds"] == "2: not decided yet" and shown.loc["more", "seeds"] == "3"
+    assert shown.loc["more", "SST"].startswith("+0.150 (") and shown.loc["more", "SST"].endswith("), better")
+    assert shown.loc["two", "SST"].endswith(")") and list(shown["minus"].unique()) == ["one"]
+    assert Comparison(Grid((), {}, {}), {}).difference_table() is None
+
+
+def test_no_difference_without_its_reference():
+    found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
+    assert list(found.runs) == ["more"] and found.differences.empty and found.answer == ""
+    assert found.scores().index.tolist() == ["more"]
+
+
+def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
+    fields = {
+        "a": {"plan": "1-bert"}, "b": {"plan": "3-bert"}, "a, pal": {"adapter": "pal", "adapter_size": 96},
+        "a, cosines": {"cosine_every": 2}, "b, longer": {"plan": "3-bert", "epochs": 4},
+        "b, longest": {"plan": "3-bert", "epochs": 4, "adapter": "pal"}, "sst": {"tasks": ["sst"]},
+    }  # fmt: skip
+    found = Grid((), {name: [BASE.but(**changes)] for name, changes in fields.items()}, {})
+    assert compare(found, "plan").references == {"b": "a"}
+    assert compare(found, "adapter", "adapter_size").references == {"a, pal": "a", "b, longest": "b, longer"}
+    assert compare(found, "plan", "epochs").references == {"b": "a", "b, longer": "a"}
+    assert compare(found, "tasks").references == {"sst": "a"}
+    assert compare(found, "plan", where=lambda config: config.plan == "3-bert").references == {}
+
+
+def test_what_is_stored_is_told():
+    found = grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
+    assert found.stored == (
+        "4 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
+        "`mtbert train params/cpu/plans.yaml` trains the others."
+    )
+    none = Grid(found.paths, found.configs, {})
+    assert none.stored == (
+        "None of the 6 runs of this question is stored yet; `mtbert train params/cpu/plans.yaml` trains them."
+    )
+    whole = grid_of(one=("1-bert", 0.8, 3))
+    assert whole.stored == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
+    assert Grid((), {}, {}).stored == "This profile has no runs of this question."
+
+
+def test_kept_steps_other_than_the_last_are_told():
+    configs = [BASE.but(plan=plan, keep="best") for plan in ("1-bert", "3-bert")]
+    found = Grid(("a.yaml",), {c.plan: [c] for c in configs}, {c.plan: [synthetic(c, 0.9)] for c in configs})
+    assert "Differences are those of the kept steps" in compare(found, "plan").stored
+
+
+def test_a_union_takes_the_runs_with_more_seeds():
+    few, many = grid_of(one=("1-bert", 0.8, 1)), grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
+    few = Grid(("params/cpu/few.yaml",), {"one": few.configs["one"][:1]}, few.runs)
+    both = few | many
+    assert both.paths == ("params/cpu/few.yaml", "params/cpu/plans.yaml")
+    assert list(both.configs) == ["one", "more"] and len(both.runs["one"]) == 3
+    assert len((many | few).runs["one"]) == 3
+
+
+def test_runs_are_read_by_their_file(isolated, tmp_path):
+    (tmp_path / "cpu").mkdir()
+    content = {"base": {"tasks": ["sst"]}, "seeds": [1, 2], "runs": {"a": {}, "b": {"epochs": 7}}}
+    (tmp_path / "cpu" / "grid.yaml").write_text(yaml.safe_dump(content))
+    config = RunConfig(tasks=("sst",), seed=2)
+    more = {"tokens": 1, "train_seconds": 1.0, "peak_memory_mib": 1.0}
+    run = synthetic(config, 0.9)
+    write_run(synthetic(config, 0.9, cost=run.cost | more), results_dir())
+    found = tables.read_runs("cpu", "grid", params=tmp_path, train_missing=False)
+    assert found.paths == ("params/cpu/grid.yaml",) and {n: len(c) for n, c in found.configs.items()} == {
+        "a": 2,
+        "b": 2,
+    }
+    assert [run.config for run in found.runs["a"]] == [config] and "b" not in found.runs
+    assert not tables.read_runs("cpu", "grid", seed=1, params=tmp_path, train_missing=False).runs
+    assert tables.read_runs("cpu", "other", params=tmp_path).configs == {}
+
+
+def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point():
+    points = tables.score_points(synthetic(BASE, 0.9))
+    assert points.loc["sst"].tolist() == pytest.approx([0.9, 0.95, 0.91, 6])
+    older = synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame())
+    assert tables.score_points(older).loc["sst", "dev"] == pytest.approx(0.9)  # its best step was the last
+    older.cost["best_step"] = 6
+    assert tables.score_points(older).isna().all(axis=None)
+
+
+def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
+    constants = pd.DataFrame(
+        [
+            ("most frequent", "sst", "accuracy", 0.25),
+            ("most frequent", "sst", "macro_f1", 0.1),
+            ("most frequent", "sts", "pearson", np.nan),
+            ("cosine", "sts", "pearson", 0.838),
+        ],
+        columns=["baseline", "task", "metric", "value"],
+    )
+    table = plans.scores(constants)
+    assert table.index[:3].tolist() == ["most frequent label", "cosine, untrained encoder", "one"]
+    assert table.loc["most frequent label", ("SST", "dev")] == "0.250"
+    assert table.loc["most frequent label", ("STS", "dev")] == "–" == table.loc["most frequent label", ("SST", "train")]
+    assert table.loc["cosine, untrained encoder", ("STS", "dev")] == "0.838"
+    assert table.loc["more", ("SST", "dev")] == "0.950" and table.loc["more", ("SST", "train")] == "1.000"
+    assert table.loc["more", ("SST", "best point")] == "0.960 at 6 to 18"
+    assert table.loc["more", ("", "seeds")] == "3" and table.loc["two", ("", "seeds")] == "2"
+    assert table.loc["more", ("", "overall")] == "0.950"
+    assert Comparison(Grid((), {}, {}), {}).scores(constants) is None
+
+
+def test_baselines_of_the_store_fit_the_encoder(isolated, tiny_encoder, course_data):
+    results_dir().mkdir(parents=True)
+    stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
+    stored.to_csv(results_dir() / BASELINES, index=False)
+    course = BASE.but(corpus="course")
+    assert tables.read_baselines(course)["baseline"].tolist() == ["most frequent", "cosine"]
+    assert tables.read_baselines(course.but(encoder=tiny_encoder))["baseline"].tolist() == ["most frequent"]
+    (results_dir() / BASELINES).unlink()
+    computed = tables.read_baselines(course.but(encoder=tiny_encoder))
+    assert set(computed["baseline"]) == {"most frequent", "cosine"} and set(computed["task"]) == set(THREE)
+
+
+def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):
+    monkeypatch.setattr("mtbert.results.runs.find_data", lambda folder=None: None)
+    assert tables.read_baselines(BASE.but(corpus="course")).empty
+
+
+def test_what_is_forgotten():
+    config = RunConfig(tasks=("sst", "sts"), scheme="in_turn", epochs=1, batch_size=8)
+    curve = [{"step": 10, "dev_sst": 0.9, "dev_sts": 0.1}, {"step": 20, "dev_sst": 0.4, "dev_sts": 0.8}]
+    rows = {"train sst": 80, "train sts": 80}
+    runs = [synthetic(config.but(seed=s), 0.9, curve=pd.DataFrame(curve), provenance={"rows": rows}) for s in (1, 2)]
+    table = tables.forgotten({"plain": runs})
+    assert len(table) == 8 and set(table["seed"]) == {1, 2}
+    first = table[table["seed"] == 1].set_index(["task", "after"])["score"]
+    assert first["sst", "sst"] == 0.9 and first["sst", "sts"] == 0.4 and first["sts", "sts"] == 0.8
+    assert forgetting(runs[0]).loc["sts", "sst"] == 0.4
+
+
+def test_groups_are_references_with_their_stored_runs(plans):
+    assert plans.groups == {"one": ["one", "more", "less", "same", "two"]}
+    without = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 1)), "plan")
+    assert without.groups == {"one": ["more"]}
+
+
+def test_the_state_of_training():
+    assert tables.state_mib(2**20, 0) == 4
+    assert tables.state_mib(2**20, 2**20) == 16
+
+
+def test_what_a_plan_is_worth():
+    runs = {
+        "small": [synthetic(BASE.but(seed=s), 0.8, parameters=2 * 2**20) for s in (1, 2)],
+        "large": [synthetic(BASE, 0.9, parameters=4 * 2**20)],
+        "older": [synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame(), cost={"steps": 2, "best_step": 1,
+                            "parameters": 1, "trained_parameters": 1})],
+    }  # fmt: skip
+    table = tables.worth(runs).set_index("name")
+    assert table.index.tolist() == ["small", "large"]  # the older one has no score of its last step
+    assert table.loc["small", "seeds"] == 2 and table.loc["small", "state (MiB)"] == 4 * (2 + 3)
+    assert table.loc["small", "overall"] == pytest.approx(0.8, abs=0.002)
+    assert table.loc["large", "parameters (M)"] == pytest.approx(4 * 2**20 / 1e6)
+    assert len(tables.worth({})) == 0
+
+
+def test_the_front_holds_what_nothing_cheaper_beats():
+    rows = [("a", 1, 0.5), ("b", 2, 0.4), ("c", 2, 0.7), ("d", 3, 0.7), ("e", 4, 0.71), ("f", 1, 0.45)]
+    table = pd.DataFrame(rows, columns=["name", "cost", "overall"])
+    assert tables.pareto(table, "cost") == ["a", "c", "e"]
+
+
+def test_gains_along_the_front():
+    runs = {
+        name: [synthetic(BASE.but(plan=plan, seed=s), right, parameters=size) for s in (1, 2, 3)]
+        for name, plan, right, size in (("a", "1-bert", 0.7, 10), ("b", "3-bert", 0.9, 30), ("c", "S2 I4", 0.6, 20))
+    }
+    front = tables.front_gains(tables.worth(runs), runs, "parameters (M)")
+    assert front.index.tolist() == ["a", "b"] and front.loc["a", "gain on the one before"] == "–"
+    assert front.loc["b", "gain on the one before"].startswith("+0.200 (+0.1")

@@ -1,0 +1,262 @@
+"""The store: trained once, whole or not at all, found with and without the data."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert.hub import CheckpointError, locate
+from mtbert.config import RunConfig
+from mtbert.data import demo
+from mtbert.data.tables import DataError, load_table
+from mtbert.paths import REPOSITORY, results_dir
+from mtbert.results import store as results
+from mtbert.results.compare import forgetting
+from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
+from mtbert.results.store import MissingRun, Run, read_run, write_run
+from mtbert.training.metrics import accuracy
+from mtbert.training.task_data import predict_table
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(epochs=1, frozen=True)
+
+
+def run_of(config: RunConfig, **options) -> Run:
+    return load_or_run(config, device="cpu", progress=False, **options)
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("trained")
+
+
+def assert_same(first: Run, second: Run) -> None:
+    assert (first.run_id, first.config, first.cost) == (second.run_id, second.config, second.cost)
+    assert first.provenance == second.provenance
+    for name in ("scores", "curve", "predictions"):
+        table, other = getattr(first, name), getattr(second, name)
+        pd.testing.assert_frame_equal(table, other, check_dtype=False)
+
+
+def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
+    trained = run_of(config)
+    monkeypatch.setattr(results, "train", refuse)
+    assert_same(trained, run_of(config))
+    assert_same(trained, run_of(config, data=course_data, store=results_dir()))
+    with pytest.raises(AssertionError, match="trained"):
+        run_of(config.but(seed=2))
+
+
+def test_what_a_run_holds(config, course_data):
+    run = run_of(config.but(score_tasks=("sts",), pairs="sum"))
+    digest, fingerprint = run.run_id.split("-")
+    assert digest == run.config.digest and run.provenance["data"].startswith(fingerprint)
+    assert run.provenance["rows"] == {"train sst": 40, "dev sst": 20, "dev sts": 20}
+    assert run.provenance["torch"] == torch.__version__
+    dev = run.predictions[run.predictions["task"] == "sst"]
+    assert run.score() == run.score("sst", "accuracy") == (dev["predicted"] == dev["label"]).mean()
+    assert run.score("sts") == run.score("sts", "pearson") != run.score()
+    metrics = run.scores.groupby("task")["metric"].agg(list).to_dict()
+    assert metrics == {"sst": ["accuracy", "macro_f1"], "sts": ["pearson"]}
+    assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
+
+
+def test_the_tidy_tables(config, course_data):
+    runs = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
+    scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
+    assert list(scores.columns) == [
+        "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
+        "scheme", "sampling", "gradients", "precision", "seed", "other_fields",
+        "task", "split", "metric", "value", "low", "high", "n", "steps", "tokens",
+        "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "mtbert",
+    ]  # fmt: skip
+    assert list(curves.columns) == [
+        "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
+    ]  # fmt: skip
+    for run in runs:
+        rows = scores[scores["run_id"] == run.run_id]
+        assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
+        assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is told"
+        assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
+        points = curves[curves["run_id"] == run.run_id]
+        assert points["step"].tolist() == [2, 5]
+        assert points["train_loss"].tolist() == pytest.approx(run.curve["train_loss"].tolist(), rel=1e-5)
+    assert len(scores) == 4 and len(curves) == 4
+
+
+def stored_files() -> list[str]:
+    return sorted(path.name for path in results_dir().rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("broken", ["pandas.DataFrame.to_parquet", "mtbert.results.store.os.replace"])
+def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypatch, broken):
+    def crash(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, crash)
+        with pytest.raises(OSError, match="no space left"):
+            run_of(config)
+    with pytest.raises(MissingRun):
+        run_of(config, train_missing=False)
+    run = run_of(config)  # the same process tries again
+    assert_same(run, run_of(config, train_missing=False))
+    [examples] = (results_dir() / "dev").glob("*.parquet")
+    assert stored_files() == ["curves.csv", "predictions.parquet", "run.json", "scores.csv", examples.name]
+
+
+def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
+    run = run_of(config)
+    before = stored_files()
+    write_run(run, results_dir())
+    assert stored_files() == before
+
+
+def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
+    monkeypatch.setattr(results, "train", refuse)
+    with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
+        run_of(config, train_missing=False)
+
+
+def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
+    run = run_of(config)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(results, "find_data", lambda path=None: None)
+    assert_same(run, run_of(config, train_missing=False))
+    with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
+        run_of(config)
+
+
+def test_of_two_draws_of_the_data_the_one_at_hand_is_taken(config, course_data, tmp_path):
+    first = run_of(config)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    second = run_of(config, data=other)
+    assert first.run_id != second.run_id and second.provenance["rows"]["train sst"] == 37
+    assert run_of(config, data=other, train_missing=False).run_id == second.run_id
+    assert run_of(config, train_missing=False).run_id == first.run_id
+
+
+def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
+    first = run_of(config)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-dev.csv"
+    path.write_text(path.read_text().replace("dull", "drab"))
+    assert run_of(config, data=other).run_id != first.run_id
+
+
+def test_a_stored_configuration_that_differs_is_refused(config, course_data):
+    run = run_of(config)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    content = json.loads(path.read_text())
+    content["config"]["batch_size"] = 16
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{run.run_id}: holds another configuration"):
+        run_of(config)
+    assert read_run(path.parent).config == config.but(batch_size=16)
+
+
+def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data):
+    run = run_of(config.but(frozen=False, epochs=2))
+    assert not list(model_folder(run.run_id).glob("checkpoint*"))
+    model = load_model(run.run_id)
+    table, _ = load_table("sst", "dev", course_data)
+    again = predict_table(model, "sst", table, "dev", device="cpu")
+    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
+    again = again.astype(stored).astype({"confidence": "float32"})
+    pd.testing.assert_frame_equal(again, run.predictions, check_exact=True)
+
+
+def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch):
+    """Not the path of its folder: neither other weights in its place nor another way to write it may go unnoticed."""
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    first = run_of(config.but(encoder=str(folder)))
+    assert first.run_id == run_of(config).run_id
+    monkeypatch.chdir(tmp_path)
+    assert config.but(encoder="encoder").digest == config.digest
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    assert run_of(config.but(encoder=str(folder))).run_id != first.run_id
+    packaged = shutil.copytree(locate("minilm"), tmp_path / "minilm")
+    assert RunConfig(encoder=str(packaged)).digest == RunConfig().digest
+
+
+def test_a_stored_run_is_found_without_its_encoder(config, course_data, tmp_path):
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    config = config.but(encoder=str(folder))
+    run = run_of(config)
+    shutil.rmtree(folder)
+    assert_same(run, run_of(config, train_missing=False))
+
+
+def test_ids_and_labels_are_stored_once(config, course_data):
+    first, second = run_of(config), run_of(config.but(seed=2))
+    assert len(list((results_dir() / "dev").iterdir())) == 1
+    assert first.predictions["id"].tolist() == second.predictions["id"].tolist()
+    (results_dir() / "dev" / next((results_dir() / "dev").iterdir()).name).rename(results_dir() / "moved.parquet")
+    with pytest.raises(FileNotFoundError):
+        run_of(config)
+
+
+def test_forgetting_is_told_pass_by_pass(config, course_data):
+    config = config.but(frozen=False, tasks=("sst", "quora"), scheme="in_turn", epochs=2, keep="last")
+    run = run_of(config)
+    table = forgetting(run)
+    assert table.index.tolist() == ["sst", "quora"] * 2 and table.columns.tolist() == ["sst", "quora"]
+    assert run.curve["step"].tolist() == [5, 10, 15, 20]
+    assert table.iloc[-1].to_dict() == {task: run.score(task) for task in ("sst", "quora")}
+    with pytest.raises(ValueError, match="tasks in turn; scheme is 'unified'"):
+        forgetting(run_of(config.but(scheme="unified")))
+
+
+def test_a_model_that_is_not_in_the_cache_is_named():
+    with pytest.raises(CheckpointError, match=r"0123456789-01234567: no trained model; run_config\.json"):
+        load_model("0123456789-01234567")
+
+
+def test_predictions_of_several_seeds(config, course_data):
+    runs = [run_of(config.but(seed=seed)) for seed in (1, 2)]
+    predicted, labels = results.stack_predictions(runs, "sst")
+    assert predicted.shape == (2, 20) and labels.shape == (20,)
+    scores = accuracy(predicted, labels)
+    assert scores.tolist() == pytest.approx([run.score() for run in runs])
+
+
+def test_the_demo_corpus_needs_no_data():
+    assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
+
+
+def test_a_killed_process_resumes_and_stores_the_same_run(tiny_config, course_data, isolated):
+    """A process that dies without a chance to clean up; the next one goes on from its checkpoint."""
+    config = tiny_config.but(epochs=3, evals_per_epoch=2)
+    script = """
+import functools, json, os, sys
+from mtbert.config import RunConfig
+from mtbert.results import runs
+from mtbert.training import loop
+
+def save_and_die(self, progress, save=loop.Checkpoint.save):
+    save(self, progress)
+    if progress["step"] == 8:
+        os._exit(9)
+
+loop.Checkpoint.save = save_and_die
+runs.train = functools.partial(loop.train, checkpoint_seconds=0)
+runs.load_or_run(RunConfig.from_params(json.loads(sys.argv[1])), device="cpu", progress=False)
+"""
+    process = subprocess.run([sys.executable, "-c", script, config.model_dump_json()], cwd=REPOSITORY)
+    assert process.returncode == 9
+    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == 8
+    resumed = run_of(config)
+    assert not checkpoint.exists()
+    whole = run_of(config, store=isolated / "again")
+    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions, check_exact=True)
+    assert np.array_equal(resumed.curve["train_loss"], whole.curve["train_loss"])

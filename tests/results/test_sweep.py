@@ -1,0 +1,288 @@
+"""Grids: what is wrong in a file is named; runs are looked up, predicted, trained in processes of their own."""
+
+import logging
+import subprocess
+
+import pytest
+
+from mtbert.config import ConfigError, RunConfig
+from mtbert.cost import predict_runs
+from mtbert.data.corpus import Corpus
+from mtbert.results import sweep, workers
+from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.runs import load_or_run
+from mtbert.results.sweep import describe, duration, longest_first, look_up, minutes_left, run_grid
+from mtbert.results.workers import RunFailed, SweepRun
+
+GRID = """
+base: {learning_rate: 1e-3, epochs: 2}
+seeds: [1, 2]
+runs:
+  SST: {tasks: [sst]}
+  SST, plain: &plain {tasks: [sst], schedule: none, learning_rate: 2e-3}
+  STS: {<<: *plain, tasks: [sts], seeds: [7]}
+  empty:
+"""
+
+
+@pytest.fixture
+def grid_file(tmp_path):
+    def write(text: str):
+        path = tmp_path / "grid.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_base_runs_and_seeds(grid_file):
+    grid = read_grid(grid_file(GRID))
+    base = dict(learning_rate=1e-3, epochs=2)
+    assert grid == {
+        "SST": [RunConfig(**base), RunConfig(**base, seed=2)],
+        "SST, plain": [RunConfig(epochs=2, schedule="none", learning_rate=2e-3, seed=seed) for seed in (1, 2)],
+        "STS": [RunConfig(tasks=("sts",), epochs=2, schedule="none", learning_rate=2e-3, seed=7)],
+        "empty": [RunConfig(**base), RunConfig(**base, seed=2)],
+    }
+
+
+def test_names_are_text_and_the_default_is_one_seed(grid_file):
+    assert read_grid(grid_file("runs: {1: {epochs: 2}}")) == {"1": [RunConfig(epochs=2)]}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("runs: {a: {epoch: 2}}", r"grid\.yaml, run 'a': epoch: unknown key; did you mean epochs\?"),
+        ("base: {epochs: two}\nruns: {a: {}}", r"grid\.yaml, run 'a': epochs: .*'two'"),
+        ("runs: {a: {}, b: {learning_rate: -1}}", r"grid\.yaml, run 'b': learning_rate: .*greater than 0"),
+        ("runs: {a: {seeds: [one]}}", r"grid\.yaml, run 'a': seed: .*'one'"),
+        ("runs: {a: {seeds: 3}}", r"grid\.yaml, run 'a': seeds: a list .*got 3"),
+        ("seeds: []\nruns: {a: {}}", r"grid\.yaml, run 'a': seeds: a list with at least one"),
+        ("runs: {a: {seed: 3}}", r"grid\.yaml, run 'a': seed: .*write seeds: \[3\]"),
+        ("runs: {a: [sst]}", r"grid\.yaml, run 'a': .*mappings"),
+        ("base: [sst]\nruns: {a: {}}", r"grid\.yaml, run 'a': .*mappings"),
+        ("run: {a: {}}", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("runs: [a, b]", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("- a", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("runs: {a: {}}\nseed: [1]", r"grid\.yaml: unknown key seed; known are base, seeds, runs"),
+        ("runs: {a: ", r"grid\.yaml: not a readable YAML file"),
+    ],
+)
+def test_what_is_wrong_is_named(grid_file, text, message):
+    with pytest.raises(ConfigError, match=message):
+        read_grid(grid_file(text))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: not a readable YAML file"):
+        read_grid(tmp_path / "none.yaml")
+
+
+def test_several_grids(tmp_path):
+    for name, runs in (("one", "{a: {epochs: 2}, b: {}}"), ("two", "{a: {}, c: {epochs: 5, seeds: [3]}}")):
+        (tmp_path / f"{name}.yaml").write_text(f"runs: {runs}")
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    named = [("one: a", RunConfig(epochs=2)), ("one: b", RunConfig()), ("two: a", RunConfig())]
+    assert read_grids(paths) == [*named, ("two: c", RunConfig(epochs=5, seed=3))]
+    assert read_grids(paths, only="a") == [named[0], named[2]]
+    assert read_grids(paths[:1]) == [("a", RunConfig(epochs=2)), ("b", RunConfig())]
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    (tmp_path / "one.yaml").write_text("runs: {a: {epoch: 2}, fine: {}, b: {epochs: 0}}")
+    (tmp_path / "two.yaml").write_text("run: {}")
+    (tmp_path / "three.yaml").write_text("runs: {c: {tasks: [imdb]}}")
+    with pytest.raises(ConfigError) as error:
+        read_grids([tmp_path / f"{name}.yaml" for name in ("one", "two", "three", "four")])
+    told = str(error.value).splitlines()
+    assert [line.split(":")[0] for line in told[:2] + told[3:4]] == [
+        "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
+    ]  # fmt: skip
+    assert "two.yaml: a grid needs" in told[2] and "four.yaml: not a readable" in told[4] and len(told) == 5
+
+
+def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
+    base = tiny_config.but(epochs=1, frozen=True)
+    stored = load_or_run(base, device="cpu", progress=False)
+    load, loaded = Corpus.load, []
+
+    def counted(config, root):
+        loaded.append(config.tasks)
+        return load(config, root)
+
+    monkeypatch.setattr(Corpus, "load", counted)
+    few = base.but(train_rows=10)
+    pairs = [("a", base), ("b", base.but(seed=2)), ("the same", base), ("sts", base.but(tasks=("sts",)))]
+    pairs += [("few", few), ("few", few.but(seed=2)), ("few, twice as fast", few.but(learning_rate=2e-3))]
+    runs = look_up(pairs)
+    assert [run.name for run in runs] == ["a", "b", "sts", "few", "few", "few, twice as fast"]
+    assert [run.is_stored for run in runs] == [True] + 5 * [False]
+    assert runs[0].run_id == stored.run_id
+    assert loaded == [("sst",), ("sts",), ("sst",), ("sst",)]  # whole, of another task, two draws of 10 rows
+    trained = load_or_run(few.but(seed=2), device="cpu", progress=False)
+    assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
+    assert not any(run.is_stored for run in look_up(pairs, store=isolated / "another"))
+
+
+def test_stored_runs_start_no_process(tiny_config, course_data, monkeypatch):
+    config = tiny_config.but(epochs=1, frozen=True)
+    stored = load_or_run(config, device="cpu", progress=False)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a process")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert list(run_grid({"one": [config], "the same": [config]})) == [("one", config, stored.score())]
+    with pytest.raises(AssertionError, match="a process"):
+        list(run_grid({"one": [config.but(seed=2)]}))
+
+
+def test_all_are_trained_whatever_fails_and_only_once(tiny_config, course_data, isolated):
+    good = tiny_config.but(epochs=1, frozen=True)
+    grid = {
+        "explodes": [good.but(frozen=False, learning_rate=1e30, schedule="none")],
+        "good": [good, good.but(seed=2)],
+    }
+    outcomes = {(name, config.seed): outcome for name, config, outcome in run_grid(grid, workers=2, threads=1)}
+    assert set(outcomes) == {("explodes", 1), ("good", 1), ("good", 2)}
+    assert "the loss of sst is nan at step" in str(outcomes["explodes", 1])
+    for seed in (1, 2):
+        stored = load_or_run(good.but(seed=seed), train_missing=False)
+        assert outcomes["good", seed] == stored.score() and stored.provenance["threads"] == 1
+
+    def state() -> dict:
+        return {path: path.stat().st_mtime_ns for path in (isolated / "results").rglob("*")}
+
+    before = state()
+    [(name, config, score)] = run_grid({"good": [good]}, workers=1, threads=1)
+    assert (name, config, score) == ("good", good, outcomes["good", 1])
+    assert state() == before, "the second call trains nothing"
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """killed(name, times): the processes of the run of this name die as soon as they are started, so many times."""
+    start, started = workers._start, []
+
+    def killed(name: str, times: int) -> list[str]:
+        def start_and_kill(run, place, job):
+            worker = start(run, place, job)
+            started.append(run.name)
+            if run.name == name and started.count(name) <= times:
+                worker.process.kill()
+            return worker
+
+        monkeypatch.setattr(workers, "_start", start_and_kill)
+        return started
+
+    return killed
+
+
+def test_a_killed_process_stops_no_other_and_is_tried_again(tiny_config, course_data, killed, caplog):
+    good = tiny_config.but(epochs=1, frozen=True)
+    started = killed("victim", 1)
+    with caplog.at_level(logging.WARNING):
+        outcomes = list(run_grid({"victim": [good], "other": [good.but(seed=2)]}, workers=2, threads=1))
+    assert {name for name, _, _ in outcomes} == {"other", "victim"} and started == ["victim", "other", "victim"]
+    for _, config, score in outcomes:
+        assert score == load_or_run(config, train_missing=False).score()
+    assert "victim, seed 1: its process ended with SIGKILL" in caplog.text
+
+
+def test_a_run_whose_processes_all_die_is_given_up(tiny_config, course_data, killed):
+    good = tiny_config.but(epochs=1, frozen=True)
+    started = killed("victim", 9)
+    outcomes = list(run_grid({"victim": [good], "other": [good.but(seed=2)]}, workers=1, threads=1))
+    assert started == ["victim", "other", "victim", "victim"]
+    [(_, _, score), (name, _, error)] = outcomes
+    assert isinstance(score, float) and name == "victim" and isinstance(error, RunFailed)
+    assert "ended 3 times, at last with SIGKILL" in str(error)
+
+
+# --- what a sweep will take ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calibrated(calibration_at, monkeypatch) -> list:
+    """No machine is calibrated; a list of the configurations that asked for it."""
+    asked = []
+
+    def calibration(config, device, threads):
+        asked.append(config)
+        return calibration_at(1e-9)
+
+    monkeypatch.setattr("mtbert.cost.forecast.load_or_calibrate", calibration)
+    return asked
+
+
+def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibrated, monkeypatch, caplog):
+    pairs = [("a", tiny_config), ("long", tiny_config.but(epochs=20)), ("a", tiny_config.but(seed=2))]
+    pairs += [("too deep", tiny_config.but(plan="S9")), ("no encoder", tiny_config.but(encoder="nowhere/none"))]
+    monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
+    with caplog.at_level(logging.WARNING):
+        a, long, again, too_deep, no_encoder = runs = predict_runs(look_up(pairs), "cpu", 1)
+    assert a.minutes == again.minutes > 0 and a.mib == again.mib > 300
+    assert long.minutes == pytest.approx(10 * a.minutes, rel=0.1)
+    assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
+    assert "too deep, seed 1: no prediction (PlanError" in caplog.text
+    assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
+    assert len(calibrated) == 1, "one encoder, precision and data set"
+    assert longest_first(runs) == [too_deep, no_encoder, long, a, again]
+
+
+def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, calibrated, monkeypatch):
+    monkeypatch.setattr(sweep, "MEMORY_SECONDS", 0.0)
+    runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
+    assert all(run.minutes > 0 and run.mib is None for run in runs)
+    assert "the memory of 2 is left out" in describe(runs, 1)
+
+
+def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
+    return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
+
+
+def test_a_table_of_runs():
+    runs = [
+        sweep_run(1),
+        sweep_run(2, 90.0, 700.0),
+        sweep_run(3, 30.0, 800.0),
+        sweep_run(4, 15.0),
+        sweep_run(5, is_stored=True),
+    ]
+    header, *rows = describe(runs, 2).splitlines()
+    assert header.split() == ["name", "seed", "run", "id", "state", "minutes", "memory", "(MiB)"]
+    assert [row.split() for row in rows[:5]] == [
+        ["run", "1", "1", "id-1", "to", "train", "unknown", "unknown"],
+        ["run", "2", "2", "id-2", "to", "train", "90.0", "700"],
+        ["run", "3", "3", "id-3", "to", "train", "30.0", "800"],
+        ["run", "4", "4", "id-4", "to", "train", "15.0", "unknown"],
+        ["run", "5", "5", "id-5", "stored"],
+    ]
+    assert rows[5:] == [
+        "1 of 5 are stored already",
+        "3 to train: 135.0 minutes, 2 at a time about 1 h 30 min",
+        "1 to train, of which the minutes are unknown",
+        "memory of 2 at a time: at most 1500 MiB",
+        "the memory of 1 is not predicted",
+    ]
+
+
+def test_the_time_that_is_left():
+    runs = [sweep_run(1, 10.0), sweep_run(2, 6.0), sweep_run(3, 2.0), sweep_run(4, 1.0)]
+    assert minutes_left(runs, {}, 1, 0.0) == 19.0
+    assert minutes_left(runs, {}, 2, 0.0) == 10.0  # 10 beside 6 + 2 + 1
+    assert minutes_left(runs, {"id-2": 12.0}, 2, 12.0) == 8.0  # all take twice as long as predicted
+    unknown = [sweep_run(number) for number in range(3)]
+    assert minutes_left(unknown, {}, 1, 5.0) is None
+    assert minutes_left(unknown, {"id-0": 4.0}, 1, 5.0) == 7.0
+    assert minutes_left(runs, {run.run_id: run.minutes for run in runs}, 1, 99.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "minutes, text",
+    [(0.3, "less than a minute"), (12.4, "about 12 min"), (59.9, "about 1 h 0 min"), (130, "about 2 h 10 min")],
+)
+def test_durations_are_readable(minutes, text):
+    assert duration(minutes) == text

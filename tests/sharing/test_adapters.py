@@ -1,0 +1,290 @@
+"""Adapters against their definitions, written with loops."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import gelu
+
+from mtbert.bert.cpu_ops import attend
+from mtbert.bert.model import BertConfig
+from mtbert.config import ConfigError, RunConfig
+from mtbert.multitask.model import build_adapter
+from mtbert.sharing.adapters import LHUC, PAL, Adapter, AdapterSizes, Houlsby, HoulsbyPals, LowRank, adapter_parameters
+
+B, T, D, S, HEADS, L = 3, 5, 16, 6, 2, 4
+LENGTHS = [5, 2, 4]
+ENCODER = BertConfig(hidden_size=D, num_attention_heads=4, num_hidden_layers=L, intermediate_size=20)
+KINDS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "houlsby_pals": HoulsbyPals, "lhuc": LHUC}
+HOOKS = {
+    "pal": {"beside"},
+    "low_rank": {"beside"},
+    "houlsby": {"after_attention", "after_feed_forward"},
+    "houlsby_pals": {"after_attention", "beside_feed_forward"},
+    "lhuc": {"after_layer"},
+}
+BIAS = pytest.mark.parametrize("bias", [True, False])
+ALL = pytest.mark.parametrize("kind", list(KINDS))
+
+
+def config_of(kind: str, **fields) -> RunConfig:
+    return RunConfig(**{"adapter": kind, "adapter_size": S, "adapter_heads": HEADS, **fields})
+
+
+def build(kind: str, encoder: BertConfig = ENCODER, **fields) -> Adapter:
+    """An adapter in evaluation mode with random biases, which are zero at the start."""
+    adapter = build_adapter(config_of(kind, **fields), encoder).eval()
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.normal_(std=0.5)
+    return adapter
+
+
+def call(adapter: Adapter, hook: str, depth: int, x: torch.Tensor, mask: torch.Tensor | None = None):
+    return getattr(adapter, hook)(depth, x, mask) if hook.startswith("beside") else getattr(adapter, hook)(depth, x)
+
+
+@pytest.fixture
+def hidden() -> torch.Tensor:
+    return torch.randn(B, T, D, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def mask() -> torch.Tensor:
+    return (torch.arange(T) < torch.tensor(LENGTHS)[:, None])[:, None, None, :]  # (B, 1, 1, T)
+
+
+def affine(linear: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    y = linear.weight @ x
+    return y if linear.bias is None else y + linear.bias
+
+
+def naive_pal(pal: PAL, depth: int, h: torch.Tensor, length: int) -> torch.Tensor:
+    """GELU(V_D g(V_E h)) of one sequence (T, d): every head, query and key by itself."""
+    attention = pal.attention[str(depth)]
+    d_k = pal.encode.out_features // attention.heads
+    small = [affine(pal.encode, token) for token in h]
+    q, k, v = ([affine(w, x) for x in small] for w in (attention.query, attention.key, attention.value))
+    rows = []
+    for t in range(len(h)):
+        context = []
+        for head in range(attention.heads):
+            part = slice(head * d_k, (head + 1) * d_k)
+            weights = [math.exp(q[t][part] @ k[u][part] / math.sqrt(d_k)) for u in range(length)]
+            context.append(sum(w / sum(weights) * v[u][part] for u, w in enumerate(weights)))
+        rows.append(gelu(affine(pal.decode, torch.cat(context))))
+    return torch.stack(rows)
+
+
+@BIAS
+@pytest.mark.parametrize("size, heads", [(S, HEADS), (S, 4), (11, 3)])
+@torch.no_grad()
+def test_pal_is_its_definition(hidden, mask, bias, size, heads):
+    pal = build("pal", adapter_bias=bias, adapter_size=size, adapter_heads=heads).double()
+    hidden = hidden.double()
+    for depth in range(L):
+        masked, unmasked = pal.beside(depth, hidden, mask), pal.beside(depth, hidden, None)
+        for row, length in enumerate(LENGTHS):
+            torch.testing.assert_close(masked[row], naive_pal(pal, depth, hidden[row], length))
+            torch.testing.assert_close(unmasked[row], naive_pal(pal, depth, hidden[row], T))
+    assert not torch.allclose(pal.beside(0, hidden, mask), pal.beside(1, hidden, mask))
+
+
+@torch.no_grad()
+def test_pal_does_not_look_at_padding(hidden, mask):
+    pal, tokens = build("pal"), mask[:, 0, 0]
+    changed = hidden.masked_fill(~tokens[..., None], 1e3)
+    assert torch.equal(pal.beside(0, changed, mask)[tokens], pal.beside(0, hidden, mask)[tokens])
+
+
+@BIAS
+def test_pal_with_a_zero_decoder_adds_exactly_nothing(hidden, mask, bias):
+    pal = build("pal", adapter_bias=bias)
+    for parameter in pal.decode.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert torch.equal(pal.beside(2, hidden, mask), torch.zeros(B, T, D))
+
+
+def test_pal_shares_its_projections_over_the_layers(hidden, mask):
+    pal = build("pal")
+    assert sum(isinstance(m, torch.nn.Linear) and D in m.weight.shape for m in pal.modules()) == 2
+    for depth in range(L):
+        pal.zero_grad()
+        pal.beside(depth, hidden, mask).square().sum().backward()
+        touched = {name for name, p in pal.named_parameters() if p.grad is not None and p.grad.any()}
+        assert {"encode.weight", "decode.weight", "encode.bias", "decode.bias"} < touched
+        assert {name.split(".")[1] for name in touched if name.startswith("attention")} == {str(depth)}
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+def test_pal_drops_attention_weights_alone(hidden, p, monkeypatch):
+    pal, seen = build("pal", replace(ENCODER, attention_probs_dropout_prob=p)), []
+
+    def watched(q, k, v, mask, dropout_p):
+        seen.append(dropout_p)
+        return attend(q, k, v, mask, dropout_p)
+
+    monkeypatch.setattr("mtbert.bert.model.attend", watched)
+    monkeypatch.setattr("torch.nn.functional.dropout", lambda *args, **kwargs: pytest.fail("another dropout"))
+    pal.train().beside(0, hidden, None)
+    pal.eval().beside(0, hidden, None)
+    assert seen == [p, 0.0]
+
+
+@BIAS
+@torch.no_grad()
+def test_low_rank_and_houlsby_are_their_definitions(hidden, bias):
+    low_rank, houlsby = build("low_rank", adapter_bias=bias), build("houlsby", adapter_bias=bias)
+    pals = build("houlsby_pals", adapter_bias=bias)
+    for depth in range(L):
+        first, second = pals.after_attention(depth, hidden), pals.beside_feed_forward(depth, hidden, None)
+
+        def naive(block, token):
+            return affine(block.decode, gelu(affine(block.encode, token)))
+
+        beside = low_rank.beside(depth, hidden, None)
+        attention, feed_forward = houlsby.after_attention(depth, hidden), houlsby.after_feed_forward(depth, hidden)
+        for b in range(B):
+            for t in range(T):
+                x = hidden[b, t]
+                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[str(depth)], x))
+                for result, blocks in (
+                    (attention, houlsby.attention_blocks),
+                    (feed_forward, houlsby.feed_forward_blocks),
+                ):
+                    torch.testing.assert_close(result[b, t], x + naive(blocks[str(depth)], x))
+                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[str(depth)], x))
+                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[str(depth)], x))
+
+
+@torch.no_grad()
+def test_houlsby_starts_near_the_identity(hidden):
+    encoder = BertConfig(num_hidden_layers=2)
+    x = torch.randn(B, T, encoder.hidden_size)
+    adapter = build_adapter(config_of("houlsby", adapter_size=64), encoder)
+    for hook in HOOKS["houlsby"]:
+        change = getattr(adapter, hook)(1, x) - x
+        assert 0 < change.norm() < 0.02 * x.norm()
+
+
+@torch.no_grad()
+def test_lhuc_scales_every_unit(hidden):
+    start = build_adapter(config_of("lhuc"), ENCODER)
+    assert torch.equal(start.after_layer(3, hidden), hidden)
+    lhuc = build("lhuc")
+    for unit in range(D):
+        factor = 2 / (1 + math.exp(-lhuc.a["3"][unit]))
+        torch.testing.assert_close(lhuc.after_layer(3, hidden)[..., unit], factor * hidden[..., unit])
+
+
+@ALL
+def test_the_other_hooks_change_nothing(hidden, mask, kind):
+    adapter = build(kind)
+    for hook in ("after_attention", "beside", "after_feed_forward", "beside_feed_forward", "after_layer"):
+        result = call(adapter, hook, 0, hidden, mask)
+        if hook in HOOKS[kind]:
+            assert result.shape == (B, T, D)
+            assert not torch.equal(result, hidden)
+        else:
+            assert result is (None if hook.startswith("beside") else hidden)
+
+
+@ALL
+def test_kinds_and_layers(kind):
+    adapter = build(kind)
+    assert type(adapter) is KINDS[kind]
+    assert adapter.layers == frozenset(range(L))
+    some = build(kind, adapter_layers=(4, 2))
+    assert some.layers == {1, 3}
+    numbers = {part for name, _ in some.named_parameters() for part in name.split(".") if part.isdigit()}
+    assert numbers == {"1", "3"}
+
+
+def test_no_adapter():
+    assert build_adapter(RunConfig(), ENCODER) is None
+
+
+@ALL
+def test_a_layer_that_the_encoder_has_not(kind):
+    with pytest.raises(ConfigError, match=r"adapter_layers: \[5, 9\] are beyond the 4 layers"):
+        build_adapter(config_of(kind, adapter_layers=(1, 5, 9)), ENCODER)
+
+
+def test_more_heads_than_the_size():
+    with pytest.raises(ValueError, match="adapter_heads: 7 heads are more than adapter_size 6"):
+        config_of("pal", adapter_heads=7)
+
+
+@ALL
+@BIAS
+@pytest.mark.parametrize("layers", [(), (1,), (2, 4)])
+def test_the_number_of_parameters(kind, bias, layers):
+    n, projections = len(layers) or L, 2 * S * D + bias * (S + D)  # V_E and V_D
+    expected = {
+        "pal": projections + n * 3 * (S * S + bias * S),
+        "low_rank": n * projections,
+        "houlsby": 2 * n * projections,
+        "houlsby_pals": 2 * n * projections,
+        "lhuc": n * D,
+    }
+    assert adapter_parameters(kind, ENCODER, AdapterSizes(S, HEADS, bias, layers)) == expected[kind]
+    names = [
+        name
+        for name, _ in build_adapter(
+            config_of(kind, adapter_bias=bias, adapter_layers=layers), ENCODER
+        ).named_parameters()
+    ]
+    assert bias or not [name for name in names if name.endswith("bias")]
+
+
+def test_the_counts_of_paper_001():
+    base = BertConfig()  # 2 * 204 * 768 + 12 * 3 * 204^2: "1.8 million" a task
+    assert adapter_parameters("pal", base, AdapterSizes(204, 12, bias=False)) == 1_811_520
+    assert adapter_parameters("pal", base, AdapterSizes(204, 12)) == 1_811_520 + 204 + 768 + 12 * 3 * 204
+
+
+def test_the_other_size_of_paper_001():
+    """s = 326 with 12 heads: 12 * 27 = 324 numbers from attention, 326 into it."""
+    sizes = AdapterSizes(326, 12, bias=False)
+    pal = PAL(BertConfig(num_hidden_layers=1), sizes)
+    assert {name: tuple(p.shape) for name, p in pal.named_parameters()} == {
+        "encode.weight": (326, 768),
+        "decode.weight": (768, 324),
+        "attention.0.query.weight": (324, 326),
+        "attention.0.key.weight": (324, 326),
+        "attention.0.value.weight": (324, 326),
+    }
+    assert adapter_parameters("pal", BertConfig(), sizes) == 326 * 768 + 324 * 768 + 12 * 3 * 326 * 324
+
+
+def test_the_two_houlsbys_have_as_many_parameters():
+    one, other = (adapter_parameters(kind, ENCODER, AdapterSizes(S)) for kind in ("houlsby", "houlsby_pals"))
+    assert one == other == L * 2 * (2 * S * D + S + D)
+
+
+@pytest.mark.parametrize("kind", ["pal", "low_rank", "houlsby_pals"])
+def test_weights_are_drawn_from_a_normal_distribution(kind):
+    encoder = BertConfig(num_hidden_layers=1)
+    torch.manual_seed(0)
+    for name, parameter in build_adapter(config_of(kind, adapter_size=120), encoder).named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        else:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.05)
+            assert abs(parameter.mean().item()) < 1e-3
+
+
+@ALL
+@BIAS
+def test_gradients_are_finite_and_reach_everything(hidden, mask, kind, bias):
+    adapter = build_adapter(
+        config_of(kind, adapter_bias=bias), replace(ENCODER, attention_probs_dropout_prob=0)
+    ).train()
+    hidden.requires_grad_()
+    total = sum(call(adapter, hook, depth, hidden, mask).square().sum() for hook in HOOKS[kind] for depth in range(L))
+    total.backward()
+    for name, tensor in (("hidden", hidden), *adapter.named_parameters()):
+        assert tensor.grad.isfinite().all()
+        if not name.endswith("key.bias"):  # it moves all scores of a query alike, which softmax does not see
+            assert tensor.grad.any()

@@ -1,0 +1,266 @@
+"""One pass through a plan against separate whole models, one for every task, run one by one."""
+
+import copy
+
+import pytest
+import torch
+
+from mtbert.bert.batch import Batch
+from mtbert.bert.model import BertConfig, BertModel
+from mtbert.config import RunConfig
+from mtbert.multitask.model import build_adapter
+from mtbert.sharing.plan import SharingPlan
+from mtbert.sharing.shared_encoder import SharedEncoder
+
+SIZES = BertConfig(
+    vocab_size=60, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
+    max_position_embeddings=20, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2,
+)  # fmt: skip
+THREE = ("sst", "quora", "sts")
+FOUR = ("sst", "cfimdb", "quora", "sts")
+# text -> for embeddings, four layers and pooler: which copy each task uses, written out by hand
+PLANS = [
+    (THREE, "S4", ["000"] * 6),
+    (THREE, "I4", ["012"] * 6),
+    (THREE, "F4", ["000"] * 6),
+    (THREE, "S2 I2", ["000", "000", "000", "012", "012", "012"]),
+    (THREE, "I2 S2", ["012", "012", "012", "000", "000", "000"]),
+    (THREE, "F1 S2 I1", ["000", "000", "000", "000", "012", "012"]),
+    (THREE, "S1 F2 I1", ["000", "000", "000", "000", "012", "012"]),
+    (THREE, "I1 S1 I1 S1", ["012", "012", "000", "012", "000", "000"]),
+    (THREE, "S2(sst,quora|sts) I2", ["001", "001", "001", "012", "012", "012"]),
+    (THREE, "S4(sst,sts|quora)", ["010"] * 6),
+    (THREE, "emb:F S3(sst|quora,sts) S1 pool:I", ["000", "011", "011", "011", "000", "012"]),
+    (THREE, "emb:I S4 pool:I", ["012", "000", "000", "000", "000", "012"]),
+    (FOUR, "S4", ["0000"] * 6),
+    (FOUR, "I4", ["0123"] * 6),
+    (FOUR, "S1 S1(sst,cfimdb|quora,sts) I2", ["0000", "0000", "0011", "0123", "0123", "0123"]),
+    (FOUR, "S2(sst,cfimdb|quora,sts) S2(sst,quora|cfimdb,sts)", ["0011", "0011", "0011", "0101", "0101", "0101"]),
+    (FOUR, "F1 I1 S1(sst|cfimdb,quora,sts) F1", ["0000", "0000", "0123", "0111", "0000", "0000"]),
+    (FOUR, "emb:S I2 S2(cfimdb|sts|sst,quora)", ["0000", "0123", "0123", "2021", "2021", "2021"]),
+]
+
+
+def batch_of(task: str, rows: int, width: int) -> Batch:
+    random = torch.Generator().manual_seed(len(task) * 100 + rows)
+    lengths = torch.randint(1, width + 1, (rows,), generator=random)
+    lengths[0] = width
+    mask = torch.arange(width) < lengths[:, None]
+    ids = torch.randint(1, 60, (rows, width), generator=random) * mask
+    types = torch.randint(0, 2, (rows, width), generator=random) if task in ("quora", "sts") else None
+    return Batch(ids, mask, types)
+
+
+def batches_of(tasks: tuple[str, ...]) -> dict[str, Batch]:
+    return {task: batch_of(task, 2 + i, 11 - 2 * i) for i, task in enumerate(tasks)}
+
+
+def encoder_of(text: str, tasks: tuple[str, ...], adapter: str = "none") -> SharedEncoder:
+    """The plan's encoder, its copies made different from one another."""
+    torch.manual_seed(7)
+    config = RunConfig(tasks=tasks, adapter=adapter, adapter_size=8, adapter_heads=2)
+    adapters = {task: build_adapter(config, SIZES) for task in tasks} if adapter != "none" else {}
+    encoder = SharedEncoder(BertModel(SIZES), SharingPlan.parse(text, tasks, 4), adapters)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    encoder.freeze()
+    return encoder
+
+
+def separate_models(encoder: SharedEncoder, copies: list[str], tasks: tuple[str, ...]) -> dict[str, BertModel]:
+    """A whole model for every task, put together from deep copies of what the plan's text says."""
+    models = {}
+    for i, task in enumerate(tasks):
+        model = BertModel(SIZES)
+        numbers = [int(level[i]) for level in copies]
+        model.embeddings = copy.deepcopy(encoder.embeddings[numbers[0]])
+        for depth in range(4):
+            model.layers[depth] = copy.deepcopy(encoder.layers[depth][numbers[depth + 1]])
+        model.pooler = copy.deepcopy(encoder.poolers[numbers[5]])
+        models[task] = model
+    return models
+
+
+def loss_of(hidden: torch.Tensor, pooled: torch.Tensor, mask: torch.Tensor, weight: float) -> torch.Tensor:
+    return weight * ((hidden * mask[..., None]).square().sum() + pooled.sum())
+
+
+@pytest.mark.parametrize("tasks, text, copies", PLANS, ids=lambda value: value if isinstance(value, str) else "")
+def test_one_pass_is_separate_models(tasks, text, copies):
+    encoder = encoder_of(text, tasks)
+    models = separate_models(encoder, copies, tasks)
+    batches = batches_of(tasks)
+    hidden = encoder(batches)
+    assert set(hidden) == set(tasks)
+    total = 0.0
+    for weight, (task, batch) in enumerate(batches.items(), start=1):
+        pooled = encoder.pool(task, hidden[task])
+        total = total + loss_of(hidden[task], pooled, batch.attention_mask, weight)
+        expected = models[task](batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        real = batch.attention_mask
+        assert (hidden[task] - expected.last_hidden_state)[real].abs().max() <= 1e-5
+        assert (pooled - expected.pooler_output).abs().max() <= 1e-5
+        if expected.last_hidden_state.requires_grad:
+            loss_of(expected.last_hidden_state, expected.pooler_output, real, weight).backward()
+    assert encoder(batches)[tasks[0]].requires_grad == (not text.startswith("F4"))
+    if text == "F4":
+        return
+    total.backward()
+    for level, (name, (_, modules)) in enumerate(encoder.levels().items()):
+        for number, module in enumerate(modules):
+            users = [task for i, task in enumerate(tasks) if int(copies[level][i]) == number]
+            assert users, "no copy is without a task"
+            for key, parameter in module.named_parameters():
+                theirs = [dict(part_of(models[task], level).named_parameters())[key].grad for task in users]
+                expected = sum(grad for grad in theirs if grad is not None)
+                if parameter.grad is None:
+                    assert not parameter.requires_grad or (torch.as_tensor(expected) == 0).all(), (name, key)
+                else:
+                    torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def part_of(model: BertModel, level: int) -> torch.nn.Module:
+    return [model.embeddings, *model.layers, model.pooler][level]
+
+
+@pytest.mark.parametrize("present", [("sts",), ("sst", "sts"), ("quora", "sst")])
+@pytest.mark.parametrize("text", ["S4", "S2(sst,quora|sts) I2", "I1 S3"])
+def test_a_batch_of_some_tasks(text, present):
+    encoder = encoder_of(text, THREE).eval()
+    batches = batches_of(THREE)
+    everything, some = encoder(batches), encoder({task: batches[task] for task in present})
+    assert tuple(some) and set(some) == set(present)
+    for task in present:
+        torch.testing.assert_close(some[task], everything[task], rtol=1e-5, atol=1e-5)
+
+
+def test_levels_are_frozen_as_the_plan_says():
+    encoder = encoder_of("F1 S1 F1 I1", THREE)
+    trains = {name: all(p.requires_grad for p in m.parameters()) for name, (_, m) in encoder.levels().items()}
+    frozen = {"embeddings": False, "layer 1": False, "layer 3": False}
+    assert trains == {**frozen, "layer 2": True, "layer 4": True, "pooler": True}
+    encoder.train()
+    for name, (_, modules) in encoder.levels().items():
+        assert all(m.training is (name not in frozen) for copy in modules for m in copy.modules())
+
+
+def test_a_frozen_prefix_has_no_graph_and_no_dropout():
+    config = BertConfig(**{**vars(SIZES), "hidden_dropout_prob": 0.5})
+    encoder = SharedEncoder(BertModel(config), SharingPlan.parse("F4", THREE, 4), {})
+    encoder.freeze()
+    encoder.train()
+    first, second = encoder(batches_of(THREE)), encoder(batches_of(THREE))
+    for task in THREE:
+        assert not first[task].requires_grad and torch.equal(first[task], second[task])
+
+
+def test_shared_layers_run_once(monkeypatch):
+    encoder = encoder_of("S2 S1(sst,quora|sts) I1", THREE)
+    calls = []
+    for _, modules in encoder.levels().values():
+        for module in modules:
+            for part in module.modules():
+                if isinstance(part, torch.nn.Linear) and part.out_features == 24:
+                    part.register_forward_hook(lambda part, args, out: calls.append(args[0].shape[:-1].numel()))
+    batches = batches_of(THREE)
+    encoder(batches)
+    tokens = {task: batch.input_ids.numel() for task, batch in batches.items()}
+    everything = sum(tokens.values())
+    pair = tokens["sst"] + tokens["quora"]
+    assert calls == [everything, everything, pair, tokens["sts"], *tokens.values()]
+
+
+@pytest.mark.parametrize("adapter", ["none", "pal", "houlsby", "houlsby_pals", "lhuc"])
+@pytest.mark.parametrize("text", ["S4", "I4", "F4", "F1 S1(sst,quora|sts) I2"])
+def test_every_plan_runs_the_layer_of_bert(text, adapter):
+    encoder, calls = encoder_of(text, THREE, adapter), []
+    for copies in encoder.layers:
+        for layer in copies:
+            layer.register_forward_hook(lambda layer, inputs, output: calls.append(layer))
+    encoder(batches_of(THREE))
+    assert set(calls) == {layer for copies in encoder.layers for layer in copies}
+
+
+def test_words_are_looked_up_once_for_all_tasks_of_a_copy():
+    """The gradient of a look-up is as large as the vocabulary."""
+    encoder, calls = encoder_of("emb:S(sst,sts|quora) S4", THREE), []
+    for i, embeddings in enumerate(encoder.embeddings):
+        embeddings.word.register_forward_hook(lambda module, inputs, output, i=i: calls.append((i, inputs[0].numel())))
+    batches = batches_of(THREE)
+    encoder(batches)
+    tokens = {task: batch.input_ids.numel() for task, batch in batches.items()}
+    assert calls == [(0, tokens["sst"] + tokens["sts"]), (1, tokens["quora"])]
+
+
+def test_copies_start_equal_and_are_of_their_own():
+    base = BertModel(SIZES)
+    encoder = SharedEncoder(base, SharingPlan.parse("S2 I2", THREE, 4), {})
+    assert encoder.layers[0][0] is base.layers[0] and len(encoder.layers[0]) == 1
+    first, second, third = encoder.layers[3]
+    assert torch.equal(first.feed_forward_in.weight, third.feed_forward_in.weight)
+    assert first.feed_forward_in.weight is not second.feed_forward_in.weight
+
+
+@pytest.mark.parametrize("task", THREE)
+def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
+    encoder = encoder_of("S2(sst,quora|sts) I2", THREE).eval()
+    batch = batches_of(THREE)[task]
+    plain = encoder.task_encoder(task)
+    expected = encoder({task: batch})[task]
+    output = plain(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    torch.testing.assert_close(output.last_hidden_state, expected)
+    assert plain.layers[3] is encoder.layers[3][THREE.index(task)], "shared by identity"
+    plain.save_pretrained(tmp_path)
+    again = BertModel.from_pretrained(tmp_path)
+    assert torch.equal(again.pooler.weight, plain.pooler.weight)
+
+
+def naive_layer(layer, hidden, mask, adapter, depth):
+    """A BERT layer with the adapter's places written out, on one task's rows."""
+    attended = layer.attention_output(layer.attention(hidden, mask))
+    if adapter is not None:
+        attended = adapter.after_attention(depth, attended)
+    attended = layer.attention_norm(hidden + attended)
+    feed_forward = layer.feed_forward_out(torch.nn.functional.gelu(layer.feed_forward_in(attended)))
+    if adapter is not None:
+        feed_forward = adapter.after_feed_forward(depth, feed_forward)
+    residual = attended + feed_forward
+    if adapter is not None:
+        for term in (adapter.beside(depth, hidden, mask), adapter.beside_feed_forward(depth, attended, mask)):
+            residual = residual if term is None else residual + term
+    output = layer.output_norm(residual)
+    return output if adapter is None else adapter.after_layer(depth, output)
+
+
+@pytest.mark.parametrize("text", ["S4", "S2(sst,quora|sts) I2", "F4", "I2 S2"])
+@pytest.mark.parametrize("adapter", ["pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"])
+def test_adapters_join_where_they_should(adapter, text):
+    encoder = encoder_of(text, THREE, adapter).eval()
+    hidden = encoder(batches_of(THREE))
+    for task, batch in batches_of(THREE).items():
+        plain = encoder.task_encoder(task)
+        state = plain.embeddings(batch.input_ids, batch.token_type_ids)
+        for depth, layer in enumerate(plain.layers):
+            state = naive_layer(layer, state, batch.attention_mask[:, None, None, :], encoder.adapters[task], depth)
+        torch.testing.assert_close(hidden[task], state, rtol=1e-5, atol=1e-5)
+
+
+def test_a_zeroed_pal_leaves_the_encoder_as_it_is():
+    plain, adapted = encoder_of("S4", THREE).eval(), encoder_of("S4", THREE, "pal").eval()
+    missing = adapted.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert missing and all(name.startswith("adapters.") for name in missing)
+    with torch.no_grad():
+        for adapter in adapted.adapters.values():
+            for name, parameter in adapter.named_parameters():
+                if name.startswith("decode."):
+                    parameter.zero_()
+    for task, hidden in plain(batches_of(THREE)).items():
+        assert torch.equal(adapted(batches_of(THREE))[task], hidden)
+
+
+def test_adapters_train_on_a_frozen_encoder():
+    encoder = encoder_of("F4", THREE, "pal").train()
+    sum(hidden.square().sum() for hidden in encoder(batches_of(THREE)).values()).backward()
+    assert all(p.grad is None for _, modules in encoder.levels().values() for p in modules.parameters())
+    assert all(p.grad is not None for p in encoder.adapters.parameters())

@@ -1,0 +1,200 @@
+"""A checkpoint puts back all that it was given, passes over what is not its own, and is saved when a signal comes."""
+
+import logging
+import os
+import signal
+import threading
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from mtbert.optim import AdamW
+from mtbert.training.checkpoint import Checkpoint, stopping
+
+
+@pytest.fixture
+def parts() -> dict:
+    torch.manual_seed(3)
+    model = nn.Linear(4, 2)
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def test_parts_generators_and_progress_are_put_back(parts, tmp_path):
+    path = tmp_path / "folder" / "run.pt"
+    weight = parts["model"].weight.detach().clone()
+    first_moment = parts["optimizer"].state[parts["model"].weight]["exp_avg"].clone()
+    Checkpoint(path, "a", parts).save({"step": 7, "losses": [0.5], "best": {"w": torch.ones(2)}})
+    drawn = torch.rand(3)
+    with torch.no_grad():
+        parts["model"].weight.zero_()
+    parts["optimizer"].state.clear()
+    progress = Checkpoint(path, "a", parts).restore()
+    assert progress["step"] == 7 and progress["losses"] == [0.5] and progress["best"]["w"].tolist() == [1, 1]
+    assert torch.equal(parts["model"].weight, weight)
+    assert torch.equal(parts["optimizer"].state[parts["model"].weight]["exp_avg"], first_moment)
+    assert torch.equal(torch.rand(3), drawn), "the generator goes on where it was"
+    assert [file.name for file in path.parent.iterdir()] == ["run.pt"]
+
+
+def test_without_a_path_nothing_happens(parts):
+    saver = Checkpoint(None, "a", parts)
+    saver.save({"step": 1})
+    assert saver.restore() is None
+
+
+def test_without_a_file_the_start_is_fresh(parts, tmp_path, caplog):
+    assert Checkpoint(tmp_path / "run.pt", "a", parts).restore() is None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("damage, reason", [("cut", "is damaged"), ("other", "belongs to another run")])
+def test_a_file_that_does_not_serve_is_passed_over(parts, tmp_path, caplog, damage, reason):
+    path = tmp_path / "run.pt"
+    Checkpoint(path, "b" if damage == "other" else "a", parts).save({"step": 1})
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-50])
+    with caplog.at_level(logging.WARNING):
+        assert Checkpoint(path, "a", parts).restore() is None
+    assert reason in caplog.text
+
+
+def test_an_interrupted_save_leaves_the_old_file(parts, tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    saver = Checkpoint(path, "a", parts)
+    saver.save({"step": 1})
+
+    def broken(content, target):
+        target.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(KeyboardInterrupt):
+        saver.save({"step": 2})
+    assert saver.restore()["step"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_two_processes_write_two_partial_files_to_the_disk(parts, tmp_path, monkeypatch):
+    written, synced = [], []
+    monkeypatch.setattr(torch, "save", lambda content, file: written.append(file.name))
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(len(written)))
+    for process in (7, 8):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        Checkpoint(tmp_path / "run.pt", "a", parts).save({"step": 1})
+    assert len(set(written)) == 2 and synced == [1, 2]
+
+
+# --- stopped by a signal ---------------------------------------------------------------------------------------------
+
+SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Ctrl-C raises KeyboardInterrupt, even where these tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_is_noted_and_raised_after_the_block():
+    before = [signal.getsignal(number) for number, _ in SIGNALS]
+    for number, error in SIGNALS:
+        done = []
+        with pytest.raises(error, match="the message"), stopping("the message") as stop:
+            signal.raise_signal(number)
+            done.append(stop.number)
+        assert done == [number]
+        assert [signal.getsignal(number) for number, _ in SIGNALS] == before
+
+
+def test_without_a_signal_or_with_another_error_the_handlers_are_put_back():
+    before = [signal.getsignal(number) for number, _ in SIGNALS]
+    with stopping(""):
+        assert [signal.getsignal(number) for number, _ in SIGNALS] != before
+    with pytest.raises(ZeroDivisionError), stopping(""):
+        signal.raise_signal(signal.SIGTERM)
+        1 / 0  # noqa: B018
+    assert [signal.getsignal(number) for number, _ in SIGNALS] == before
+
+
+def test_a_second_ctrl_c_acts_at_once_but_not_the_echo_of_the_first(monkeypatch):
+    clock = iter([0.0, 0.1, 5.0])
+    monkeypatch.setattr("mtbert.training.checkpoint.time.monotonic", lambda: next(clock))
+    done = []
+    with pytest.raises(KeyboardInterrupt), stopping(""):
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+    assert len(done) == 2
+
+
+def test_what_is_ignored_and_other_threads_stay_as_they_are(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stopping("") as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert stop.number is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    done = []
+
+    def block():
+        with stopping("") as stop:
+            done.append((stop.number, signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join()
+    assert done == [(None, before)]
+
+
+def test_steps_are_guarded(parts, tmp_path):
+    path, done = tmp_path / "run.pt", []
+    with pytest.raises(KeyboardInterrupt, match=r"goes on from run\.pt"):
+        for step in Checkpoint(path, "a", parts).guard(range(5), lambda: {"step": done[-1]}):
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            done.append(step)  # the step is done to its end
+    assert done == [0, 1, 2] and Checkpoint(path, "a", parts).restore() == {"step": 2}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_steps_without_a_path_are_not_guarded(parts):
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        for step in Checkpoint(None, "a", parts).guard(range(5), dict):
+            signal.raise_signal(signal.SIGINT)
+            done.append(step)
+    assert done == []
+
+
+@pytest.mark.parametrize("number, error", SIGNALS)
+@pytest.mark.parametrize("fields, after", [({}, 7), ({"pretrain": "before"}, 3), ({"pretrain": "before"}, 9)])
+def test_training_goes_on_bit_for_bit_after_a_signal(
+    run, tiny_config, tmp_path, monkeypatch, number, error, fields, after
+):
+    config, checkpoint = tiny_config.but(**fields), tmp_path / "checkpoint.pt"
+    whole, update, steps = run(config), AdamW.step, []
+
+    def counted(self, closure=None):
+        steps.append(1)
+        if len(steps) == after:
+            signal.raise_signal(number)
+        update(self, closure)
+
+    monkeypatch.setattr(AdamW, "step", counted)
+    with pytest.raises(error, match="the same call goes on"):
+        run(config, checkpoint=checkpoint)
+    assert len(steps) == after
+    resumed = run(config, checkpoint=checkpoint)
+    assert len(steps) == 10 + 5 * bool(fields)  # an epoch of pretraining, two of training
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True)
+    assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()

@@ -1,0 +1,272 @@
+"""Any options together: what a step may change follows from the plan and the tasks drawn; what does not fit is refused.
+
+A valid combination is drawn, its model trained for three steps on a few rows of the demo corpus, and every parameter
+compared with its value before the step.
+"""
+
+import math
+from itertools import islice
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mtbert.config import PAIR_TASKS, TASK_NAMES, ConfigError, RunConfig
+from mtbert.data import demo
+from mtbert.data.corpus import Corpus
+from mtbert.data.tokens import tokenize
+from mtbert.multitask.heads import TAG_COUNT
+from mtbert.multitask.model import MultitaskBert
+from mtbert.multitask.progressive_heads import all_upstream, upstream_tasks
+from mtbert.sharing.plan import PlanError, SharingPlan
+from mtbert.training import task_data as rows
+from mtbert.training.batches import training_steps
+from mtbert.training.step import Trainer
+from mtbert.training.task_data import TaskRows, load_corpus
+
+PLANS = (
+    "1-bert", "3-bert", "frozen", "hybrid-1", "S1 I1", "I1 S1", "F1 S1", "F1 I1", "S1 F1", "I2 pool:S",
+    "emb:F S1 I1 pool:F", "emb:I F2", "emb:S F2 pool:I",
+)  # fmt: skip
+GROUPED = (
+    "S2({})",
+    "S1({}) I1",
+    "S1 S1({})",
+    "F1 S1({})",
+    "emb:S I1 S1({}) pool:I",
+    "emb:S({}) F1 S1",
+    "S2 pool:S({})",
+)
+PAIRS = ("joint", "sum", "concat+product", "difference+cosine")
+
+
+def params_of(random: Random) -> dict:
+    """Fields of a configuration for an encoder of two layers, each value as likely as the others."""
+    pick, coin = random.choice, lambda: random.random() < 0.5
+    tasks = random.sample(TASK_NAMES, pick([1, 2, 2, 3, 3, 3]))
+    scored = random.sample(TASK_NAMES, pick([0, 0, 1]))
+    everyone = list(dict.fromkeys(tasks + scored))
+    plan = pick(PLANS + GROUPED)
+    if plan in GROUPED:
+        number = [random.randrange(3) for _ in everyone]
+        groups = {n: ",".join(t for t, m in zip(everyone, number, strict=True) if m == n) for n in number}
+        plan = plan.format("|".join(groups.values()))
+    params = dict(
+        tasks=tasks,
+        score_tasks=scored,
+        plan=plan,
+        frozen=plan == "1-bert" and coin(),
+        adapter=pick(["none", "none", "pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"]),
+        adapter_size=8,
+        adapter_heads=2,
+        adapter_bias=coin(),
+        adapter_layers=pick([[], [1], [2], [2, 1]]),
+        pooling=pick(["pooler", "cls", "mean"]),
+        pairs=pick(PAIRS),
+        pos_features=coin(),
+        head_layers=pick([1, 2]),
+        head_width=8,
+        head_norm=coin(),
+        dropout_place=pick(["before", "inside", "after"]),
+        upstream=pick(["frozen", "slow", "free"]),
+        combine=pick(["concat", "attention"]),
+        scheme=pick(["sampled", "in_turn", "unified", "unified"]),
+        sampling=pick(["round_robin", "sqrt", "proportional", "annealed"]),
+        memory=pick(["reservoir", "ring"]),
+        memory_size=5,
+        memory_batch=3,
+        gem_margin=pick([0.0, 0.1]),
+        batch_size=6,
+        accumulation=pick([1, 2, 3]),
+        precision=pick(["fp32", "fp32", "bf16"]),
+        max_grad_norm=pick([None, 1.0]),
+        layer_decay=pick([1.0, 1.0, 0.5]),
+        r_drop=pick([0.0, 0.0, 1.0]),
+        ema=pick([None, None, 0.9]),
+        seed=random.randrange(100),
+    )
+    levels = SharingPlan.parse(plan, everyone).levels
+    learning = [name for name, level in levels.items() if level.mode != "F" and not params["frozen"]]
+    learning = set(learning) - (set() if params["pooling"] == "pooler" else {"pooler"})
+    trains = learning or params["adapter"] != "none" or params["head_norm"]
+    if params["pairs"] != "joint" and (trains or "sts" not in tasks):
+        params["similarity"] = pick(["mse", "sigmoid_cosine"])
+    headless = {"sts"} if params.get("similarity") == "sigmoid_cosine" else set()
+    order = random.sample(everyone, len(everyone))  # upstream first: no circle
+    params["feeds"] = []
+    for i, upstream in enumerate(order):
+        for task in order[i + 1 :]:
+            one_sentence = params["pairs"] != "joint" and upstream in PAIR_TASKS and task not in PAIR_TASKS
+            if not one_sentence and not {upstream, task} & headless and coin():
+                params["feeds"].append(f"{upstream}>{task}")
+    if any(level.mode == "I" for level in levels.values()) and len(everyone) > 1:
+        params["soft_sharing"] = pick(["none", "l2", "trace"])
+    if len(tasks) > 1 and params["scheme"] != "unified":
+        params["gradients"] = pick(["sum", "gem", "agem"])
+    elif len(tasks) > 1:
+        params["gradients"] = pick(["sum", "pcgrad", "gem", "agem"])
+        params["weighting"] = pick(["fixed", "uncertainty", "loss_ratio"])
+        if params["weighting"] == "fixed" and coin():
+            params["task_weights"] = [0.5, 2.0, 1.0][: len(tasks)]
+        params["cosine_every"] = pick([None, 1, 2])
+    return params
+
+
+# Drawn through a seed: hypothesis alone prefers the first values of every field.
+VALID = st.randoms(use_true_random=True).map(params_of)
+
+
+def trained_by(config: RunConfig, model: MultitaskBert) -> dict[str, set[str]]:
+    """Name of every parameter -> the tasks whose steps train it, from the plan and the heads' feeds."""
+    tasks = set(config.tasks)
+    parts: dict[str, set[str]] = {"heads.norm.": tasks}
+    plan = SharingPlan.parse(config.plan_text, config.scored, 2)
+    places = {"embeddings": "embeddings", "layer 1": "layers.0", "layer 2": "layers.1", "pooler": "poolers"}
+    for name, level in plan.levels.items():
+        if level.mode != "F" and (name != "pooler" or config.pooling == "pooler"):
+            parts |= {f"encoder.{places[name]}.{i}.": tasks & set(group) for i, group in enumerate(level.groups)}
+    upstreams = upstream_tasks(config.feeds)
+    for task in config.scored:
+        fed = {other for other in config.tasks if task in all_upstream(other, upstreams)}
+        users = ({task} & tasks) | (fed if config.upstream != "frozen" else set())
+        parts |= {f"heads.by_task.{task}.": users, f"heads.attention.{task}.": users}
+        parts |= {f"encoder.adapters.{task}.": {task} & tasks, f"log_variances.{task}": {task}}
+    found = {}
+    for name, _ in model.named_parameters():
+        fitting = [users for part, users in parts.items() if name.startswith(part)]
+        found[name] = fitting[0] if fitting else set()
+    return found
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """Eight training rows of every task of the demo corpus: a batch of six, and one of two."""
+    return load_corpus(RunConfig(tasks=TASK_NAMES, train_rows=8), demo.root())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared():
+    """Texts are tokenized once a pair encoding; tags are drawn, so that no tagger is needed."""
+    kept = {}
+
+    def tokenize_once(task, table, encoder, pairs, max_length):
+        key = (task, pairs == "joint")
+        if key not in kept:
+            kept[key] = tokenize(task, table, encoder, pairs, max_length)
+        return kept[key]
+
+    def some_tags(task, table):
+        sentences = 2 if task in PAIR_TASKS else 1
+        return np.random.default_rng(0).random((len(table), TAG_COUNT * sentences), dtype=np.float32)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "tokenize", tokenize_once)
+        patch.setattr(rows, "pos_features", some_tags)
+        yield
+
+
+@settings(max_examples=50, derandomize=True)
+@given(params=VALID)
+def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
+    fixed = {"encoder": tiny_encoder, "max_length": 32, "epochs": 4, "schedule": "none", "weight_decay": 0.1}
+    config = RunConfig.from_params({**params, **fixed, "learning_rate": 1e-3})
+    torch.manual_seed(config.seed)
+    model = MultitaskBert(config)
+    with torch.no_grad():
+        for parameter in model.parameters():  # nowhere 0: weight decay moves whatever a step trains
+            parameter += 0.02 * torch.randn_like(parameter)
+    tables = {task: TaskRows(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
+    trainer = Trainer(model, tables, total_steps=3)
+    users, remembered = trained_by(config, model), set()
+    lengths = {task: table.tokens.lengths for task, table in tables.items()}
+    for step, drawn in enumerate(islice(training_steps(config, lengths), 3), start=1):
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        losses = trainer.step(step, drawn)
+        assert set(losses) == set(drawn) and all(math.isfinite(loss) for loss in losses.values())
+        changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        expected = {name for name, tasks in users.items() if tasks & set(drawn)}
+        assert expected <= changed
+        constrained = {name for name, tasks in users.items() if len(tasks) > 1 and tasks & remembered}
+        assert changed <= expected | constrained, "of what the step does not use, what an active memory moves"
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
+        remembered |= set(drawn) if config.gradients in ("gem", "agem") else set()
+    assert bool(trainer.updates.cosines) == bool(config.cosine_every and trainer.updates.shared.spans)
+
+
+@settings(max_examples=15, derandomize=True)
+@given(params=VALID)
+def test_every_scored_task_gets_predictions(params, tiny_encoder, corpus):
+    config = RunConfig.from_params({**params, "encoder": tiny_encoder, "max_length": 32})
+    model = MultitaskBert(config)
+    for task in config.scored:
+        table = corpus.train[task]
+        predicted = TaskRows(model, task, table, torch.device("cpu")).predictions("train")
+        assert predicted["id"].tolist() == table["id"].tolist()
+        assert np.isfinite(predicted[["predicted", "confidence"]].to_numpy()).all()
+
+
+PLAIN_STEPS = dict(gradients="sum", weighting="fixed", task_weights=[], cosine_every=None)
+# Changes to a valid configuration, each with the field that has to be named first.
+FAULTS = [
+    ("tasks", dict(tasks=[])),
+    ("tasks", dict(tasks=["sst", "quora", "sst"], plan="1-bert")),
+    ("tasks", dict(tasks=["imdb"])),
+    ("score_tasks", dict(score_tasks=["sts", "sts"])),
+    ("plan", dict(plan="S1 X1", frozen=False)),
+    ("plan", dict(plan="S0 I2", frozen=False)),
+    ("plan", dict(plan="S2(imdb)", frozen=False)),
+    ("plan", dict(plan="S1 pool:S I1", frozen=False)),
+    ("plan", dict(plan="I1(sst) S1", frozen=False)),
+    ("frozen", dict(plan="S2", frozen=True)),
+    ("soft_sharing", dict(plan="S2", frozen=False, soft_sharing="l2")),
+    ("soft_sharing", dict(soft_sharing="l1")),
+    ("pairs", dict(pairs="both")),
+    ("pairs", dict(pairs="sum+sum")),
+    ("pairs", dict(pairs="concat+joint")),
+    ("adapter_heads", dict(adapter="pal", adapter_heads=9)),
+    ("adapter_layers", dict(adapter_layers=[1, 1])),
+    ("adapter_layers", dict(adapter_layers=[0])),
+    ("adapter_layers", dict(adapter="lhuc", adapter_layers=[1, 3])),  # the encoder has two
+    ("similarity", dict(pairs="joint", similarity="sigmoid_cosine")),
+    ("feeds", dict(feeds=["sst"])),
+    ("feeds", dict(feeds=["sst>sst"])),
+    ("feeds", dict(feeds=["imdb>sst"])),
+    ("feeds", dict(tasks=["sst", "quora"], plan="S2", frozen=False, soft_sharing="none", pairs="joint",
+                   similarity="mse", feeds=["sst>quora", "quora>sst"])),
+    ("gradients", {**PLAIN_STEPS, "scheme": "sampled", "gradients": "pcgrad"}),
+    ("gradients", {**PLAIN_STEPS, "tasks": ["sst"], "plan": "S2", "frozen": False, "soft_sharing": "none",
+                   "feeds": [], "gradients": "gem"}),
+    ("weighting", {**PLAIN_STEPS, "scheme": "sampled", "weighting": "uncertainty"}),
+    ("weighting", {**PLAIN_STEPS, "scheme": "in_turn", "weighting": "loss_ratio"}),
+    ("task_weights", {**PLAIN_STEPS, "task_weights": [1.0] * 5}),
+    ("task_weights", {**PLAIN_STEPS, "task_weights": [1.0, 0.0]}),
+    ("cosine_every", {**PLAIN_STEPS, "scheme": "sampled", "cosine_every": 3}),
+    ("accumulation", dict(accumulation=7)),
+    ("pretrain", dict(pretrain="after", adapter="lhuc")),
+    ("learning_rate", dict(learning_rate="fast")),
+    ("head_dropout", dict(head_dropout=1.0)),
+    ("max_grad_norm", dict(max_grad_norm=0)),
+    ("precision", dict(precision="fp16")),
+    ("steps_per_epochs", dict(steps_per_epochs=3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field, changes", FAULTS, ids=lambda value: value if isinstance(value, str) else "")
+@settings(max_examples=5, derandomize=True)
+@given(params=VALID)
+def test_one_fault_is_named(field, changes, params, tiny_encoder):
+    with pytest.raises(ConfigError) as error:
+        MultitaskBert(RunConfig.from_params({**params, **changes, "encoder": tiny_encoder}))
+    assert str(error.value).startswith(f"{field}: ")
+
+
+@settings(max_examples=5, derandomize=True)
+@given(params=VALID, plan=st.sampled_from(["S3", "F1", "I1 S1 I1", "hybrid-2", "hybrid-5"]))
+def test_a_plan_of_another_depth_is_refused(params, plan, tiny_encoder):
+    assume(not params["frozen"] and params.get("soft_sharing", "none") == "none")
+    config = RunConfig.from_params({**params, "plan": plan, "similarity": "mse", "encoder": tiny_encoder})
+    with pytest.raises(PlanError, match=r"encoder (has 2|of 2 layers)"):
+        MultitaskBert(config)

@@ -1,0 +1,118 @@
+"""Runs over a frozen prefix give the same numbers with and without what is kept on disk, and read it when they can."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert.model import BertModel
+from mtbert.multitask.model import MultitaskBert
+from mtbert.paths import cache_dir
+from mtbert.sharing.shared_encoder import SharedEncoder
+from mtbert.training import task_data as module
+from mtbert.training.task_data import TaskRows, encode, load_corpus
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["joint", "concat"])
+def config(request, tiny_config):
+    """Frozen embeddings and first layer, four passes, dropout on in the second layer."""
+    fields = dict(tasks=["sst", "sts"], plan="F1 I1", scheme="unified", steps_per_epoch=10, pairs=request.param)
+    return tiny_config.but(**fields)
+
+
+def files() -> list:
+    return sorted((cache_dir() / "frozen").glob("*.npy"))
+
+
+def close(first: pd.DataFrame, second: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(first, second, check_exact=False, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_the_same_with_and_without_kept_states(run, config, monkeypatch):
+    kept = run(config)
+    assert len(files()) == 4  # train and dev of two tasks
+    monkeypatch.setattr(module, "KEPT_FROM", np.inf)
+    fresh = run(config)
+    close(kept.predictions, fresh.predictions)
+    close(kept.curve.drop(columns=["seconds", "cpu_seconds"]), fresh.curve.drop(columns=["seconds", "cpu_seconds"]))
+
+
+def test_another_run_reads_what_the_first_one_wrote(run, config, monkeypatch):
+    first = run(config)
+    written = {path.name: path.stat().st_mtime_ns for path in files()}
+    monkeypatch.setattr(SharedEncoder, "below", lambda *_: pytest.fail("the frozen layers ran again"))
+    again = run(config)
+    assert {path.name: path.stat().st_mtime_ns for path in files()} == written
+    pd.testing.assert_frame_equal(first.predictions, again.predictions, check_exact=True)
+    run(config.but(plan="F1 S1", seed=2))  # the same frozen layers
+    assert len(files()) == 4
+
+
+def test_one_pass_keeps_nothing(run, config):
+    run(config.but(steps_per_epoch=5, epochs=1))
+    assert not files()
+
+
+@pytest.mark.parametrize("change", [dict(plan="F1 S1", max_length=8), dict(precision="bf16"), dict(weights="random")])
+def test_what_changes_the_states_changes_the_file(run, config, change):
+    run(config)
+    before = set(files())
+    run(config.but(**change))
+    assert len(set(files()) - before) == 4
+
+
+def test_damaged_files_are_made_again(run, config, caplog):
+    first = run(config)
+    for path in files():
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 255
+        path.write_bytes(bytes(content))
+    with caplog.at_level(logging.WARNING):
+        again = run(config)
+    assert caplog.text.count("is damaged") == 4
+    pd.testing.assert_frame_equal(first.predictions, again.predictions, check_exact=True)
+
+
+def test_features_of_a_frozen_encoder_are_read_by_the_next_seed(run, tiny_config, monkeypatch):
+    run(tiny_config.but(frozen=True))
+    assert len(files()) == 2
+    monkeypatch.setattr(module, "encode", lambda *_: pytest.fail("the encoder ran again"))
+    run(tiny_config.but(frozen=True, seed=2))
+
+
+def test_states_of_a_batch(config, course_folder):
+    """(B, T, d) of any rows, equal to those of a fresh pass wherever there is a token."""
+    torch.manual_seed(0)
+    model = MultitaskBert(config).eval()
+    table = load_corpus(config, course_folder).train["sts"]
+    kept, fresh = (TaskRows(model, "sts", table, CPU, passes) for passes in (2, 1))
+    chosen = np.array([7, 0, 31])
+    batch = kept.tokens.batch(chosen)
+    assert fresh.below(chosen, batch) is None
+    states, expected = kept.below(chosen, batch), model.encoder.below({"sts": batch})["sts"]
+    real = batch.attention_mask
+    assert states.shape == expected.shape
+    torch.testing.assert_close(states[real], expected[real], rtol=1e-5, atol=1e-5)
+    one, other = (encode(model, {"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "plan, adapter_layers, depth",
+    [("F2", (2,), 1), ("F2", (1,), 0), ("F1 S1", (), 1), ("S1 F1", (), 0), ("emb:S F2", (), 0), ("emb:F S2", (), 0)],
+)
+def test_depth_of_the_frozen_part(tiny_config, plan, adapter_layers, depth):
+    adapter = dict(adapter="lhuc", adapter_layers=adapter_layers) if adapter_layers else {}
+    model = MultitaskBert(tiny_config.but(tasks=["sst", "sts"], plan=plan, **adapter))
+    assert model.encoder.frozen_depth == depth
+
+
+def test_the_encoder_of_the_first_layers(tiny_config):
+    whole = BertModel.from_pretrained(tiny_config.encoder)
+    model = MultitaskBert(tiny_config.but(layers=1))
+    assert model.plan.layers == model.plan.layers[:1] and model.encoder.config.num_hidden_layers == 1
+    torch.testing.assert_close(model.encoder.layers[0][0].state_dict(), whole.layers[0].state_dict())

@@ -1,0 +1,432 @@
+"""The loop: same bits twice, exact resume, the best model kept, breakdowns named."""
+
+import logging
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.config import RunConfig
+from mtbert.data.tables import load_table
+from mtbert.data.tasks import TASKS
+from mtbert.data.tokens import tokenize
+from mtbert.multitask.losses import divergence
+from mtbert.multitask.model import MultitaskBert
+from mtbert.optim import AdamW
+from mtbert.samplers import train_batches
+from mtbert.training import loop as module
+from mtbert.training import step as updates
+from mtbert.training.loop import TrainedRun, TrainingError
+from mtbert.training.metrics import accuracy, pearson
+from mtbert.training.step import parameter_groups
+from mtbert.training.task_data import load_corpus
+
+
+def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
+
+
+def timeless(curve: pd.DataFrame) -> pd.DataFrame:
+    return curve.drop(columns=["seconds", "cpu_seconds"])
+
+
+def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
+    assert all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
+    pd.testing.assert_frame_equal(timeless(first.curve), timeless(second.curve), check_exact=True)
+    pd.testing.assert_frame_equal(first.predictions, second.predictions, check_exact=True)
+    pd.testing.assert_frame_equal(first.cosines, second.cosines, check_exact=True)
+    for name, value in first.cost.items():
+        if name in ("tokens", "best_step", "steps", "gem_fallbacks") or name.startswith("constraints_"):
+            assert second.cost[name] == value, name
+
+
+def test_two_runs_give_the_same_bits(run, tiny_config):
+    first = run(tiny_config)
+    torch.manual_seed(99)  # what happened before a run does not count
+    assert_same_bits(first, run(tiny_config))
+
+
+def test_the_loop_is_the_plain_loop(run, tiny_config, course_folder, monkeypatch):
+    """Dropout on, clipped, decayed, two epochs: what anyone would write gives the same bits."""
+    config = tiny_config.but(tasks=("quora",), schedule="none", max_grad_norm=1.0, weight_decay=0.01)
+    table = load_corpus(config, course_folder).train[config.tasks[0]]
+    tokens = tokenize("quora", table, config.encoder)
+    labels = torch.tensor(table["label"].tolist())
+    torch.manual_seed(config.seed)
+    model = MultitaskBert(config).train()
+    optimizer = AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
+    losses = []
+    for epoch in range(2):
+        for rows in train_batches(tokens.lengths, 8, config.seed, epoch):
+            optimizer.zero_grad()
+            logits = model({"quora": tokens.batch(rows)})["quora"]
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels[rows].float())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+    rising = iter([0.1, 0.2])  # the last model is the best
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(rising)})
+    trained = run(config)
+    means = [np.mean(losses[:5]), np.mean(losses[5:])]
+    assert trained.curve["train_loss"].tolist() == pytest.approx(means, rel=1e-6)
+    assert all(torch.equal(tensor, weights(trained)[name]) for name, tensor in model.state_dict().items())
+
+
+def test_another_seed_gives_another_model(run, tiny_config):
+    first, second = run(tiny_config), run(tiny_config.but(seed=2))
+    assert not torch.equal(
+        weights(first)["heads.by_task.sst.layers.0.weight"], weights(second)["heads.by_task.sst.layers.0.weight"]
+    )
+    assert first.curve["train_loss"].tolist() != second.curve["train_loss"].tolist()
+
+
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
+def test_every_task_is_learned(run, tiny_config, task):
+    trained = run(tiny_config.but(tasks=(task,), epochs=8, learning_rate=5e-3, head_dropout=0.0))
+    loss = trained.curve["train_loss"].tolist()
+    assert loss[-1] < 0.85 * loss[0]
+    metric = pearson if task == "sts" else accuracy
+    dev = trained.predictions
+    score = float(metric(dev["predicted"].to_numpy(), dev["label"].to_numpy()))
+    assert score > {"sst": 0.4, "cfimdb": 0.8, "quora": 0.8, "sts": 0.5}[task]
+
+
+def interrupt(monkeypatch, after: int) -> None:
+    """The process is stopped in the middle of step `after` + 1: the model is updated, nothing is saved."""
+    step, done = AdamW.step, []
+
+    def stopped(self, closure=None):
+        step(self, closure)
+        done.append(1)
+        if len(done) > after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdamW, "step", stopped)
+
+
+def assert_goes_on_bit_for_bit(run, config: RunConfig, after: int, checkpoint, monkeypatch) -> TrainedRun:
+    """A run that is stopped after so many steps and called again equals the whole run, which is returned."""
+    whole = run(config)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, after)
+        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
+    torch.manual_seed(77)  # another process
+    steps = counted(monkeypatch, AdamW, "step")
+    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
+    assert len(steps) == whole.cost["steps"] - after > 0
+    return whole
+
+
+@pytest.mark.parametrize(
+    "fields, after",
+    [
+        (dict(epochs=2), 7),
+        (dict(epochs=3, learning_rate=1e-6), 12),  # the score stays as it is: the first model is the best
+        (dict(tasks=("sts",), pairs="concat", evals_per_epoch=2, schedule="onecycle", max_grad_norm=0.5), 5),
+        (dict(frozen=True, epochs=3, schedule="cosine"), 11),
+    ],
+)
+def test_an_interrupted_run_goes_on_bit_for_bit(run, tiny_config, tmp_path, monkeypatch, fields, after):
+    config = tiny_config.but(**fields)
+    whole = assert_goes_on_bit_for_bit(run, config, after, tmp_path / "run" / "checkpoint.pt", monkeypatch)
+    if config.learning_rate == 1e-6:
+        assert whole.cost["best_step"] == 5, "the kept model is older than the interruption"
+
+
+def counted(monkeypatch, owner, name: str) -> list:
+    """A list that gets an entry at every call."""
+    original, calls = getattr(owner, name), []
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "checkpoint.pt"
+    whole = run(tiny_config, checkpoint=checkpoint, checkpoint_seconds=0)
+    steps = counted(monkeypatch, AdamW, "step")
+    assert_same_bits(whole, run(tiny_config, checkpoint=checkpoint))
+    assert not steps
+
+
+def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path):
+    run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=1000)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "another configuration"])
+def test_a_checkpoint_that_does_not_serve_is_passed_over(run, tiny_config, tmp_path, caplog, damage):
+    checkpoint = tmp_path / "checkpoint.pt"
+    run(tiny_config.but(seed=5), checkpoint=checkpoint, checkpoint_seconds=0)
+    if damage == "truncated":
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    elif damage == "garbage":
+        checkpoint.write_bytes(b"no checkpoint")
+    with caplog.at_level(logging.WARNING):
+        resumed = run(tiny_config, checkpoint=checkpoint)
+    cause = "belongs to another run" if damage == "another configuration" else "is damaged"
+    assert cause in caplog.text and "training starts from the beginning" in caplog.text
+    assert_same_bits(run(tiny_config), resumed)
+
+
+def test_the_best_model_on_dev_is_kept(run, tiny_config, monkeypatch):
+    """A dev score that rises and falls: the model, the predictions and best_step are those of its peak."""
+    predictions = []
+    scores = iter([0.2, 0.4, 0.9, 0.9, 0.1, 0.3])
+
+    def metric(predicted, labels, axis=-1):
+        predictions.append(predicted)
+        return next(scores)
+
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"pearson": metric})
+    trained = run(tiny_config.but(tasks=("sts",), epochs=3, evals_per_epoch=2))
+    assert trained.curve["dev_score"].tolist() == [0.2, 0.4, 0.9, 0.9, 0.1, 0.3]
+    assert trained.cost["best_step"] == trained.curve["step"][2], "of equal scores, the first"
+    assert trained.predictions["predicted"].tolist() == predictions[2].tolist()
+    assert all((predictions[2] != later).any() for later in predictions[3:])
+
+
+def test_the_kept_model_scores_what_the_curve_says(run, tiny_config):
+    trained = run(tiny_config.but(epochs=5, learning_rate=0.02))
+    dev = trained.predictions
+    best = trained.curve.loc[trained.curve["dev_score"].idxmax()]
+    assert trained.cost["best_step"] == best["step"]
+    assert accuracy(dev["predicted"].to_numpy(), dev["label"].to_numpy()) == best["dev_score"]
+
+
+def test_a_first_score_of_nan_is_beaten(run, tiny_config, monkeypatch):
+    scores = iter([math.nan, -0.2, math.nan])
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"pearson": lambda p, y: next(scores)})
+    assert run(tiny_config.but(epochs=3)).cost["best_step"] == 10
+
+
+def test_a_loss_that_is_not_finite_names_step_and_rows(run, tiny_config, monkeypatch, course_folder):
+    real, calls = updates.task_loss, []
+
+    def loss(*args):
+        calls.append(1)
+        return real(*args) * (math.nan if len(calls) == 7 else 1)
+
+    monkeypatch.setattr(updates, "task_loss", loss)
+    with pytest.raises(TrainingError) as error:
+        run(tiny_config)
+    config = tiny_config
+    table = load_corpus(config, course_folder).train[config.tasks[0]]
+    lengths = tokenize("sst", table, config.encoder).lengths
+    batch = train_batches(lengths, 8, config.seed, epoch=1)[1]  # step 7: the second of the second epoch
+    message = str(error.value)
+    assert "the loss of sst is nan at step 7 (epoch 2, batch of 8 rows" in message
+    assert f"ids {', '.join(table['id'].iloc[batch[:4]])}, ..." in message
+    assert "Lower learning_rate" in message
+    assert len(calls) == 7, "training stops at once"
+
+
+def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config):
+    with pytest.raises(TrainingError, match=r"learning rate 1\.00e\+30"):
+        run(tiny_config.but(learning_rate=1e30, schedule="none"))
+
+
+def test_frozen_features_are_computed_once(run, tiny_config, monkeypatch):
+    calls = counted(monkeypatch, MultitaskBert, "embed")
+    run(tiny_config.but(frozen=True, epochs=6))
+    assert len(calls) == 2, "one batch holds each of the two splits"
+
+
+def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
+    config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
+    kept = run(config)
+    monkeypatch.setattr(MultitaskBert, "features_are_fixed", False)
+    fresh = run(config)
+    assert kept.curve["train_loss"].iloc[-1] < kept.curve["train_loss"].iloc[0]
+    np.testing.assert_allclose(kept.curve["train_loss"], fresh.curve["train_loss"], rtol=1e-4)
+    for name in ("heads.by_task.sts.layers.0.weight", "heads.by_task.sts.layers.0.bias"):
+        torch.testing.assert_close(weights(kept)[name], weights(fresh)[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_frozen_encoder_is_as_it_was(run, tiny_config):
+    config = tiny_config.but(frozen=True)
+    trained, fresh = weights(run(config)), MultitaskBert(config).state_dict()
+    changed = {name for name, tensor in fresh.items() if not torch.equal(tensor, trained[name])}
+    assert changed and all(name.startswith("heads.by_task.sst.") for name in changed)
+
+
+def test_score_tasks_are_scored(run, tiny_config, course_folder):
+    trained = run(tiny_config.but(score_tasks=("sts", "quora"), pairs="sum", frozen=True))
+    rows = trained.predictions.groupby("task", sort=False)
+    assert rows.size().to_dict() == {"sst": 20, "sts": 20, "quora": 20}
+    assert trained.predictions["split"].unique().tolist() == ["dev"]
+    table = load_table("sts", "dev", course_folder)[0]
+    assert rows.get_group("sts")["id"].tolist() == table["id"].tolist()
+    assert rows.get_group("sts")["label"].tolist() == table["label"].tolist()
+
+
+@pytest.mark.parametrize("evals, steps", [(1, [5, 10]), (2, [2, 5, 7, 10]), (5, list(range(1, 11)))])
+def test_points_of_the_curve(run, tiny_config, evals, steps):
+    curve = run(tiny_config.but(evals_per_epoch=evals)).curve
+    assert curve["step"].tolist() == steps
+    assert curve["epoch"].tolist() == [step / 5 for step in steps]
+    assert curve["tokens"].is_monotonic_increasing and curve["seconds"].is_monotonic_increasing
+
+
+def test_points_of_the_curve_on_some_dev_examples(run, tiny_config):
+    """The same examples at every point, all of them in the scores."""
+    whole, some = run(tiny_config), run(tiny_config.but(curve_rows=7))
+    chosen = module._subset(7, 20)
+    assert len(set(chosen)) == 7 and module._subset(20, 20) is None
+    assert len(some.predictions) == len(whole.predictions) == 20
+    kept = some.predictions.iloc[chosen]
+    best = some.curve.set_index("step")["dev_score"][some.cost["best_step"]]
+    assert best == pytest.approx(accuracy(kept["predicted"].to_numpy(), kept["label"].to_numpy()))
+
+
+def test_points_at_doubling_steps(run, tiny_config):
+    curve = run(tiny_config.but(eval_spacing="log", evals_per_epoch=2)).curve  # 10 steps
+    assert curve["step"].tolist() == [1, 2, 5, 10]
+
+
+def test_scores_of_the_last_step_and_of_the_best(run, tiny_config, monkeypatch):
+    """Told beside those of the kept model: the last step on dev and on training examples, the best point."""
+    monkeypatch.setattr(module, "TRAIN_ROWS", 15)
+    config = tiny_config.but(keep="last", evals_per_epoch=5, learning_rate=5e-3)
+    trained = run(config)
+    scores = trained.step_scores[trained.step_scores["metric"] == "accuracy"].set_index(["at", "split"])
+    last, curve = scores.loc["last", "dev"], trained.curve.set_index("step")["dev_score"]
+    assert last["step"] == 10 and last["value"] == pytest.approx(curve[10])
+    assert last["value"] == pytest.approx(accuracy(*trained.predictions[["predicted", "label"]].to_numpy().T))
+    assert scores.loc["best", "dev"]["value"] == pytest.approx(curve.max())
+    assert scores.loc["best", "dev"]["step"] == curve.idxmax()
+    assert scores.loc["last", "train"]["n"] == 15 and 0 <= scores.loc["last", "train"]["value"] <= 1
+    best = run(config.but(keep="best"))
+    pd.testing.assert_frame_equal(best.step_scores, trained.step_scores)
+
+
+def test_the_last_model_is_kept_where_asked(run, tiny_config, monkeypatch):
+    falling = iter([0.9, 0.1] * 2)
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(falling)})
+    last, best = run(tiny_config.but(keep="last")), run(tiny_config)
+    assert last.cost["best_step"] == best.cost["best_step"] == 5
+    assert not torch.equal(weights(last)["heads.by_task.sst.layers.0.weight"],
+                           weights(best)["heads.by_task.sst.layers.0.weight"])  # fmt: skip
+
+
+def test_steps_of_an_epoch_of_one_task_in_turn(run, tiny_config):
+    """Not passes: what is reported is trained, and the learning rate ends where training does."""
+    config = tiny_config.but(scheme="in_turn", steps_per_epoch=3, schedule="onecycle", evals_per_epoch=3)
+    trained = run(config)
+    assert trained.curve["step"].tolist() == [1, 2, 3, 4, 5, 6] and trained.cost["steps"] == 6
+
+
+def test_the_average_of_the_weights_is_scored_and_kept(run, tiny_config):
+    """Against the formula: a <- ema a + (1 - ema) w after every step, from the first step's weights on."""
+    seen = []
+    real = module.Trainer.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Trainer, "update", lambda self, rows: real(self, rows) or seen.append(
+            {name: t.clone() for name, t in self.model.state_dict().items()}))  # fmt: skip
+        averaged = run(tiny_config.but(ema=0.7, keep="last"))
+    plain = run(tiny_config.but(keep="last"))
+    assert all(torch.equal(tensor, weights(plain)[name]) for name, tensor in seen[-1].items()), "training is the same"
+    name = "heads.by_task.sst.layers.0.weight"
+    mean = seen[0][name]
+    for after in seen[1:]:
+        mean = 0.7 * mean + 0.3 * after[name]
+    torch.testing.assert_close(weights(averaged)[name], mean)
+    scores = averaged.curve["dev_score"].iloc[-1]
+    assert scores == pytest.approx(accuracy(*averaged.predictions[["predicted", "label"]].to_numpy().T))
+
+
+def test_learning_rates_fall_from_layer_to_layer(tiny_config):
+    model = MultitaskBert(tiny_config.but(layer_decay=0.5, weight_decay=0.1, weight_decay_on="matrices"))
+    rates = {id(p): (group["lr"], group["weight_decay"]) for group in parameter_groups(model) for p in group["params"]}
+    for name, p in model.named_parameters():
+        below = 2 if "embeddings" in name else 1 if ".layers.0.0" in name else 0
+        assert rates[id(p)] == (1e-3 * 0.5**below, 0.1 * (p.ndim > 1)), name
+
+
+def test_offsets_may_have_the_learning_rate_of_a_layer(tiny_config):
+    """Then one group holds both, and every parameter is trained."""
+    tasks = dict(tasks=("sst", "quora"), feeds=("sst>quora",), upstream="slow", upstream_rate=0.5, layer_decay=0.5)
+    model = MultitaskBert(tiny_config.but(**tasks))
+    offsets = model.heads.add_offsets()
+    grouped = [id(p) for group in parameter_groups(model) for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in [*model.parameters(), *offsets.values()])
+
+
+def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
+    """Liang et al. 2021: the mean loss of two passes and the mean of both divergences between them."""
+    first, second = torch.randn(4, 5), torch.randn(4, 5)
+    p, q = first.softmax(-1), second.softmax(-1)
+    both = (p * (p / q).log()).sum(-1) + (q * (q / p).log()).sum(-1)
+    torch.testing.assert_close(divergence(TASKS["sst"], first, second), both.mean() / 2)
+    p, q = first[:, 0].sigmoid(), second[:, 0].sigmoid()
+    both = (p - q) * (p / q).log() + (q - p) * ((1 - p) / (1 - q)).log()
+    torch.testing.assert_close(divergence(TASKS["quora"], first[:, 0], second[:, 0]), both.mean() / 2)
+    plain, strong = (run(tiny_config.but(r_drop=r_drop)).curve["train_loss"].iloc[0] for r_drop in (1e-9, 100.0))
+    assert strong > plain + 0.01, "with dropout the passes disagree"
+
+
+def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, course_folder):
+    config = tiny_config.but(tasks=("sts",), pairs="concat", epochs=1)
+    table = load_corpus(config, course_folder).train["sts"]
+    tokens = [tokenize("sts", table[["id", "label", a]].assign(**{b: table[a]}), config.encoder, "joint")
+              for a, b in (("sentence1", "sentence2"), ("sentence2", "sentence1"))]  # fmt: skip
+    both = sum((table_.columns[0].lengths + 2).sum() for table_ in tokens)
+    assert run(config).cost["tokens"] == both
+
+
+def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):
+    trained = run(tiny_config)
+    table = load_corpus(tiny_config, course_folder).train["sst"]
+    lengths = tokenize("sst", table, tiny_config.encoder).lengths
+    assert trained.cost["tokens"] == trained.curve["tokens"].iloc[-1] == 2 * lengths.sum()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(dict(schedule=name) for name in ("none", "linear", "cosine", "onecycle")),
+        dict(max_grad_norm=1e-8, weight_decay=0.1),
+        dict(precision="bf16"),
+        dict(attention_dropout=0.0),
+        dict(weights="random"),
+        dict(max_length=8),
+        dict(train_rows=17),
+    ],
+)
+def test_every_option_changes_the_run(run, tiny_config, fields):
+    base = dict(schedule="linear") if fields.get("schedule") != "linear" else dict(schedule="none")
+    plain, changed = run(tiny_config.but(epochs=1, **base)), run(tiny_config.but(epochs=1, **{**base, **fields}))
+    assert np.isfinite(changed.curve["train_loss"]).all()
+    name = "encoder.layers.1.0.output_norm.weight"
+    assert not torch.equal(weights(plain)[name], weights(changed)[name])
+
+
+def test_clipping_bounds_the_gradient(run, tiny_config, monkeypatch):
+    norms, step = [], AdamW.step
+
+    def noted(self, closure=None):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(torch.cat([g.flatten() for g in gradients]).norm().item())
+        step(self, closure)
+
+    monkeypatch.setattr(AdamW, "step", noted)
+    run(tiny_config.but(max_grad_norm=0.1))
+    assert norms == pytest.approx([0.1] * 10, rel=1e-3)
+
+
+def test_learning_rates_follow_the_schedule(run, tiny_config, monkeypatch):
+    rates, step = [], AdamW.step
+    monkeypatch.setattr(
+        AdamW, "step", lambda self, closure=None: (rates.append(self.param_groups[0]["lr"]), step(self))[1]
+    )
+    run(tiny_config.but(schedule="linear", warmup=0.2, learning_rate=1.0e-3))
+    expected = [1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    assert [1000 * rate for rate in rates] == pytest.approx(expected)

@@ -1,0 +1,293 @@
+"""Masked language modelling: what is masked, the head against transformers', training, resuming."""
+
+import copy
+import logging
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+
+from mtbert.bert.hub import CheckpointError
+from mtbert.bert.model import BertConfig, BertModel
+from mtbert.data.tokens import TokenizedTable, tokenize_texts
+from mtbert.training import masked_lm as module
+from mtbert.training.masked_lm import MaskedLanguageHead, PretrainingError, mask_tokens, pretrain, pretraining_texts
+
+MASK, VOCABULARY = 103, 30522
+SETTINGS = dict(epochs=2, learning_rate=1e-3, batch_size=8, seed=5)
+
+
+def corpus(n: int) -> list[str]:
+    draw = random.Random(1)
+    adjectives, things = ("bright", "dull", "tender", "clumsy"), ("lantern", "violin", "garden", "kitchen")
+    return [" and ".join(f"a {draw.choice(adjectives)} {draw.choice(things)}" for _ in range(draw.randint(1, 5)))
+            for _ in range(n)]  # fmt: skip
+
+
+@pytest.fixture
+def texts(tiny_encoder) -> TokenizedTable:
+    return tokenize_texts(corpus(40), tiny_encoder, max_length=16)
+
+
+@pytest.fixture
+def encoder(tiny_encoder) -> BertModel:
+    return BertModel.from_pretrained(tiny_encoder)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def within_three_sigma(count: int, n: int, p: float) -> bool:
+    return abs(count - n * p) <= 3 * (n * p * (1 - p)) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+def test_shares_of_what_is_masked(rate):
+    ids = torch.randint(1000, 2000, (300, 100), generator=generator())
+    can = torch.rand(ids.shape, generator=generator(1)) < 0.8
+    corrupted, targets = mask_tokens(ids, can, MASK, VOCABULARY, rate, generator(2))
+    chosen = targets != -100
+    assert not chosen[~can].any()
+    assert torch.equal(corrupted[~chosen], ids[~chosen])
+    assert torch.equal(targets[chosen], ids[chosen])
+    n = int(chosen.sum())
+    assert within_three_sigma(n, int(can.sum()), rate)
+    masked, kept = (corrupted[chosen] == MASK), (corrupted[chosen] == ids[chosen])
+    assert within_three_sigma(int(masked.sum()), n, 0.8)
+    assert within_three_sigma(int(kept.sum()), n, 0.1)
+    others = corrupted[chosen][~masked & ~kept]
+    assert others.min() < 3000 and others.max() > 27000, "random tokens come from the whole vocabulary"
+    assert others.min() >= 0 and others.max() < VOCABULARY
+
+
+def test_masking_is_a_function_of_the_generator():
+    ids, can = torch.arange(600).view(6, 100), torch.ones(6, 100, dtype=torch.bool)
+    first, again, other = (mask_tokens(ids, can, MASK, VOCABULARY, generator=generator(s)) for s in (3, 3, 4))
+    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+    assert not torch.equal(first[1], other[1])
+
+
+def test_something_is_predicted_in_every_batch():
+    ids, can = torch.full((2, 3), 1500), torch.tensor([[False, True, False], [False, True, True]])
+    places = set()
+    for seed in range(60):
+        _, targets = mask_tokens(ids, can, MASK, VOCABULARY, 1e-9, generator(seed))
+        assert (targets != -100).sum() == 1
+        places.add(int((targets != -100).flatten().nonzero()))
+    assert places == {1, 4, 5}
+    with pytest.raises(ValueError, match="no token of the batch can be masked"):
+        mask_tokens(ids, can & False, MASK, VOCABULARY)
+
+
+@pytest.fixture
+def reference() -> transformers.BertForMaskedLM:
+    """transformers' model and head with every parameter away from its initial value."""
+    torch.manual_seed(0)
+    shape = dict(hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=301)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**shape))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def test_logits_loss_and_gradients_equal_those_of_transformers(reference, tmp_path):
+    reference.save_pretrained(tmp_path)
+    encoder = BertModel.from_pretrained(tmp_path)
+    head, theirs = MaskedLanguageHead(encoder), reference.cls.predictions
+    head.dense.load_state_dict(theirs.transform.dense.state_dict())
+    head.norm.load_state_dict(theirs.transform.LayerNorm.state_dict())
+    with torch.no_grad():
+        head.decoder.bias.copy_(theirs.bias)
+    ids = torch.randint(5, 301, (4, 12), generator=generator())
+    mask = torch.arange(12) < torch.tensor([12, 7, 9, 3])[:, None]
+    corrupted, targets = mask_tokens(ids, mask, 4, 301, 0.3, generator(1))
+    expected = reference(corrupted, attention_mask=mask.long(), labels=targets)
+    hidden, chosen = encoder(corrupted, mask).last_hidden_state, targets != -100
+    logits = head(hidden[chosen])
+    assert (logits - expected.logits[chosen]).abs().max() <= 1e-5
+    loss = F.cross_entropy(logits, targets[chosen])
+    assert loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
+    loss.backward()
+    expected.loss.backward()
+    for ours, gradient in (
+        (encoder.embeddings.word.weight, reference.bert.embeddings.word_embeddings.weight.grad),
+        (head.dense.weight, theirs.transform.dense.weight.grad),
+        (head.decoder.bias, theirs.bias.grad),
+    ):
+        assert (ours.grad - gradient).abs().max() <= 1e-4 * gradient.abs().max()
+
+
+def test_the_decoder_is_the_word_embedding(encoder, texts):
+    head = MaskedLanguageHead(encoder)
+    assert head.decoder.weight is encoder.embeddings.word.weight
+    before = encoder.embeddings.word.weight
+    pretrain(encoder, texts, **SETTINGS)
+    assert encoder.embeddings.word.weight is before, "trained in place"
+
+
+def test_loss_falls_and_the_curve_tells(encoder, tiny_encoder):
+    texts = tokenize_texts(corpus(120), tiny_encoder)
+    curve = pretrain(encoder, texts, **SETTINGS | dict(epochs=12, learning_rate=3e-3, batch_size=16))
+    assert list(curve) == ["step", "epoch", "tokens", "loss", "accuracy"]
+    assert curve["loss"].iloc[0] > 9  # log 30522 = 10.3
+    assert curve["loss"].iloc[-8:].mean() < 3
+    assert curve["accuracy"].iloc[-8:].mean() > 0.3 > curve["accuracy"].iloc[0]
+    assert curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 12 * 8
+    assert curve["epoch"].iloc[-1] == 12
+    assert curve["tokens"].iloc[-1] == 12 * texts.lengths.sum()
+
+
+def weights(encoder: BertModel) -> dict[str, Tensor]:
+    return copy.deepcopy(encoder.state_dict())
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_pretraining_is_a_function_of_the_seed_and_leaves_the_generator_alone(encoder, texts):
+    start, results = copy.deepcopy(encoder), []
+    for before, seed in ((1, 5), (2, 5), (2, 6)):
+        again = copy.deepcopy(start)
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        pretrain(again, texts, **SETTINGS | dict(seed=seed))
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append(weights(again))
+    assert same(results[0], results[1]) and not same(results[1], results[2])
+
+
+def test_special_tokens_and_padding_are_never_predicted(encoder, tiny_encoder, monkeypatch):
+    texts = tokenize_texts([*corpus(8), "[SEP] a [CLS] written [MASK] out [PAD]", "[MASK]"], tiny_encoder, max_length=9)
+    seen = []
+
+    def watch(ids: Tensor, can: Tensor, *rest) -> tuple[Tensor, Tensor]:
+        assert torch.isin(ids[~can], torch.tensor([texts.cls, texts.sep, texts.pad, texts.mask])).all()
+        seen.append(ids[can])
+        return mask_tokens(ids, can, *rest)
+
+    monkeypatch.setattr(module, "mask_tokens", watch)
+    pretrain(encoder, texts, **SETTINGS | dict(batch_size=1))
+    assert len(seen) == 2 * 9, "the text that is nothing but a special token is left out"
+    assert not torch.isin(torch.cat(seen), torch.tensor([texts.cls, texts.sep, texts.pad, texts.mask])).any()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """interrupt(n): the n-th update from now on is not begun."""
+    update = module._Run.update
+
+    def after(steps: int | None) -> None:
+        done = []
+
+        def counted(self, *args) -> None:
+            if len(done) == steps:
+                raise Interrupted
+            update(self, *args)
+            done.append(1)
+
+        monkeypatch.setattr(module._Run, "update", counted)
+
+    return after
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 8])  # 5 steps are an epoch
+def test_an_interrupted_run_goes_on_bit_for_bit(encoder, texts, tmp_path, interrupt, steps):
+    start, whole, path = copy.deepcopy(encoder), copy.deepcopy(encoder), tmp_path / "pretraining.pt"
+    curve = pretrain(whole, texts, **SETTINGS)
+    interrupt(steps)
+    with pytest.raises(Interrupted):
+        pretrain(encoder, texts, **SETTINGS, checkpoint=path, checkpoint_seconds=0)
+    interrupt(10 - steps)  # not one step more is needed
+    resumed = copy.deepcopy(start)
+    pd.testing.assert_frame_equal(pretrain(resumed, texts, **SETTINGS, checkpoint=path), curve)
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_finished_run_is_taken_from_its_file(encoder, texts, tmp_path, interrupt):
+    start, path = copy.deepcopy(encoder), tmp_path / "folder" / "pretraining.pt"
+    curve = pretrain(encoder, texts, **SETTINGS, checkpoint=path)
+    interrupt(0)
+    again = copy.deepcopy(start)
+    pd.testing.assert_frame_equal(pretrain(again, texts, **SETTINGS, checkpoint=path), curve)
+    assert same(weights(again), weights(encoder))
+    assert [file.name for file in path.parent.iterdir()] == ["pretraining.pt"]
+
+
+@pytest.mark.parametrize("other", ["seed", "encoder", "texts", "damage"])
+def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_path, caplog, other):
+    start, path, settings = copy.deepcopy(encoder), tmp_path / "pretraining.pt", dict(SETTINGS)
+    pretrain(encoder, texts, **SETTINGS, checkpoint=path)
+    if other == "seed":
+        settings["seed"] = 6
+    elif other == "encoder":
+        start = copy.deepcopy(encoder)
+    elif other == "texts":
+        texts = tokenize_texts(corpus(41), tiny_encoder, max_length=16)
+    else:
+        path.write_bytes(path.read_bytes()[:-100])
+    expected, again = copy.deepcopy(start), copy.deepcopy(start)
+    curve = pretrain(expected, texts, **settings)
+    with caplog.at_level(logging.WARNING, logger="mtbert"):
+        pd.testing.assert_frame_equal(pretrain(again, texts, **settings, checkpoint=path), curve)
+    assert same(weights(again), weights(expected))
+    assert ("is damaged" if other == "damage" else "belongs to another run") in caplog.text
+
+
+def test_the_encoder_keeps_its_mode_and_what_is_frozen(encoder, texts):
+    encoder.layers[0].requires_grad_(False)
+    before = weights(encoder)
+    pretrain(encoder, texts, **SETTINGS)
+    assert not encoder.training
+    changed = {name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert not any(name.startswith(("layers.0.", "pooler.")) for name in changed)
+    assert {"embeddings.word.weight", "layers.1.attention.query.weight"} <= changed
+
+
+def test_bf16_trains_fp32_weights(encoder, texts):
+    curve = pretrain(encoder, texts, **SETTINGS, precision="bf16")
+    assert np.isfinite(curve["loss"]).all()
+    assert encoder.pooler.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
+def test_other_encoders_are_pretrained_too(texts, model_type):
+    shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
+    types = 0 if model_type == "distilbert" else 1
+    encoder = BertModel(BertConfig(**shape, model_type=model_type, type_vocab_size=types))
+    curve = pretrain(encoder, texts, **SETTINGS)
+    assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]
+
+
+def test_a_loss_that_is_not_finite_is_named(encoder, texts):
+    with torch.no_grad():
+        encoder.layers[0].feed_forward_in.bias[0] = torch.nan
+    with pytest.raises(PretrainingError, match=r"loss of pretraining is nan at step 1 of 10, .*lower the learning"):
+        pretrain(encoder, texts, **SETTINGS)
+
+
+def test_nothing_to_mask_is_named(encoder, tiny_encoder, texts):
+    with pytest.raises(PretrainingError, match="no text to pretrain on"):
+        pretrain(encoder, tokenize_texts(["[SEP]", "[MASK][CLS]"], tiny_encoder), **SETTINGS)
+    texts.mask = None
+    with pytest.raises(CheckpointError, match="no mask token"):
+        pretrain(encoder, texts, **SETTINGS)
+
+
+def test_texts_of_the_tasks():
+    tables = {
+        "quora": pd.DataFrame({"sentence1": ["a", "b", "a"], "sentence2": ["c", "a", "d"]}),
+        "sst": pd.DataFrame({"sentence": ["e", "b", "f"]}),
+    }
+    assert pretraining_texts(tables) == ["a", "b", "e", "f"]

@@ -1,0 +1,286 @@
+"""Metrics against counts, intervals, and the course's leaderboard files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mtbert.data.tasks import TASKS
+from mtbert.training.metrics import (
+    STANDARD_ERROR,
+    accuracy,
+    f1,
+    holm,
+    interval,
+    macro_f1,
+    metrics_of,
+    pearson,
+    score_table,
+    seed_difference,
+    seed_mean,
+    seed_p_value,
+    verdict,
+    write_leaderboard,
+)
+
+LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
+
+
+def counted_f1(predicted: list[int], labels: list[int], positive: int) -> float:
+    both = list(zip(predicted, labels, strict=True))
+    tp = sum(p == positive and y == positive for p, y in both)
+    fp = sum(p == positive and y != positive for p, y in both)
+    fn = sum(p != positive and y == positive for p, y in both)
+    if tp == 0:
+        return 0.0
+    precision, recall = tp / (tp + fp), tp / (tp + fn)
+    return 2 * precision * recall / (precision + recall)
+
+
+@given(LABELLED)
+def test_class_metrics_equal_counts(rows):
+    predicted, labels = [p for p, _ in rows], [y for _, y in rows]
+    p, y = np.array(predicted), np.array(labels)
+    assert accuracy(p, y) == pytest.approx(sum(a == b for a, b in rows) / len(rows))
+    by_class = [counted_f1(predicted, labels, c) for c in range(5)]
+    assert f1(p, y) == pytest.approx(by_class[1])
+    assert macro_f1(p, y, num_classes=5) == pytest.approx(sum(by_class) / 5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=3, max_size=40))
+def test_pearson_equals_scipy(rows):
+    p, y = np.array(rows, dtype=float).T / 10
+    if np.ptp(p) == 0 or np.ptp(y) == 0:
+        assert np.isnan(pearson(p, y))
+    else:
+        assert pearson(p, y) == pytest.approx(stats.pearsonr(p, y).statistic, abs=1e-9)
+    assert pearson(p.astype(np.float32), y) == pytest.approx(float(pearson(p, y)), abs=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 4.9])  # sums of 0.1 and 1/3 are not exact
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_predictions_have_no_correlation(value, dtype):
+    labels = np.linspace(0, 5, 37)
+    constant = np.full(37, value, dtype=dtype)
+    assert np.isnan(pearson(constant, labels)) and np.isnan(pearson(labels, constant))
+    both = pearson(np.stack([constant.astype(float), labels]), np.stack([labels, labels]))
+    assert np.isnan(both[0]) and both[1] == pytest.approx(1)
+
+
+def test_metrics_of_several_predictions_and_of_resamples():
+    """A resample's weights say how often it holds each example."""
+    random = np.random.default_rng(0)
+    p, y = random.integers(0, 2, (2, 7, 30))
+    weights = random.multinomial(30, np.full(30, 1 / 30), size=5).astype(float)
+    for metric in (*metrics_of(TASKS["quora"]).values(), *metrics_of(TASKS["sst"]).values(), pearson):
+        assert metric(p, y).tolist() == pytest.approx([float(metric(p[i], y[i])) for i in range(7)])
+        by_weight = metric(p, y[0], weights)
+        assert by_weight.shape == (7, 5) and metric(p[0], y[0], weights) == pytest.approx(by_weight[0], abs=1e-12)
+        for i, drawn in enumerate(weights.astype(int)):
+            held = np.repeat(np.arange(30), drawn)
+            assert by_weight[:, i] == pytest.approx(metric(p[:, held], y[0, held]), abs=1e-12)
+
+
+def test_a_constant_resample_has_no_correlation():
+    predicted, labels = np.array([0.1, 0.1, 0.1, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    weights = np.array([[2.0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 4]])
+    assert np.isnan(pearson(predicted, labels, weights)).tolist() == [True, False, True]
+    low, high = interval(pearson, predicted, labels)
+    assert -1 <= low < high <= 1
+
+
+def test_the_metrics_of_each_task_and_the_first_selects():
+    names = {task: list(metrics_of(TASKS[task])) for task in TASKS}
+    assert names == {
+        "sst": ["accuracy", "macro_f1"],
+        "cfimdb": ["accuracy", "macro_f1", "f1"],
+        "quora": ["accuracy", "macro_f1", "f1"],
+        "sts": ["pearson"],
+    }
+    labels = np.array([0, 1, 2, 3, 4])
+    assert metrics_of(TASKS["sst"])["macro_f1"](labels, labels) == 1, "the mean is over all five classes"
+
+
+def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(n)
+    labels = random.integers(0, 2, n)
+    return np.where(random.random(n) < right, labels, 1 - labels), labels
+
+
+def test_an_interval_covers_the_value_narrows_and_repeats():
+    widths = []
+    for n in (50, 800):
+        predicted, labels = drawn(n, right=0.8)
+        low, high = interval(accuracy, predicted, labels)
+        assert low < accuracy(predicted, labels) < high
+        assert (low, high) == interval(accuracy, predicted, labels)
+        normal = 1.96 * np.sqrt(0.8 * 0.2 / n)
+        assert high - low == pytest.approx(2 * normal, rel=0.25)
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 3
+
+
+def test_an_interval_covers_the_truth_about_95_times_in_100():
+    truth, covered = 0.7, 0
+    for trial in range(100):
+        random = np.random.default_rng(trial)
+        labels = np.zeros(150, dtype=int)
+        low, high = interval(accuracy, (random.random(150) > truth).astype(int), labels)
+        covered += low <= truth <= high
+    assert 88 <= covered <= 99
+
+
+def test_examples_stay_with_their_labels():
+    labels = np.arange(60) % 2
+    assert interval(accuracy, labels, labels) == (1.0, 1.0)
+    assert np.isnan(interval(accuracy, labels[:1], labels[:1])).all()
+
+
+def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
+    """Examples and seeds are drawn as indices, one resample after the other."""
+    random, draws = np.random.default_rng(1), []
+    for _ in range(resamples):
+        examples = random.integers(len(labels), size=len(labels))
+        means = []
+        for part in parts:
+            seeds = random.integers(len(part), size=len(part))
+            means.append(np.mean([metric(part[s][examples], labels[examples]) for s in seeds]))
+        draws.append(means[0] - sum(means[1:]))
+    return np.array(draws)
+
+
+@pytest.mark.parametrize("task", ["cfimdb", "sst", "sts"])  # few kinds of examples, many, as many as examples
+def test_intervals_are_those_of_drawn_indices(task):
+    random, metric = np.random.default_rng(2), list(metrics_of(TASKS[task]).values())[-1]
+    if task == "sts":
+        labels = random.random(120) * 5
+        first, second = (labels + random.normal(scale=scale, size=(2, 120)) for scale in (1, 2))
+    else:
+        classes, n = TASKS[task].num_classes, 400
+        labels = random.integers(classes, size=n)
+        first, second = (
+            np.where(random.random((2, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
+        )
+    for found, parts in (
+        (seed_mean(metric, first, labels), [first]),
+        (seed_difference(metric, first, second, labels), [first, second]),
+    ):
+        draws = naive_draws(metric, parts, labels, 2000)
+        expected = np.quantile(draws, [0.025, 0.975])
+        assert found[1:] == pytest.approx(expected, abs=0.25 * draws.std())
+
+
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "sts"])
+def test_bounds_hardly_depend_on_the_draws(task):
+    """The third decimal is shown."""
+    random = np.random.default_rng(0)
+    n = {"sst": 1101, "cfimdb": 245, "sts": 400}[task]
+    if task == "sts":
+        labels = random.random(n)
+        predicted = labels + random.normal(scale=0.3, size=n)
+    else:
+        predicted, labels = drawn(n, right=0.7)
+    metric = next(iter(metrics_of(TASKS[task]).values()))
+    bounds = np.array([interval(metric, predicted, labels, seed) for seed in range(8)])
+    assert bounds.std(axis=0, ddof=1).max() < 1.6 * STANDARD_ERROR
+
+
+def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
+    predicted, labels = drawn(5000, right=0.8)
+    share = accuracy(predicted, labels)
+    expected = stats.binom(5000, share).ppf([0.025, 0.975]) / 5000
+    assert interval(accuracy, predicted, labels) == pytest.approx(expected, abs=0.0008)
+
+
+def test_score_table():
+    predicted, labels = drawn(100, right=0.9)
+    table = score_table("quora", "dev", predicted, labels)
+    assert list(table.columns) == ["task", "split", "metric", "value", "low", "high", "n"]
+    assert table["metric"].tolist() == ["accuracy", "macro_f1", "f1"]
+    assert (table["low"] < table["value"]).all() and (table["value"] < table["high"]).all()
+    assert set(table["n"]) == {100} and set(table["task"]) == {"quora"} and set(table["split"]) == {"dev"}
+    assert table["value"][0] == accuracy(predicted, labels)
+
+
+def test_the_mean_over_seeds_and_its_interval():
+    predicted, labels = drawn(300, right=0.8)
+    one = np.stack([predicted])
+    mean, low, high = seed_mean(accuracy, one, labels)
+    assert mean == accuracy(predicted, labels)
+    assert (low, high) == pytest.approx(interval(accuracy, predicted, labels), abs=0.01)
+
+    worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
+    seeds = np.stack([predicted, predicted, worse])
+    mean, low_seeds, high_seeds = seed_mean(accuracy, seeds, labels)
+    assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
+    assert low_seeds < mean < high_seeds
+    assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
+    assert seed_mean(accuracy, seeds, labels) == (mean, low_seeds, high_seeds)
+
+
+def test_the_difference_of_two_methods_on_the_same_examples():
+    predicted, labels = drawn(300, right=0.7)
+    better = np.where(np.arange(300) < 60, labels, predicted)
+    difference, low, high = seed_difference(accuracy, np.stack([better]), np.stack([predicted]), labels)
+    assert difference == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
+    assert 0 < low < difference < high
+    paired = high - low
+    _, low, high = seed_mean(accuracy, np.stack([predicted]), labels)
+    assert paired < high - low, "the examples that both get right do not count"
+    assert seed_difference(accuracy, np.stack([better]), np.stack([better]), labels) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("gained", [6, 16, 40])
+def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained):
+    """Of two classifiers that differ on 40 examples; gained: those that the first one gets right."""
+    labels = np.zeros(2000, dtype=int)
+    first, second = labels.copy(), labels.copy()
+    second[:gained] = 1
+    first[gained:40] = 1
+    first[100:300], second[100:300] = 1, 1
+    p = seed_p_value(accuracy, first[None], second[None], labels)
+    _, low, high = seed_difference(accuracy, first[None], second[None], labels)
+    assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
+    z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
+    assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
+    assert seed_p_value(accuracy, second[None], first[None], labels) == pytest.approx(p, rel=0.15, abs=1e-4)
+
+
+def test_equal_predictions_have_a_p_value_of_one():
+    predicted, labels = drawn(300, right=0.7)
+    assert seed_p_value(accuracy, predicted[None], predicted[None], labels) == 1
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]).tolist() == [1, 1] and holm([0.02]).tolist() == [0.02] and len(holm([])) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_as_its_algorithm(p_values):
+    """From the smallest on, against 0.05 / m, 0.05 / (m - 1), ..., until one is not below."""
+    m, rejected = len(p_values), set()
+    for k, i in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        if not p_values[i] * (m - k) < 0.05:
+            break
+        rejected.add(i)
+    assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
+
+
+@pytest.mark.parametrize("task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")])
+def test_leaderboard_file(tmp_path, task, name):
+    value = 2.34567 if task == "sts" else 1
+    table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})
+    path = write_leaderboard(table, task, "dev", tmp_path / "out")
+    assert path == tmp_path / "out" / f"{name}-dev-output.csv"
+    written = "2.3457" if task == "sts" else "1"
+    assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
+
+
+@pytest.mark.parametrize(
+    "low, high, said", [(0.001, 0.02, "better"), (-0.02, -0.001, "worse"), (-0.01, 0.01, "not distinguishable")]
+)
+def test_verdict_of_an_interval(low, high, said):
+    assert verdict(low, high) == said

@@ -1,0 +1,107 @@
+"""The rows of a run: subsets, predictions in file order, several tasks in one pass."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.data.tables import load_table
+from mtbert.multitask.model import MultitaskBert
+from mtbert.training.task_data import TaskRows, encode, load_corpus, predict_table, task_logits
+
+
+def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
+    subsets = [load_corpus(tiny_config.but(train_rows=15, seed=seed), course_folder) for seed in (1, 1, 2)]
+    ids = [subset.train["sst"]["id"].tolist() for subset in subsets]
+    whole = load_corpus(tiny_config, course_folder)
+    assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 15
+    assert set(ids[0]) < set(whole.train["sst"]["id"])
+    assert subsets[0].fingerprint == subsets[1].fingerprint != subsets[2].fingerprint != whole.fingerprint
+    assert len(subsets[0].dev["sst"]) == 20, "dev stays whole"
+    assert len(load_corpus(tiny_config.but(train_rows=400), course_folder).train["sst"]) == 40
+
+
+def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, course_folder):
+    trained = run(tiny_config.but(epochs=1))
+    table = load_table("sst", "test", course_folder)[0]
+    together = predict_table(trained.model, "sst", table, "test", device="cpu")
+    assert list(together.columns) == ["task", "split", "id", "predicted", "confidence"]
+    assert together["id"].tolist() == table["id"].tolist()
+    for i in range(len(table)):
+        alone = predict_table(trained.model, "sst", table.iloc[[i]].reset_index(drop=True), "test", device="cpu")
+        assert alone["predicted"][0] == together["predicted"][i]
+        assert alone["confidence"][0] == pytest.approx(together["confidence"][i], abs=1e-5)
+
+
+def test_confidence_is_that_of_evaluation_mode(run, tiny_config, course_folder):
+    trained = run(tiny_config)
+    again = predict_table(trained.model, "sst", load_corpus(tiny_config, course_folder).dev["sst"], "dev", "cpu")
+    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
+
+
+@pytest.fixture
+def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[str, TaskRows]]:
+    """A model in evaluation mode, and the training rows of two tasks."""
+    torch.manual_seed(0)
+    config = tiny_config.but(tasks=["sst", "sts"], pairs="concat")
+    model = MultitaskBert(config).eval()
+    corpus = load_corpus(config, course_folder)
+    return model, {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+
+
+def test_several_tasks_are_encoded_together(model_and_tables):
+    model, tables = model_and_tables
+    rows = {"sst": np.array([5, 0, 7]), "sts": np.array([3, 4])}
+    together = encode(model, tables, rows)
+    assert together["sst"].shape == (3, 1, 32) and together["sts"].shape == (2, 2, 32)
+    for task, part in rows.items():
+        torch.testing.assert_close(together[task], encode(model, tables, {task: part})[task], rtol=1e-5, atol=1e-5)
+        everything = tables[task].fixed_embeddings(np.arange(40))
+        torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("passes, encoded", [(0.5, [2, 3]), (1.0, [40])])
+def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
+    course_folder, tiny_config, monkeypatch, passes, encoded
+):
+    torch.manual_seed(0)
+    config = tiny_config.but(frozen=True)
+    model = MultitaskBert(config).train()
+    table = load_corpus(config, course_folder).train["sst"]
+    rows = TaskRows(model, "sst", table, torch.device("cpu"), passes)
+    seen = []
+    monkeypatch.setattr(
+        "mtbert.training.task_data.encode",
+        lambda model, tables, part: (seen.append(len(part["sst"])), encode(model, tables, part))[1],
+    )
+    parts = [rows.fixed_embeddings(np.array(part)) for part in ([3, 1], [7, 8, 0])]
+    assert seen == encoded and model.training  # without dropout all the same:
+    fresh = TaskRows(model.eval(), "sst", table, torch.device("cpu"))
+    expected = encode(model, {"sst": fresh}, {"sst": np.array([7, 8, 0])})
+    torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
+    assert not parts[1].requires_grad
+
+
+def test_kept_embeddings_give_the_same_logits(model_and_tables, monkeypatch):
+    model, tables = model_and_tables
+    rows = {"sst": np.array([1, 2]), "sts": np.array([9])}
+    fresh = task_logits(model, tables, rows)
+    monkeypatch.setattr(MultitaskBert, "features_are_fixed", True)
+    for task, logits in task_logits(model, tables, rows).items():
+        torch.testing.assert_close(logits, fresh[task], rtol=1e-5, atol=1e-5)
+
+
+def test_part_of_speech_features_reach_the_heads(course_folder, tiny_config, monkeypatch):
+    def shares(task: str, table: pd.DataFrame) -> np.ndarray:
+        return np.tile(np.arange(len(table), dtype=np.float32)[:, None], (1, 24))
+
+    monkeypatch.setattr("mtbert.training.task_data.pos_features", shares)
+    config = tiny_config.but(tasks=["sts"], pos_features=True)
+    model = MultitaskBert(config).eval()
+    rows = TaskRows(model, "sts", load_corpus(config, course_folder).train["sts"], torch.device("cpu"))
+    weight = model.heads.by_task["sts"].layers[0].weight
+    assert weight.shape == (1, 32 + 24)
+    with torch.no_grad():
+        weight.zero_()
+        weight[0, -1] = 2.0
+    assert rows.logits().tolist() == [2.0 * i for i in range(40)]

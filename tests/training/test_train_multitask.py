@@ -1,0 +1,296 @@
+"""The loop on several tasks: same bits twice, exact resume, one score, the store."""
+
+import importlib
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_loop import assert_goes_on_bit_for_bit, assert_same_bits, counted
+
+from mtbert.config import RunConfig
+from mtbert.data.corpus import Corpus
+from mtbert.data.tokens import tokenize
+from mtbert.multitask.model import MultitaskBert
+from mtbert.paths import results_dir
+from mtbert.results import store as results
+from mtbert.results.runs import load_model, load_or_run
+from mtbert.training import loop as module
+from mtbert.training import step as trainer
+from mtbert.training import step as updates
+from mtbert.training.batches import training_steps
+from mtbert.training.loop import TrainingError
+from mtbert.training.metrics import accuracy, pearson
+from mtbert.training.task_data import load_corpus, predict_table
+
+THREE = ("sst", "quora", "sts")
+CHAIN = ("sst>quora", "sst>sts", "quora>sts")
+MEMORY = dict(memory_size=12, memory_batch=6)
+RUNS = {
+    "pcgrad with cosines": dict(scheme="unified", gradients="pcgrad", cosine_every=2, plan="S1 I1"),
+    "gem, annealed": dict(gradients="gem", sampling="annealed", epochs=3, steps_per_epoch=4, **MEMORY),
+    "agem with a ring": dict(gradients="agem", memory="ring", epochs=3, steps_per_epoch=4, **MEMORY),
+    "gem in unified steps": dict(scheme="unified", gradients="gem", gem_margin=0.1, **MEMORY),
+    "in turn": dict(scheme="in_turn", adapter="lhuc", batch_size=16),
+    "loss ratio": dict(scheme="unified", weighting="loss_ratio"),
+    "uncertainty": dict(scheme="unified", weighting="uncertainty", accumulation=2),
+    "progressive heads": dict(feeds=CHAIN, upstream="slow", steps_per_epoch=6, sampling="sqrt"),
+    "soft sharing": dict(plan="3-bert", soft_sharing="trace", steps_per_epoch=4),
+}
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(tasks=THREE)
+
+
+@pytest.mark.parametrize("name", ["pcgrad with cosines", "gem, annealed"])
+def test_two_runs_give_the_same_bits(run, config, name):
+    first = run(config.but(**RUNS[name]))
+    torch.manual_seed(99)
+    assert_same_bits(first, run(config.but(**RUNS[name])))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypatch, name):
+    config = config.but(**RUNS[name])
+    whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
+    assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
+
+
+def test_an_interrupted_run_counts_the_fallbacks_of_gem_before_it(run, config, tmp_path, monkeypatch):
+    config = config.but(**RUNS["gem in unified steps"])
+    monkeypatch.setattr(
+        importlib.import_module("mtbert.gradients.gem"), "_solve_dual", lambda A, b: np.full(len(b), -1.0)
+    )  # no solution
+    whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
+    assert whole.cost["gem_fallbacks"] == whole.cost["constraints_steps"] > 7
+
+
+@pytest.mark.parametrize("gradients", ["sum", "pcgrad"])
+def test_recording_does_not_change_a_run(run, config, gradients):
+    """With dropout, whose draws are those of the step."""
+    config = config.but(scheme="unified", gradients=gradients, plan="S1 I1")
+    plain, recorded = run(config), run(config.but(cosine_every=2))
+    assert len(recorded.cosines) and not len(plain.cosines)
+    recorded.cosines = plain.cosines
+    assert_same_bits(plain, recorded)
+
+
+def test_a_slow_upstream_head_moves_at_its_rate(run, config):
+    """Under Adam, in passes of the fed task alone: as far as a free one, times the rate."""
+    config = config.but(tasks=("quora",), score_tasks=("sst",), feeds=("sst>quora",), schedule="none", keep="last")
+    moved = {}
+    for upstream in ("frozen", "slow", "free"):
+        trained = run(config.but(upstream=upstream, upstream_rate=0.1, learning_rate=1e-4)).model
+        torch.manual_seed(config.seed)
+        start = MultitaskBert(config).heads.by_task["sst"].state_dict()
+        after = trained.heads.by_task["sst"].state_dict()
+        moved[upstream] = sum((after[name] - start[name]).abs().sum().item() for name in start)
+    assert moved["frozen"] == 0
+    assert moved["slow"] == pytest.approx(0.1 * moved["free"], rel=0.1)
+
+
+def test_the_best_model_of_each_task_is_kept(run, config, monkeypatch):
+    """With nothing shared: sst of the first point, quora of the second, each as it was there."""
+    config = config.but(tasks=("sst", "quora"), scheme="unified", plan="3-bert", schedule="none")
+    scores = itertools.chain([0.9, 0.1, 0.2, 0.8], itertools.repeat(0.5))
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(scores)})
+    kept = run(config.but(keep="best_per_task")).model
+    first, second = (run(config.but(keep="last", epochs=epochs)).model.state_dict() for epochs in (1, 2))
+    for task, expected, other in (("sst", first, second), ("quora", second, first)):
+        own = {name: tensor for name, tensor in kept.state_dict().items() if name in kept.own_weights(task)}
+        assert {name.split(".")[0] for name in own} == {"encoder", "heads"}
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
+        assert any(not torch.equal(tensor, other[name]) for name, tensor in own.items())
+
+
+@pytest.mark.parametrize("scheme", ["unified", "in_turn"])
+@pytest.mark.parametrize("gradients", ["gem", "agem"])
+def test_constraints_that_a_step_breaks_are_counted(run, config, scheme, gradients):
+    cost = run(config.but(scheme=scheme, gradients=gradients, learning_rate=5e-3, **MEMORY)).cost
+    steps, checked = (cost[f"constraints_{name}"] for name in ("steps", "checked"))
+    assert 0 < steps < cost["steps"] and checked == (3 * steps if scheme == "unified" else checked)
+    assert 0 < cost["constraints_projected"] <= steps and 0 < cost["constraints_broken"] <= checked
+
+
+def test_plain_steps_break_no_constraint_of_gem(run, config, monkeypatch):
+    """Without Adam's moments the update is the projected gradient, and no constraint is broken."""
+    monkeypatch.setattr(trainer, "AdamW", lambda groups, lr: torch.optim.SGD(groups, lr=1e-3))
+    cost = run(config.but(scheme="unified", gradients="gem", **MEMORY)).cost
+    assert cost["constraints_projected"] > 0 and cost["constraints_broken"] == 0
+
+
+def test_pretraining_before_and_after(run, config, tmp_path):
+    config = config.but(tasks=("sst",), epochs=1, pretrain="both", max_length=16)
+    path = tmp_path / "checkpoint.pt"
+    both = run(config, checkpoint=path, checkpoint_seconds=0)
+    assert both.cost["pretrain_before_tokens"] == both.cost["pretrain_after_tokens"] > 0
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "checkpoint.pt", "pretraining_before.pt", "pretraining_after.pt"}  # fmt: skip
+    before = run(config.but(pretrain="before"))
+    pd.testing.assert_frame_equal(both.curve.drop(columns=["seconds", "cpu_seconds"]),
+                                  before.curve.drop(columns=["seconds", "cpu_seconds"]))  # fmt: skip
+    name = "encoder.layers.0.0.feed_forward_in.weight"
+    assert not torch.equal(both.model.state_dict()[name], before.model.state_dict()[name])
+
+
+def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course_folder, caplog):
+    config, path = config.but(tasks=("sst",)), tmp_path / "checkpoint.pt"
+    run(config, checkpoint=path, checkpoint_seconds=0)
+    corpus = load_corpus(config, course_folder)
+    other = Corpus({"sst": corpus.train["sst"].iloc[::-1].reset_index(drop=True)}, corpus.dev)
+    fresh = module.train(config, other, device="cpu", progress=False)
+    resumed = module.train(config, other, device="cpu", progress=False, checkpoint=path)
+    assert_same_bits(fresh, resumed)
+    assert "belongs to another run" in caplog.text
+
+
+def test_cosines_of_a_run(run, config):
+    cosines = run(config.but(**RUNS["pcgrad with cosines"])).cosines
+    assert list(cosines.columns) == ["step", "layer", "first", "second", "cosine"]
+    assert cosines["step"].unique().tolist() == [2, 4, 6, 8, 10]
+    assert cosines["layer"].unique().tolist() == ["embeddings", "layer 1"]
+    assert len(cosines) == 5 * 2 * 3 and cosines["cosine"].between(-1, 1).all()
+
+
+def test_points_of_the_curve(run, config):
+    trained = run(config.but(scheme="unified", evals_per_epoch=2, learning_rate=5e-3))
+    by_task = [f"{name}_{task}" for name in ("dev", "train_loss") for task in THREE]
+    columns = ["step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score", *by_task]
+    assert list(trained.curve.columns) == columns
+    assert trained.curve["step"].tolist() == [2, 5, 7, 10] and set(trained.curve["metric"]) == {"overall"}
+    best = trained.curve.loc[trained.curve["dev_score"].idxmax()]
+    assert best["step"] == trained.cost["best_step"]
+    dev = {task: part for task, part in trained.predictions.groupby("task", sort=False)}
+    assert list(dev) == list(THREE)
+    scores = {}
+    for task, metric in (("sst", accuracy), ("quora", accuracy), ("sts", pearson)):
+        scores[task] = float(metric(dev[task]["predicted"].to_numpy(), dev[task]["label"].to_numpy()))
+        assert best[f"dev_{task}"] == pytest.approx(scores[task]), "the kept model scores what the curve says"
+    assert best["dev_score"] == pytest.approx((scores["sst"] + scores["quora"] + (1 + scores["sts"]) / 2) / 3)
+
+
+def test_the_train_loss_is_the_mean_over_tasks(run, config, monkeypatch):
+    losses = []
+    real = updates.Updates.gradients
+    monkeypatch.setattr(updates.Updates, "gradients", lambda *args: losses.append(real(*args)) or losses[-1])
+    curve = run(config.but(scheme="unified", weighting="uncertainty")).curve
+    means = [np.mean(list(step.values())) for step in losses]
+    assert curve["train_loss"].tolist() == pytest.approx([np.mean(means[:5]), np.mean(means[5:])])
+
+
+def test_the_model_of_the_best_overall_score_is_kept(run, config, monkeypatch):
+    """The best point of all tasks together is the best of none of them."""
+    scores = {"sst": [0.2, 0.6, 0.9], "quora": [0.9, 0.8, 0.1], "sts": [-0.5, 0.4, 0.5]}
+    left = {task: iter(values) for task, values in scores.items()}
+    monkeypatch.setattr(module, "metrics_of", lambda task: {"score": lambda p, y: next(left[task.name])})
+    trained = run(config.but(epochs=3, steps_per_epoch=2))
+    expected = [np.mean([a, b, (1 + c) / 2]) for a, b, c in zip(*scores.values(), strict=True)]
+    assert trained.curve["dev_score"].tolist() == pytest.approx(expected)
+    assert trained.cost["best_step"] == 4
+
+
+def test_score_tasks_select_no_model(run, config):
+    trained = run(config.but(tasks=("sst", "quora"), score_tasks=("sts",), epochs=1, steps_per_epoch=2))
+    assert [name for name in trained.curve.columns if name.startswith("dev_")] == ["dev_score", "dev_sst", "dev_quora"]
+    assert trained.predictions["task"].unique().tolist() == list(THREE)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(scheme="unified"),
+        dict(scheme="unified", gradients="pcgrad", cosine_every=1),
+        dict(scheme="unified", gradients="gem"),
+        dict(sampling="round_robin"),
+        dict(sampling="round_robin", gradients="agem"),
+    ],
+    ids=str,
+)
+def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, monkeypatch, fields):
+    real, calls = updates.task_loss, []
+
+    def loss(task, *args):
+        value = real(task, *args)
+        if task.name == "quora" and not memories:
+            calls.append(1)
+        return value * (math.nan if task.name == "quora" and len(calls) == 2 and not memories else 1)
+
+    memories, real_memories = [], updates.Updates._memory_gradients
+
+    def of_memory(self, *args):
+        memories.append(1)
+        result = real_memories(self, *args)
+        memories.clear()
+        return result
+
+    monkeypatch.setattr(updates, "task_loss", loss)
+    monkeypatch.setattr(updates.Updates, "_memory_gradients", of_memory)
+    config = config.but(**fields)
+    with pytest.raises(TrainingError) as error:
+        run(config)
+    train = load_corpus(config, course_folder).train
+    lengths = {task: tokenize(task, table, config.encoder).lengths for task, table in train.items()}
+    steps = [(i, rows["quora"]) for i, rows in enumerate(training_steps(config, lengths), 1) if "quora" in rows]
+    step, rows = steps[1]  # the second of its batches
+    ids = ", ".join(train["quora"]["id"].iloc[rows[:4]])
+    assert f"the loss of quora is nan at step {step} (epoch 1, batch of 8 rows, ids {ids}, ...)" in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [dict(), dict(scheme="in_turn"), dict(scheme="unified"), dict(gradients="gem")])
+def test_tokens_are_counted_over_all_tasks(run, config, course_folder, fields):
+    config = config.but(epochs=1, **fields)
+    train = load_corpus(config, course_folder).train
+    lengths = {task: tokenize(task, table, config.encoder).lengths for task, table in train.items()}
+    seen = sum(lengths[task][rows].sum() for step in training_steps(config, lengths) for task, rows in step.items())
+    trained = run(config)
+    assert trained.cost["tokens"] == trained.curve["tokens"].iloc[-1] == seen
+    if "scheme" in fields:
+        assert seen == sum(part.sum() for part in lengths.values()), "every example once"
+
+
+@pytest.mark.parametrize("fields", [dict(), dict(scheme="unified", gradients="pcgrad", head_norm=True)])
+def test_a_frozen_encoder_reads_each_split_once(run, config, monkeypatch, fields):
+    calls = counted(monkeypatch, MultitaskBert, "embed")
+    run(config.but(tasks=("sst", "quora"), score_tasks=("sts",), frozen=True, epochs=4, **fields))
+    read = sorted(task for _, batches, *_ in calls for task in batches)
+    assert read == ["quora", "quora", "sst", "sst", "sts"], "train and dev, of sts dev; one batch holds a split"
+
+
+def test_frozen_levels_are_as_they_were(run, config):
+    config = config.but(plan="F1 S1", scheme="unified", gradients="pcgrad", weight_decay=0.1, epochs=1)
+    trained, fresh = run(config).model.state_dict(), MultitaskBert(config).state_dict()
+    changed = {name for name, tensor in fresh.items() if not torch.equal(tensor, trained[name])}
+    assert changed and all(name.startswith(("encoder.layers.1.", "heads.")) for name in changed)
+
+
+def test_a_multitask_run_is_stored_and_loaded(config, course_data, monkeypatch):
+    config = config.but(scheme="unified", weighting="uncertainty", gradients="pcgrad", cosine_every=2, plan="S1 I1")
+    options = dict(device="cpu", progress=False)
+    trained = load_or_run(config, **options)
+    folder = results_dir() / "runs" / trained.run_id
+    assert (folder / "cosines.parquet").exists()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(results, "train", refuse)
+    for loaded in (load_or_run(config, **options), load_or_run(config, train_missing=False)):
+        assert loaded.config == config and loaded.cost == trained.cost
+        for name in ("scores", "curve", "predictions", "cosines"):
+            table, stored = getattr(trained, name), getattr(loaded, name)
+            assert len(table)
+            pd.testing.assert_frame_equal(table, stored, check_dtype=False, rtol=1e-6)
+        best = loaded.curve["dev_score"].max()
+        assert loaded.score() == pytest.approx(best) == pytest.approx(trained.score())
+    dev = load_corpus(config, course_data).dev
+    again = pd.concat([predict_table(load_model(trained.run_id), task, dev[task], "dev", "cpu") for task in THREE])
+    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
+    again = again.reset_index(drop=True).astype(stored).astype({"confidence": "float32"})
+    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
+    curves = pd.read_csv(results_dir() / "curves.csv")
+    assert {f"dev_{task}" for task in THREE} <= set(curves.columns)
+    assert set(pd.read_csv(results_dir() / "scores.csv")["trained_on"]) == {"sst+quora+sts"}
