@@ -209,11 +209,12 @@ def plan(
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
     """Score what needs no training, the most frequent label and the untrained cosine, into results/baselines.csv."""
-    from mtbert.config import TASK_NAMES, RunConfig
+    from mtbert.config import RunConfig
+    from mtbert.data import TASKS
     from mtbert.paths import results_dir
     from mtbert.results import write_baselines
 
-    typer.echo(write_baselines(RunConfig(corpus="course", tasks=TASK_NAMES), results_dir(), data, device))
+    typer.echo(write_baselines(RunConfig(corpus="course", tasks=tuple(TASKS)), results_dir(), data, device))
 
 
 @app.command()

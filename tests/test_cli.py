@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from mtbert import cli
 from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY
-from mtbert.results import sweep, workers
+from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.results.workers import RunFailed
@@ -99,7 +99,7 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
         yield two, 0.5, 90.0
         yield three, 0.25, 60.0
 
-    monkeypatch.setattr(workers, "train_all", train_all)
+    monkeypatch.setattr("mtbert.results.train_all", train_all)
     grid = tmp_path / "grid.yaml"
     grid.write_text(
         f"base: {{corpus: course, encoder: {tiny_config.encoder}}}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n"
@@ -145,7 +145,7 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
 
 def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
     started = []
-    monkeypatch.setattr(workers, "train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
+    monkeypatch.setattr("mtbert.results.train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
     grid = tmp_path / "grid.yaml"
     runs = "{short: {epochs: 1}, unknown: {plan: S9}, long: {epochs: 9}}"
     grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")

@@ -1,9 +1,9 @@
 """The real training step without numbers: what it holds, moment by moment, and what it computes.
 
 `mtbert.training.Trainer` steps on a `MultitaskBert` of torch's fake tensors, which have shapes, devices and storages
-but no content; a dispatch mode below sees every operation, its floating-point operations (`torch.utils.flop_counter`), the
-bytes that it reads and writes, and the storages that come and go. Where a step asks for a number it gets a constant: no
-loss is infinite, and the gradients of two tasks or memories conflict a little.
+but no content. A dispatch mode sees every operation, its floating-point operations (`torch.utils.flop_counter`), the
+bytes that it reads and writes, and the storages that come and go. Where a step asks for a number it gets a constant:
+no loss is infinite, and the gradients of two tasks or memories conflict a little.
 
 A storage is known by its Python object, which torch keeps as long as the storage lives.
 """

@@ -15,8 +15,8 @@ from mtbert.config import RunConfig
 from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.results import store as results
-from mtbert.results.compare import forgetting
+from mtbert.results import runs as module
+from mtbert.results.compare import forgetting, stack_predictions
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, read_run, write_run
 from mtbert.training.metrics import accuracy
@@ -46,7 +46,7 @@ def assert_same(first: Run, second: Run) -> None:
 
 def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
     trained = run_of(config)
-    monkeypatch.setattr(results, "train", refuse)
+    monkeypatch.setattr(module, "train", refuse)
     assert_same(trained, run_of(config))
     assert_same(trained, run_of(config, data=course_data, store=results_dir()))
     with pytest.raises(AssertionError, match="trained"):
@@ -119,7 +119,7 @@ def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
 
 
 def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
-    monkeypatch.setattr(results, "train", refuse)
+    monkeypatch.setattr(module, "train", refuse)
     with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
         run_of(config, train_missing=False)
 
@@ -127,7 +127,7 @@ def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch
 def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
-    monkeypatch.setattr(results, "find_data", lambda path=None: None)
+    monkeypatch.setattr(module, "find_data", lambda path=None: None)
     assert_same(run, run_of(config, train_missing=False))
     with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
         run_of(config)
@@ -223,7 +223,7 @@ def test_a_model_that_is_not_in_the_cache_is_named():
 
 def test_predictions_of_several_seeds(config, course_data):
     runs = [run_of(config.but(seed=seed)) for seed in (1, 2)]
-    predicted, labels = results.stack_predictions(runs, "sst")
+    predicted, labels = stack_predictions(runs, "sst")
     assert predicted.shape == (2, 20) and labels.shape == (20,)
     scores = accuracy(predicted, labels)
     assert scores.tolist() == pytest.approx([run.score() for run in runs])
