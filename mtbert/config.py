@@ -87,7 +87,7 @@ class RunConfig(BaseModel):
     adapter_bias: bool = Field(True, description="biases inside an adapter")
     adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
 
-    pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="what stands for a sentence")
+    pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="the embedding of a sentence")
     pairs: str = Field(
         "joint",
         description="joint: one sequence with [SEP]; or what is made of the two sentences' embeddings, joined by +: "
@@ -187,7 +187,7 @@ class RunConfig(BaseModel):
             yield "tasks: at least one task to train on is needed"
         for name in ("tasks", "score_tasks"):
             if len(set(getattr(self, name))) != len(getattr(self, name)):
-                yield f"{name}: a task stands twice in {list(getattr(self, name))}"
+                yield f"{name}: a task is given twice in {list(getattr(self, name))}"
         if self.frozen and self.plan != "1-bert":
             yield f"frozen: is the plan 'frozen', and plan is {self.plan!r}; set one of the two"
         try:
@@ -204,11 +204,11 @@ class RunConfig(BaseModel):
         if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
             yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
         if len(set(self.adapter_layers)) != len(self.adapter_layers):
-            yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
+            yield f"adapter_layers: a layer is given twice in {list(self.adapter_layers)}"
         if self.similarity == "sigmoid_cosine" and not self.two_encodings:
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
         fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
-        if self.similarity == "sigmoid_cosine" and fixed and "sts" in self.tasks:
+        if self.similarity == "sigmoid_cosine" and fixed and any(TASKS[t].kind == "similarity" for t in self.tasks):
             yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
         fed: dict[str, set[str]] = {}
         for feed in self.feeds:
@@ -216,11 +216,12 @@ class RunConfig(BaseModel):
             if not arrow or {upstream, task} - set(self.scored) or upstream == task:
                 yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(self.scored)}"
             if upstream in fed.setdefault(task, set()):
-                yield f"feeds: {feed!r} stands twice"
+                yield f"feeds: {feed!r} is given twice"
             if self.two_encodings and TASKS[upstream].is_pair and not TASKS[task].is_pair:
                 yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
-            if self.similarity == "sigmoid_cosine" and "sts" in (upstream, task):
-                yield f"feeds: {feed!r}: with similarity sigmoid_cosine sts has no head"
+            for name in (upstream, task) if self.similarity == "sigmoid_cosine" else ():
+                if TASKS[name].kind == "similarity":
+                    yield f"feeds: {feed!r}: with similarity sigmoid_cosine {name} has no head"
             fed[task].add(upstream)
         while ready := [task for task in fed if not fed[task] & set(fed)]:
             for task in ready:
@@ -319,7 +320,7 @@ class RunConfig(BaseModel):
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
-        the content counts, not the path; a name on the hub stands for what is published under it.
+        the content counts, not the path; a name on the hub means what is published under it.
         """
         fields = self.model_dump(mode="json", exclude_defaults=True)
         if self.encoder != MINILM and Path(self.encoder).is_dir():

@@ -64,8 +64,8 @@ OTHER_RUNS = dict(
         ({"tasks": "sst"}, "tasks: Input should be a valid tuple, got 'sst'"),
         ({"tasks": ["imdb"]}, "tasks: 'imdb' is not known; did you mean cfimdb?"),
         ({"tasks": []}, "tasks: at least one task to train on is needed"),
-        ({"tasks": ["sst", "sst"]}, "tasks: a task stands twice in ['sst', 'sst']"),
-        ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task stands twice in ['sts', 'sts']"),
+        ({"tasks": ["sst", "sst"]}, "tasks: a task is given twice in ['sst', 'sst']"),
+        ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task is given twice in ['sts', 'sts']"),
         ({"schedule": "steps"}, "schedule: 'steps' is not known; known are none, linear, cosine, onecycle"),
     ],
 )
@@ -90,7 +90,7 @@ APART = dict(**THREE, pairs="concat")
         ({"pairs": "sum+sum"}, "pairs: 'sum+sum' is neither"),
         ({"pairs": ""}, "pairs: '' is neither"),
         ({"adapter": "pal", "adapter_size": 11}, "adapter_heads: 12 heads are more than adapter_size 11"),
-        ({"adapter_layers": [2, 2]}, "adapter_layers: a layer stands twice in [2, 2]"),
+        ({"adapter_layers": [2, 2]}, "adapter_layers: a layer is given twice in [2, 2]"),
         ({"adapter_layers": [0]}, "adapter_layers: Input should be greater than or equal to 1"),
         ({"similarity": "sigmoid_cosine"}, "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"),
         ({**APART, "similarity": "sigmoid_cosine", "frozen": True}, "similarity: sigmoid_cosine has no parameters"),
@@ -99,7 +99,7 @@ APART = dict(**THREE, pairs="concat")
         ({**THREE, "feeds": ["sst-quora"]}, "feeds: 'sst-quora' is not 'upstream>task' with two different tasks of"),
         ({**THREE, "feeds": ["sst>cfimdb"]}, "feeds: 'sst>cfimdb' is not"),
         ({**THREE, "feeds": ["sst>sst"]}, "feeds: 'sst>sst' is not"),
-        ({**THREE, "feeds": ["sst>sts", "sst>sts"]}, "feeds: 'sst>sts' stands twice"),
+        ({**THREE, "feeds": ["sst>sts", "sst>sts"]}, "feeds: 'sst>sts' is given twice"),
         ({**THREE, "feeds": ["sst>sts", "sts>quora", "quora>sst"]}, "feeds: quora, sst, sts feed one another"),
         ({**APART, "feeds": ["sts>sst"]}, "feeds: 'sts>sst': the head of a pair task needs two sentences"),
         (

@@ -16,7 +16,7 @@ from mtbert.data import TokenizedTable, mapped_array
 from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
-VERSION = "1"  # of what a file holds; another one makes all files anew
+VERSION = "1"  # of the files' content; after a change all files are made again
 
 
 class TokenStates:

@@ -272,7 +272,7 @@ def _step_scores(
 
 
 def _subset(n: int | None, size: int) -> np.ndarray | None:
-    """n of so many examples, the same ones for every seed; None: all."""
+    """Indices of n of `size` examples, the same for every seed; None: all."""
     if n is None or n >= size:
         return None
     return np.sort(np.random.default_rng(0).permutation(size)[:n])

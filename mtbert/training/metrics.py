@@ -109,8 +109,8 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
 def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
     """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
 
-    Every resample draws examples and, where there are several, seeds: the interval covers the luck of the dev split
-    and the luck of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the
+    Every resample draws examples and, where there are several, seeds: the interval covers the
+    variance of the dev split and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the
     part of their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
     """
     low, high = _bounds(_replicates(metric, [predicted], labels))
@@ -185,7 +185,7 @@ def _replicates(metric: Metric, parts: list[np.ndarray], labels: np.ndarray, see
 
 
 def _take(blocks: Iterator[np.ndarray], count: int) -> np.ndarray:
-    """At least so many replicates, without those that are nan, rounded, so that equal scores are equal numbers."""
+    """At least `count` replicates, rounded, so that equal scores are equal numbers; nan is left out."""
     taken: list[np.ndarray] = []
     while sum(map(len, taken)) < count:
         taken.append(next(blocks))
