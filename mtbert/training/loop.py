@@ -265,16 +265,15 @@ def _step_scores(
             found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             scores.append(found.assign(at="last", step=state.step))
         best, labels = state.best[task], dev[task].table["label"].to_numpy()
-        if (chosen := _subset(config.curve_rows, len(labels))) is not None:
-            labels = labels[chosen]
+        labels = labels[_subset(config.curve_rows, len(labels))]
         scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
     return pd.concat(scores, ignore_index=True)
 
 
-def _subset(n: int | None, size: int) -> np.ndarray | None:
-    """Indices of n of `size` examples, the same for every seed; None: all."""
+def _subset(n: int | None, size: int) -> np.ndarray:
+    """Indices of n of `size` examples, the same for every seed; n None: of all."""
     if n is None or n >= size:
-        return None
+        return np.arange(size)
     return np.sort(np.random.default_rng(0).permutation(size)[:n])
 
 

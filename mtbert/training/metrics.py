@@ -109,9 +109,9 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
 def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
     """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
 
-    Every resample draws examples and, where there are several, seeds: the interval covers the
-    variance of the dev split and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the
-    part of their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
+    Every resample draws examples and, where there are several, seeds: the interval covers the variance of the dev split
+    and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of
+    their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
     """
     low, high = _bounds(_replicates(metric, [predicted], labels))
     return float(np.mean(metric(predicted, labels))), low, high
