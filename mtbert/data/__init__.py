@@ -8,18 +8,6 @@ from mtbert.data.tasks import TASKS, Task
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
-    "SPLITS",
-    "TAGS",
-    "TASKS",
-    "Corpus",
-    "DataError",
-    "Task",
-    "TokenizedTable",
-    "find_data",
-    "load_table",
-    "load_tokenizer",
-    "mapped_array",
-    "pos_features",
-    "tokenize",
-    "tokenize_texts",
-]
+    "SPLITS", "TAGS", "TASKS", "Corpus", "DataError", "Task", "TokenizedTable", "find_data", "load_table",
+    "load_tokenizer", "mapped_array", "pos_features", "tokenize", "tokenize_texts",
+]  # fmt: skip

@@ -24,9 +24,9 @@ class Corpus:
     def load(
         cls, root: Path, tasks: Sequence[str], scored: Sequence[str], train_rows: int | None = None, seed: int = 1
     ) -> "Corpus":
-        """Read the tables in the folder `root` and warn of rejected rows; raises DataError.
+        """Read the tables in the folder `root`, with a warning for rejected rows; raises DataError.
 
-        `train_rows` takes a random subset of each task, a function of the seed.
+        train_rows: size of a random subset of each train split, drawn with `seed`; None: all rows.
         """
         train = {}
         for task in tasks:

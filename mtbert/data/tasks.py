@@ -1,4 +1,4 @@
-"""The datasets of the course (CS224N default project): where a task's files are and what their rows hold."""
+"""The datasets of the course (CS224N default project): their files, columns and labels."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset of the course: where it is, what a row holds and what its labels mean."""
+    """A dataset of the course."""
 
     name: str
     files: str  # with {split}
