@@ -15,7 +15,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.cost.forecast import LENGTHS, Forecast, Lengths, check_runs, count_lengths, read_lengths
 from mtbert.cost.memory import measure_grid
 from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import TASKS, DataError
+from mtbert.data import COURSE, TASKS, DataError
 from mtbert.multitask import encoder_config
 from mtbert.paths import REPOSITORY
 from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
@@ -197,7 +197,7 @@ def renew_measurements(
     steps = [one.steps.assign(**{name: one.about[name] for name in about}) for one in made]
     yield write_table(pd.concat(steps), store / "speed.csv")
     try:
-        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(TASKS)), data), store / LENGTHS)
+        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
     except DataError:
         pass
     yield write_table(pd.concat([check_runs(store, one, data) for one in made]), store / "runs_predicted.csv")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pooch
 import requests
 
-from mtbert.data.tables import SPLITS, DataError, load_table
-from mtbert.data.tasks import TASKS
+from mtbert.data.tables import SPLITS, load_table
+from mtbert.data.tasks import COURSE, DataError
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -61,7 +61,7 @@ def _problem(path: Path) -> str | None:
     if expected := CHECKSUMS[path.name]:
         found = pooch.file_hash(path)
         return f"is not the course's file: sha256 {found}, expected {expected}" if found != expected else None
-    [(task, split)] = [(t, s) for t in TASKS for s in SPLITS if TASKS[t].file_name(s) == path.name]
+    [(task, split)] = [(t, s) for t in COURSE for s in SPLITS if COURSE[t].path(s, "").name == path.name]
     try:
         load_table(task, split, path.parent)
     except DataError as error:

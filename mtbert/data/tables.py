@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.data.tasks import TASKS, Task
+from mtbert.data.tasks import TASKS, DataError, Task
 from mtbert.paths import REPOSITORY
 
 SPLITS = ("train", "dev", "test")
@@ -27,10 +27,6 @@ MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL
 UNDECODED = re.compile("[\udc80-\udcff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
-
-
-class DataError(ValueError):
-    """A dataset is missing or unusable; the message says which file, what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,12 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; known are {', '.join(SPLITS)}")
     task = TASKS[task]
-    path = Path(root) / task.file_name(split)
+    path = task.path(split, root)
     header, *lines = _read_lines(path)
-    columns = ["id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
-    names = _column_names(header, columns, path)
-    wanted = {name: names.index(name) for name in columns}
+    columns = [task.id_column or "id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
+    needed = columns if task.id_column else columns[1:]
+    names = _column_names(header, needed, path, task.separator)
+    wanted = {name: names.index(name) for name in needed}
     is_cut = lines and lines[-1] != ""  # else the last line of the file has its line end
     if not is_cut:
         lines = lines[:-1]
@@ -111,7 +108,9 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
         try:
             if is_cut and line_number == len(lines) + 1:
                 raise RowError("row", "the file ends inside this line: it is truncated")
-            row = _check_row(_split_line(line), names, wanted, task)
+            row = _check_row(_split_line(line, task.separator), names, wanted, task)
+            if task.id_column is None:
+                row = (f"{split}-{line_number}", *row)
             if row[0] in line_of_id:
                 raise RowError("id", f"same id as line {line_of_id[row[0]]}")
         except RowError as error:
@@ -122,7 +121,7 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
     if not rows:
         raise DataError(f"{path}: no row is accepted. {GET_DATA}\n  {report}")
     table = pd.DataFrame(rows, columns=columns)
-    return table.rename(columns={task.label_column: "label"}), report
+    return table.rename(columns={columns[0]: "id", task.label_column: "label"}), report
 
 
 def fingerprint(*tables: pd.DataFrame) -> str:
@@ -152,28 +151,29 @@ def _read_lines(path: Path) -> list[str]:
     return text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
 
 
-def _split_line(line: str) -> list[str]:
+def _split_line(line: str, separator: str) -> list[str]:
     line = line.removesuffix("\r")
     if "\r" in line:
         raise RowError("row", "carriage return inside the line")
     if '"' not in line:
-        return line.split("\t")  # faster, and right for nearly all lines
+        return line.split(separator)  # faster, and right for nearly all lines
     try:
-        return next(csv.reader([line], delimiter="\t", strict=True))
+        return next(csv.reader([line], delimiter=separator, strict=True))
     except csv.Error as error:
         raise RowError("row", f"unbalanced quote ({error})") from error
 
 
-def _column_names(header: str, columns: list[str], path: Path) -> list[str]:
+def _column_names(header: str, columns: list[str], path: Path, separator: str) -> list[str]:
     """The columns of the file; raises DataError unless each of `columns` is among them once."""
     if UNDECODED.search(header):
         raise DataError(f"{path}, header line: invalid UTF-8. {GET_DATA}")
     try:
-        names = [name.strip() for name in _split_line(header)]
+        names = [name.strip() for name in _split_line(header, separator)]
     except RowError as error:
         raise DataError(f"{path}, header line: {error.reason}. Repair the file. {GET_DATA}") from error
-    if len(names) == 1 and (other := re.search("[,;]", header)):
-        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with tabs.")
+    if len(names) == 1 and (other := re.search("[,;\t]", header)):
+        expected = "tabs" if separator == "\t" else repr(separator)
+        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}.")
     if not set(columns) & set(names):  # not printed, as the first line may be text of the dataset
         raise DataError(f"{path} has no header line with the columns {', '.join(columns)}. {GET_DATA}")
     if missing := [name for name in columns if name not in names]:
@@ -204,13 +204,17 @@ def _check_row(fields: list[str], names: list[str], wanted: dict[str, int], task
             if not any(character.isprintable() and character != " " for character in value):
                 raise RowError(name, "no visible character")
         values.append(value)
-    if " " in values[0] or not values[0].isprintable():  # the id
+    if task.id_column and (" " in values[0] or not values[0].isprintable()):
         raise RowError("id", "space or control character inside")
     return tuple(values)
 
 
 def _label(value: str, task: Task) -> int | float:
-    """The label as a number in its range; classes may be written as 1 or 1.0."""
+    """The label as a number in its range; classes may be written as 1 or 1.0, or as names where the task has them."""
+    if task.class_names:
+        if value not in task.class_names:
+            raise RowError(task.label_column, f"{value!r} is none of {', '.join(task.class_names)}")
+        return task.class_names.index(value)
     try:
         number = float(value)
     except ValueError:
@@ -219,7 +223,7 @@ def _label(value: str, task: Task) -> int | float:
         raise RowError(task.label_column, "not a finite number")
     low, high = task.label_range
     if not low <= number <= high:
-        raise RowError(task.label_column, f"{number:g} is outside {low}..{high}")
+        raise RowError(task.label_column, f"{number:g} is outside {low:g}..{high:g}")
     if task.kind == "similarity":
         return number
     if number != int(number):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.data import TASKS, Task
+from mtbert.data import TASKS, DataError, Task
 
 RESAMPLES = 1000  # at least
 MOST_RESAMPLES = 128_000
@@ -227,8 +227,10 @@ def write_leaderboard(
     classifier.py), where a paraphrase is 1.0.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{LEADERBOARD_NAMES[task]}-{split}-output.csv"
+    path = folder / f"{LEADERBOARD_NAMES.get(task, task)}-{split}-output.csv"
     if course_format:
+        if task not in COURSE_COLUMNS:
+            raise DataError(f"{task} is not a task of the course and has no file in its format")
         form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
         rows = zip(predictions["id"], predictions["predicted"], strict=True)
         lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]

@@ -74,7 +74,7 @@ def damage(lines: list[tuple[bytes, list | None]], random: Random) -> None:
 
 
 def load(folder, task: str, split: str, content: bytes):
-    (folder / TASKS[task].file_name(split)).write_bytes(content)
+    (folder / TASKS[task].path(split, "").name).write_bytes(content)
     return load_table(task, split, folder)
 
 

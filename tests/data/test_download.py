@@ -186,4 +186,4 @@ def test_no_network_is_an_error_that_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_every_file_of_the_course_is_listed():
-    assert {task.file_name(split) for task in TASKS.values() for split in ("train", "dev", "test")} == COURSE_FILES
+    assert {task.path(split, "").name for task in TASKS.values() for split in ("train", "dev", "test")} == COURSE_FILES
