@@ -2,9 +2,18 @@
 
 from mtbert.multitask.heads import TaskHead
 from mtbert.multitask.losses import divergence, predict, task_loss
-from mtbert.multitask.model import MultitaskBert, autocast, build_encoder, encoder_config, parameter_counts, pick_device
+from mtbert.multitask.model import (
+    EVAL_TOKENS,
+    MultitaskBert,
+    autocast,
+    build_encoder,
+    encoder_config,
+    parameter_counts,
+    pick_device,
+)
 
 __all__ = [
+    "EVAL_TOKENS",
     "MultitaskBert",
     "TaskHead",
     "autocast",

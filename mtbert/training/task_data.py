@@ -13,12 +13,11 @@ from torch import Tensor
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
-from mtbert.multitask import MultitaskBert, autocast, pick_device, predict
+from mtbert.multitask import EVAL_TOKENS, MultitaskBert, autocast, pick_device, predict
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
 
-EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
 KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
 
 
