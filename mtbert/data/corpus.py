@@ -1,5 +1,6 @@
 """The tables that a run reads."""
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,5 +47,10 @@ class Corpus:
 def _load(task: str, split: str, root: Path) -> pd.DataFrame:
     table, report = load_table(task, split, root)
     if report.rejects:
-        log.warning("%s", report)
+        _warn_once(report.path, str(report))
     return table
+
+
+@functools.cache
+def _warn_once(path: Path, report: str) -> None:
+    log.warning("%s", report)
