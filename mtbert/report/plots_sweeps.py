@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from seaborn.utils import relative_luminance
 
@@ -84,7 +85,10 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     if table[x].max() > 4 * table[x].min():
         log_axis(ax.xaxis)
     on_front = table.set_index("name").loc[list(names)].reset_index()
-    ax.step(on_front[x], on_front["overall"], where="post", color=COLOURS["shared"], lw=1)
+    steps = np.column_stack([np.repeat(on_front[x], 2)[1:], np.repeat(on_front["overall"], 2)[:-1]])
+    ax.plot(
+        *Path(steps).interpolated(50).vertices.T, color=COLOURS["shared"], lw=1
+    )  # points all along: names avoid them
     for (is_named, is_few), part in table.groupby([table["name"].isin(names), table["seeds"] < 3]):
         colour = COLOURS["shared"] if is_named else "#7F7F7F"
         ax.plot(part[x], part["overall"], "o", ms=6, color=colour, mfc="white" if is_few else colour)

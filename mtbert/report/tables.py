@@ -70,8 +70,8 @@ class Grid:
             return "This profile has no runs of this question."
         there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
         files = " and ".join(f"`{path}`" for path in self.paths)
-        others = f"; `mtbert train {' '.join(self.paths)}` trains the others" if there < wanted else ""
-        return f"{there} of {wanted} runs of this question ({files}) are stored{others}."
+        others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"
+        return f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
 
 
 def read_runs(profile: str, name: str, seed: int = 0, params: Path = REPOSITORY / "params", **how) -> Grid:
