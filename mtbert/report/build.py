@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime
@@ -47,24 +47,15 @@ INDEX = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>mtbert report</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; color: #222 }}
-li {{ margin: 1.2rem 0 }}
-li a {{ font-weight: 600 }}
-li p {{ margin: 0 }}
-.small {{ color: #666; font-size: .85rem }}
-</style>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto">
 <h1>mtbert report</h1>
-<p>minBERT, and every way of sharing it between tasks, measured on the same data under the same budget.</p>
-<ul>
 {entries}
-</ul>
-<p class="small">{provenance}</p>
+<p><small>{provenance}</small></p>
 </html>
 """
-ENTRY = """<li><a href="{name}.html">{title}</a>
+ENTRY = """<h3><a href="{name}.html">{title}</a></h3>
 {summary}
-<p class="small">{name}, profile {profile}, executed {date} in {seconds:.0f} s</p></li>"""
+<p><small>{name}, profile {profile}, executed {date} in {seconds:.0f} s</small></p>"""
 
 
 class ReportError(RuntimeError):
@@ -73,7 +64,7 @@ class ReportError(RuntimeError):
 
 def build_report(
     profile: str = "demo",
-    only: str | None = None,
+    only: str = "",
     data: str | Path | None = None,
     force: bool = False,
     workers: int | None = None,
@@ -96,7 +87,11 @@ def build_report(
     if not folder.is_dir():
         known = ", ".join(sorted(path.name for path in folder.parent.glob("*") if path.is_dir()))
         raise ReportError(f"unknown profile {profile!r}; params/ has: {known}")
-    parameters = _all_parameters(notebooks, folder, data)
+    if data is not None and not Path(data).is_dir():
+        raise ReportError(f"--data: there is no folder {data}")
+    parameters = {name: _parameters(path, folder / f"{name}.yaml", data) for name, path in notebooks.items()}
+    if data is not None and not any("data_dir" in values for values in parameters.values()):
+        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
     code = _digest((root / "mtbert").rglob("*.py"))
     output.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # this environment's kernel, not a user's
@@ -110,7 +105,7 @@ def build_report(
     before = _digest_results(results, root)
     for name, path in notebooks.items():
         source, values = _source(path), parameters[name]
-        grids = [file for file in sorted(folder.glob("*.yaml")) if f'"{file.stem}"' in source or file.name in source]
+        grids = [file for file in sorted(folder.glob("*.yaml")) if file.stem != name and _names(source, file)]
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), _digest(grids)])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile}
         file = output / f"{name}.record"
@@ -126,15 +121,16 @@ def build_report(
             how = values.get("data_dir") or None, values.get("device", "auto")
             runs.setdefault(config, (f"run {run}, seed {config.seed}", _train, config, *how))
 
-    failures = []
-    for name, future in _work([[*early, *runs.values()], late], environment, workers or _cores()):
+    index, failures, workers = _write(output, records, all_notebooks, before), [], workers or _cores()
+    if early or late:
+        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train, {workers} at a time", flush=True)
+    for name, future in _work([[*early, *runs.values()], late], environment, workers):
         if name in notebooks:
             try:
                 records[name] = future.result()
             except ReportError as error:
                 failures.append(str(error))
         _write(output, records, all_notebooks, _digest_results(results, root))
-    index = _write(output, records, all_notebooks, _digest_results(results, root))
     if failures:
         raise ReportError("\n\n".join(failures))
     print(f"The report: {os.path.relpath(index)}")
@@ -147,37 +143,19 @@ def _cores() -> int:
     return min(cores, MOST_WORKERS)
 
 
-def _select(notebooks: list[Path], only: str | None) -> list[Path]:
-    """Those whose number or name, or the start of it, is `only`; all of them for None."""
-    if only is None:
-        selected = notebooks
-    else:
-        selected = [path for path in notebooks if path.stem.startswith((only, only.zfill(2)))]
-        selected = selected or [path for path in notebooks if path.stem.partition("_")[2].startswith(only)]
+def _select(notebooks: list[Path], only: str) -> list[Path]:
+    """Those whose number or name, or the start of it, is `only`."""
+    selected = [path for path in notebooks if re.match(rf"(0?|\d+_){re.escape(only)}", path.stem)]
     if not selected:
-        known = ", ".join(path.stem for path in notebooks) or "none at all"
-        raise ReportError(f"no notebook {'' if only is None else repr(only) + ' '}found; there are: {known}")
+        raise ReportError(f"no notebook {only!r} found; there are: {', '.join(path.stem for path in notebooks)}")
     return selected
 
 
-def _all_parameters(notebooks: dict[str, Path], folder: Path, data: str | Path | None) -> dict[str, dict]:
-    """The papermill parameters of each notebook; `data` goes to those that have a parameter data_dir."""
-    declared = {name: papermill.inspect_notebook(path).keys() for name, path in notebooks.items()}
-    parameters = {name: _read_parameters(folder / f"{name}.yaml", declared[name]) for name in notebooks}
-    if data is not None:
-        if not Path(data).is_dir():
-            raise ReportError(f"--data: there is no folder {data}")
-        takers = [name for name in notebooks if "data_dir" in declared[name]]
-        if not takers:
-            raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
-        for name in takers:
-            parameters[name]["data_dir"] = str(Path(data).resolve())
-    return parameters
-
-
-def _read_parameters(path: Path, declared: Set[str]) -> dict:
-    values = (yaml.safe_load(path.read_text(encoding="utf8")) if path.exists() else None) or {}
-    where = "/".join(path.parts[-3:])
+def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
+    """What `file` has for the notebook, and `data` where it has a parameter data_dir."""
+    declared = papermill.inspect_notebook(notebook).keys()
+    values = (yaml.safe_load(file.read_text(encoding="utf8")) if file.exists() else None) or {}
+    where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
     if unknown := sorted(map(str, values.keys() - declared)):
@@ -185,7 +163,7 @@ def _read_parameters(path: Path, declared: Set[str]) -> dict:
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
-    return values
+    return values if data is None or "data_dir" not in declared else {**values, "data_dir": str(Path(data).resolve())}
 
 
 def _renew_demo_results(results: Path, code: str, force: bool) -> None:
@@ -200,9 +178,6 @@ def _renew_demo_results(results: Path, code: str, force: bool) -> None:
 def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) -> Iterator[tuple[str, Future]]:
     """Do the jobs of each phase side by side; yields label and future of each that has ended, prints what is left."""
     total, done, started = sum(map(len, phases)), 0, time.monotonic()
-    if not total:
-        return
-    print(f"{total} notebooks and runs, {workers} at a time", flush=True)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _set_up_worker, (environment,)) as pool:
         try:
@@ -220,22 +195,21 @@ def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) 
                     rest = f"; {sweep.duration(left)} left" if done < total else ""
                     print(f"[{done}/{total}] {label}{' failed' if error else ''}{rest}", flush=True)
                     yield label, future
-        except BaseException:  # Ctrl-C
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:  # Ctrl-C; kernels end with the process that started them
             for process in multiprocessing.active_children():
-                process.terminate()
+                process.kill()
             raise
 
 
 def _set_up_worker(environment: dict[str, str]) -> None:
-    """One thread for this process and its kernels; it ends when its parent has ended, in whatever way."""
+    """One thread for this process and its kernels; Ctrl-C is for the parent, without which the worker ends."""
     os.environ.update(environment, OMP_NUM_THREADS="1")  # threads of torch wait by spinning
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the parent tells with SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_with_parent() -> None:
         multiprocessing.parent_process().join()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
 
@@ -274,8 +248,8 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
 def _export(executed: Path) -> dict[str, str]:
     """Write the HTML page of an executed notebook beside it; return what the index says of it."""
     notebook = nbformat.read(executed, as_version=4)
-    title, summary = _title_and_summary(notebook, executed.stem)
-    notebook.metadata["title"] = title
+    title, summary, *_ = [*notebook.cells[0].source.strip().split("\n\n"), ""]  # the card
+    title = notebook.metadata["title"] = title.lstrip("# ")
     math = MathTokens()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -290,14 +264,6 @@ def _export(executed: Path) -> dict[str, str]:
     return {"title": html.escape(title), "summary": math.put(markdown2html(math.take(summary)))}
 
 
-def _title_and_summary(notebook: nbformat.NotebookNode, name: str) -> tuple[str, str]:
-    """The heading and the first paragraph of the first Markdown cell."""
-    source = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
-    heading = re.match(r"\s*#+ (.+)", source)
-    paragraphs = source[heading.end() if heading else 0 :].strip().split("\n\n")
-    return (heading[1].strip() if heading else name), paragraphs[0]
-
-
 def _write(output: Path, records: dict[str, dict], notebooks: list[Path], results: str) -> Path:
     """Write the records, which the results as they are now belong to, and the index of all pages that there are."""
     for name, record in records.items():
@@ -310,6 +276,11 @@ def _write(output: Path, records: dict[str, dict], notebooks: list[Path], result
     index = output / "index.html"
     index.write_text(INDEX.format(entries="\n".join(entries), provenance=provenance), encoding="utf8")
     return index
+
+
+def _names(source: str, grid: Path) -> bool:
+    """Whether the source of a notebook names the grid: its file, or its stem in quotes."""
+    return grid.name in source or f'"{grid.stem}"' in source
 
 
 def _source(notebook: Path) -> str:
