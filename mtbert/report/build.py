@@ -50,7 +50,7 @@ INDEX = """<!DOCTYPE html>
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto">
 <h1>mtbert report</h1>
 {entries}
-<p><small>{provenance}</small></p>
+<p><small>{versions}</small></p>
 </html>
 """
 ENTRY = """<h3><a href="{name}.html">{title}</a></h3>
@@ -97,15 +97,18 @@ def build_report(
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # this environment's kernel, not a user's
     results = results_dir()
     if profile == "demo":
-        results = output / "results"
+        results = output / f"results-{code[:8]}"  # a run's id does not name the code
+        for folder in output.glob("results-*"):
+            if force or folder != results:
+                shutil.rmtree(folder)
+        results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
-        _renew_demo_results(results, code, force)
 
     records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
-    before = _digest_results(results, root)
+    before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
     for name, path in notebooks.items():
         source, values = _source(path), parameters[name]
-        grids = [file for file in sorted(folder.glob("*.yaml")) if file.stem != name and _names(source, file)]
+        grids = [file for file in all_grids if re.search(rf'"{file.stem}"|{file.name}', source)]  # it names them
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), _digest(grids)])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile}
         file = output / f"{name}.record"
@@ -164,15 +167,6 @@ def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
     return values if data is None or "data_dir" not in declared else {**values, "data_dir": str(Path(data).resolve())}
-
-
-def _renew_demo_results(results: Path, code: str, force: bool) -> None:
-    """Throw away demo results of other code: a run's id names its configuration and data only."""
-    made_by = results.with_name("results_made_by")
-    if force or not made_by.exists() or made_by.read_text() != code:
-        shutil.rmtree(results, ignore_errors=True)
-    results.mkdir(exist_ok=True)
-    made_by.write_text(code)
 
 
 def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) -> Iterator[tuple[str, Future]]:
@@ -271,16 +265,9 @@ def _write(output: Path, records: dict[str, dict], notebooks: list[Path], result
             file.write_text(json.dumps(record | {"results": results}, indent=1))
     files = [file for path in notebooks if (file := output / f"{path.stem}.record").exists()]
     entries = [ENTRY.format(name=file.stem, **json.loads(file.read_text())) for file in files]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({os.cpu_count()} cores)"
-    provenance = html.escape(f"Device: {device}; {versions()}.")
     index = output / "index.html"
-    index.write_text(INDEX.format(entries="\n".join(entries), provenance=provenance), encoding="utf8")
+    index.write_text(INDEX.format(entries="\n".join(entries), versions=versions()), encoding="utf8")
     return index
-
-
-def _names(source: str, grid: Path) -> bool:
-    """Whether the source of a notebook names the grid: its file, or its stem in quotes."""
-    return grid.name in source or f'"{grid.stem}"' in source
 
 
 def _source(notebook: Path) -> str:
