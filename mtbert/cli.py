@@ -228,14 +228,15 @@ def claims() -> None:
 @app.command()
 def report(
     profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "demo",
-    only: Annotated[str | None, typer.Option(help="one notebook, such as 03")] = None,
+    only: Annotated[str, typer.Option(help="one notebook, such as 03")] = "",
     data: DataDir = None,
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
     from mtbert.report.build import build_report
 
-    build_report(profile, only=only, data=data, force=force)
+    build_report(profile, only=only, data=data, force=force, workers=workers)
 
 
 def main() -> None:
