@@ -86,9 +86,9 @@ run_tests() {
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's threads wait by spinning, which other work makes slow
   step ruff check .
   step ruff format --check .
-  step pytest
+  step pytest -n auto --dist worksteal
   export MTBERT_FIGURES=$root/build/figures # the committed figures stay as they are
-  step pytest --nbval notebooks
+  step pytest --nbval notebooks -n auto --dist loadfile
   [ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
 }
 
