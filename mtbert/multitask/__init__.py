@@ -2,7 +2,7 @@
 
 from mtbert.multitask.heads import TaskHead
 from mtbert.multitask.losses import SIMILARITY_SCALE, divergence, predict, task_loss
-from mtbert.multitask.model import MultitaskBert, autocast, build_encoder, encoder_config, parameter_counts, pick_device
+from mtbert.multitask.model import MultitaskBert, autocast, build_encoder, encoder_config, parameter_counts
 
 __all__ = [
     "SIMILARITY_SCALE",
@@ -13,7 +13,6 @@ __all__ = [
     "divergence",
     "encoder_config",
     "parameter_counts",
-    "pick_device",
     "predict",
     "task_loss",
 ]

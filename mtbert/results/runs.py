@@ -7,10 +7,10 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import DataError, demo, find_data
-from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_run
-from mtbert.runtime import environment
+from mtbert.runtime import environment, pick_device
 from mtbert.training import PRETRAINING, load_corpus, score_table, train
 
 
