@@ -21,7 +21,7 @@ def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     folder = find_data(data)
     if folder is None:
         raise DataError(
-            "corpus is 'course', but its files were not found: name their folder with --data or MTBERT_DATA, "
+            "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
             "download them with `mtbert data fetch`, or set corpus to 'demo'"
         )
     return folder
