@@ -67,9 +67,9 @@ def train(
     """
     import torch
 
-    from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
     from mtbert.results import read_grids, sweep, train_all
+    from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
@@ -157,8 +157,8 @@ def bench(
 
     from mtbert.bench.catalogue import BENCHMARKS, settings
     from mtbert.bench.harness import choose, run_benchmarks
-    from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
+    from mtbert.runtime import pick_device
 
     chosen = choose(BENCHMARKS, only or [])
     if threads is not None:
@@ -189,8 +189,8 @@ def plan(
     The first call calibrates the machine, which takes a minute.
     """
     from mtbert import cost
-    from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
+    from mtbert.runtime import pick_device
 
     place = pick_device(device)
     if measure:

@@ -23,6 +23,19 @@ CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
 SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
 
 
+class DeviceError(ValueError):
+    """A device that this machine does not have."""
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of this name; 'auto' is a GPU if there is one. Raises DeviceError if it is not available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DeviceError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
 class PeakMemory:
     """Peak memory since this object was made: of the GPU allocator on a GPU, else the process's resident memory."""
 

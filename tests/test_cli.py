@@ -301,8 +301,6 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
     assert re.search(r"plans fit into 10GB and 30(\.0)? minutes$", first)
     assert header.split()[:3] == ["plan", "expected", "score"]
     assert {"one", "1-bert", "F1"} <= {line.split()[0] for line in plans}
-    few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
-    assert few.exit_code == 0 and few.stdout.startswith("0 of ") and few.stdout.count("\n") == 1
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Memory, its peak and what becomes of freed memory, measured on the process itself."""
+"""Devices; memory, its peak and what happens to freed memory, measured on the process itself."""
 
 import platform
 import subprocess
@@ -8,10 +8,30 @@ import pytest
 import torch
 
 from mtbert import __version__, runtime
-from mtbert.runtime import PeakMemory, Trimmer, environment, keep_freed_memory, release_freed_memory, resident_mib
+from mtbert.runtime import (
+    DeviceError,
+    PeakMemory,
+    Trimmer,
+    environment,
+    keep_freed_memory,
+    pick_device,
+    release_freed_memory,
+    resident_mib,
+)
 
 CPU = torch.device("cpu")
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+def test_devices():
+    assert pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_named():
+    with pytest.raises(DeviceError, match="no GPU is available here; use 'cpu' or 'auto'"):
+        pick_device("cuda")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of other systems cannot be reset")

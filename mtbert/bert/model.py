@@ -198,11 +198,13 @@ class BertLayer(nn.Module):
         """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d).
 
         Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
-        a list of their masks -> (N, d). Attention works on each batch's own (B, T), all else once on the N tokens.
+        a list of their masks -> (N, d). Attention is computed per batch (B, T), all else on the N tokens at once.
         """
         attended = hooks.after_attention(self.attention_output(self.attention(hidden, mask)))
         attended = self.attention_norm(hidden + self.dropout(attended))
-        feed_forward = hooks.after_feed_forward(self.feed_forward_out(F.gelu(self.feed_forward_in(attended))))
+        feed_forward = hooks.after_feed_forward(
+            self.feed_forward_out(F.gelu(self.feed_forward_in(attended)))  # d -> d_i -> d
+        )
         residual = hooks.beside(attended + self.dropout(feed_forward), hidden, attended)
         return hooks.after_layer(self.output_norm(residual))
 

@@ -19,8 +19,7 @@ from torch.autograd import profiler
 
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import PARTS, DryRun, Shapes, Steps
-from mtbert.multitask import pick_device
-from mtbert.runtime import MIB
+from mtbert.runtime import MIB, pick_device
 
 
 def step_timeline(config: RunConfig, shapes: Shapes, *, cuda: bool = False) -> pd.DataFrame:

@@ -28,9 +28,8 @@ from scipy.optimize import nnls
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import KINDS, DryRun, Shapes, Steps
 from mtbert.cost.memory import at_peak
-from mtbert.multitask import pick_device
 from mtbert.paths import cache_dir, replacing
-from mtbert.runtime import Trimmer, environment, keep_freed_memory, resident_mib
+from mtbert.runtime import Trimmer, environment, keep_freed_memory, pick_device, resident_mib
 
 WARM_UP, TIMED, VARIED = 1, 3, 12  # steps
 

@@ -9,7 +9,6 @@ from mtbert.multitask.model import (
     build_encoder,
     encoder_config,
     parameter_counts,
-    pick_device,
 )
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "divergence",
     "encoder_config",
     "parameter_counts",
-    "pick_device",
     "predict",
     "task_loss",
 ]

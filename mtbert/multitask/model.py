@@ -227,12 +227,3 @@ def parameter_counts(model: nn.Module) -> dict[str, int]:
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
     """The context in which an encoder runs at the configured precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """'auto' takes a GPU where there is one; raises ConfigError for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
-    return torch.device(name)

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.multitask import MultitaskBert
 from mtbert.results.runs import data_root
+from mtbert.runtime import pick_device
 from mtbert.training import TaskRows, load_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on

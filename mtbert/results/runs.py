@@ -7,10 +7,10 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import DataError, demo, find_data
-from mtbert.multitask import MultitaskBert, pick_device
+from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_run
-from mtbert.runtime import environment
+from mtbert.runtime import environment, pick_device
 from mtbert.training import PRETRAINING, load_corpus, score_table, train
 
 
@@ -21,7 +21,7 @@ def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     folder = find_data(data)
     if folder is None:
         raise DataError(
-            "corpus is 'course', but its files were not found: name their folder with --data or MTBERT_DATA, "
+            "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
             "download them with `mtbert data fetch`, or set corpus to 'demo'"
         )
     return folder

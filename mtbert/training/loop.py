@@ -18,8 +18,8 @@ from tqdm import tqdm
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
-from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts, pick_device
-from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
+from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint
 from mtbert.training.masked_lm import pretrain, pretraining_texts

@@ -13,8 +13,8 @@ from torch import Tensor
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
-from mtbert.multitask import EVAL_TOKENS, MultitaskBert, autocast, pick_device, predict
-from mtbert.runtime import Trimmer
+from mtbert.multitask import EVAL_TOKENS, MultitaskBert, autocast, predict
+from mtbert.runtime import Trimmer, pick_device
 from mtbert.samplers import eval_batches
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
 

@@ -12,7 +12,7 @@ from mtbert.bert.hub import CheckpointError
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.heads import sentence_embedding
-from mtbert.multitask.model import MultitaskBert, parameter_counts, pick_device
+from mtbert.multitask.model import MultitaskBert, parameter_counts
 from mtbert.sharing.plan import PlanError
 
 FIRST = ["the kettle sings", "a long walk along the river at dawn", "no"]
@@ -184,14 +184,3 @@ def test_stored_configuration_is_plain_json(build, tmp_path):
     build(tasks=["sts"]).save(tmp_path)
     content = json.loads((tmp_path / "run_config.json").read_text())
     assert content["tasks"] == ["sts"] and set(content) == set(RunConfig.model_fields)
-
-
-def test_devices():
-    assert pick_device("cpu") == torch.device("cpu")
-    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_missing_gpu_is_named():
-    with pytest.raises(ConfigError, match="no GPU is available here; use 'cpu' or 'auto'"):
-        pick_device("cuda")

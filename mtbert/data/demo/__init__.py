@@ -18,8 +18,8 @@ from mtbert.paths import cache_dir
 
 SEED = 11
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a corpus by hand
-# The course's name for a task's files, its grammar, the columns of a row, rows in train, dev and test, and how
-# many of the words of dev and test, where there are such words, are ones that train does not show.
+# The course's name for a task's files, its grammar, its columns, the numbers of rows in train, dev and test, and the
+# share of words of dev and test, from lists that have such words, that do not occur in train.
 TASKS = (
     ("ids-sst", sst, ("sentence", "sentiment"), (800, 240, 200), 0.5),
     ("ids-cfimdb", cfimdb, ("sentence", "sentiment"), (600, 200, 200), 0.3),
@@ -40,12 +40,12 @@ def root() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="demo-") as temporary:
         new = write(Path(temporary) / "new")
         if folder.exists() and not _is_whole(folder):
-            with suppress(FileNotFoundError):  # another process was first
+            with suppress(FileNotFoundError):  # another process did the same first
                 folder.rename(Path(temporary) / "damaged")  # deleted with the temporary folder
         try:
             new.rename(folder)
         except OSError:
-            if not _is_whole(folder):  # else another process was first here, with the same bytes
+            if not _is_whole(folder):  # else another process wrote the same bytes first
                 raise
     return folder
 
@@ -79,7 +79,7 @@ def _different_rows(grammar: ModuleType, draw: Draw, size: int, seen: set[tuple]
 
 
 def _write_csv(path: Path, columns: tuple, rows: list[tuple], rng: random.Random, labelled: bool) -> None:
-    """In the course's layout: tabs, an unnamed index; two of them in the test files of single sentences."""
+    """In the course's layout: tabs and an unnamed index, in the test files of single sentences two of them."""
     two = not labelled and len(columns) == 2
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
@@ -91,7 +91,7 @@ def _write_csv(path: Path, columns: tuple, rows: list[tuple], rng: random.Random
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether every file is there with the bytes that its checksum names."""
+    """Whether every file is there and has its checksum."""
     try:
         lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
         sums = [line.split("  ") for line in lines]

@@ -1,8 +1,8 @@
 """Film reviews of 150 to 230 words on average, for or against, in which praise and blame are mixed.
 
-The words do not give the verdict away. What other people say is quoted as often as what the reviewer says, and
-leans the other way; and whether the reviewer agrees turns a judgement round: the review that calls a dull film
-dull, and the one that denies it, have the same words.
+The words alone do not decide the verdict. The reviewer quotes other people as often as he judges himself, and they are
+of the opposite opinion; and negation reverses a judgement: a review that calls a film dull and one that denies it have
+the same words.
 """
 
 from mtbert.data.demo.words import ADJECTIVES, DAYS, Draw, sentence
@@ -15,7 +15,7 @@ OTHERS = (
     "my brother, my aunt, my flatmate, the critic of our local paper, the man in the next seat, my old teacher, "
     "a friend from work, my neighbour, the woman at the box office, my cousin | my grandmother, our postman"
 )
-# Where the verdict stands: {word} is an adjective, and the second of each pair denies it.
+# Sentences with the verdict: {word} is an adjective, and the second of each pair negates it.
 OPENINGS = (
     (
         "{other} told me that this film was {word}, and that is what it is",
@@ -80,11 +80,11 @@ FACTS = (
 
 
 def row(draw: Draw) -> tuple[str, int]:
-    """A review and 1 where the reviewer is for the film, 0 where against."""
+    """A review and its label: 1 if the reviewer is for the film, 0 if against."""
     liked = draw.chance(0.5)
     length = min(max(draw.rng.gauss(1.0, 0.35), 0.4), 1.9)
     middle = [_fact(draw) for _ in range(round(4 * length))]
-    for _ in range(round(5 * length)):  # most own remarks lean as the verdict does, most quoted ones do not
+    for _ in range(round(5 * length)):  # most remarks of the reviewer agree with the verdict, most quoted ones do not
         middle.append(_remark(draw, OWN, liked == draw.chance(0.9)))
         middle.append(_remark(draw, QUOTED, liked != draw.chance(0.75)))
     draw.rng.shuffle(middle)
@@ -93,7 +93,7 @@ def row(draw: Draw) -> tuple[str, int]:
 
 
 def verdict(draw: Draw, pairs: tuple[tuple[str, str], ...], liked: bool) -> str:
-    """The reviewer's stance: a judgement affirmed, or the opposite one denied."""
+    """The verdict of the reviewer: a judgement, or the negation of the opposite one."""
     denied = draw.chance(0.35)
     return draw.one(pairs)[denied].format(other=draw.word(OTHERS), word=_adjective(draw, liked != denied))
 

@@ -1,8 +1,8 @@
 """Question pairs: duplicates ask the same in other words, the others ask something else in the same words.
 
-Each family of questions returns two lists: ways to ask one thing, and the same frames asking another, where places
-or steps have traded roles, "with" became "without", "how" became "when" or a couch became a lamp. A duplicate may
-change as many words: the couch into a sofa.
+Each family of questions returns two lists: forms of one question, and the same forms of another question, in which
+places or steps have exchanged roles, "with" is "without", "how" is "when" or a couch is a lamp. A duplicate may change
+as many words: the couch into a sofa.
 """
 
 from mtbert.data.demo.words import Draw
@@ -17,7 +17,7 @@ STEPS = (  # what one does, and doing it
     "fry the onions/frying the onions, wash the wool/washing the wool, dry the shoes/drying the shoes, "
     "sand the floor/sanding the floor, tune the strings/tuning the strings, copy the photos/copying the photos"
 )
-# What one does to what: siblings between commas, their synonyms between slashes.
+# Actions and their objects: alternatives separated by commas, synonyms of each by slashes.
 PROJECTS = (
     (
         "repair/fix, clean/wash, buy/purchase, sell, paint, insure, hide/conceal | lift/pick up, rent/hire",
@@ -68,7 +68,7 @@ QUESTIONS = (
 
 
 def row(draw: Draw) -> tuple[str, str, float]:
-    """Two questions and 1.0 where they ask the same, else 0.0."""
+    """Two questions and 1.0 if they ask the same, else 0.0."""
     same, other = draw.one(FAMILIES)(draw)
     first, second = draw.rng.sample(range(len(same)), 2)  # two frames
     duplicate = draw.chance(DUPLICATES)
@@ -108,7 +108,7 @@ def order(draw: Draw) -> tuple[list[str], list[str]]:
 
 
 def project(draw: Draw) -> tuple[list[str], list[str]]:
-    """How, when, why or for how much: another question, or another undertaking. Synonyms come and go in both."""
+    """How, when, why or for how much: the other question differs in this or in the action; synonyms change in both."""
 
     def ask(question: int, verb: str, thing: str) -> list[str]:
         return [frame.format(x=f"{draw.synonym(verb)} {draw.synonym(thing)}") for frame in QUESTIONS[question]]

@@ -1,12 +1,12 @@
-"""Sentiment in five classes: what a word says depends on what is said about it.
+"""Sentiment in five classes: the class of a word depends on its context.
 
-Negation turns a judgement ("far from dull" is good, "far from superb" is weak), an intensifier moves it to the
+Negation reverses a judgement ("far from dull" is good, "far from superb" is weak), an intensifier moves it to the
 end of the scale, and of two clauses one decides: the main clause, or the one after "but".
 """
 
 from mtbert.data.demo.words import ADJECTIVES, DAYS, INTENSE, MODERATE, NEGATED, THINGS, VERBS, Draw, sentence
 
-# {own} decides, {other} is only conceded; each is found in either place.
+# {own} decides the class, {other} is only conceded; each occurs in either place.
 CONTRASTS = (
     "although {other}, {own}",
     "{own}, although {other}",
@@ -17,7 +17,7 @@ CONTRASTS = (
     "never mind that {other}: {own}",
     "{own}, and it hardly matters that {other}",
 )
-# The same with somebody else's judgement, or an earlier one.
+# The same with another person's judgement, or an earlier one.
 REPORTS = (
     "{others} called the {aspect} {other}, but I found it {own}",
     "I found the {aspect} {own}, whatever {others} said about it being {other}",
@@ -81,5 +81,5 @@ def judgement(draw: Draw, level: int) -> str:
 
 
 def _opposite(draw: Draw, level: int) -> int:
-    """What, denied, gives a mild judgement of this level."""
+    """A word whose negation is a mild judgement of this class."""
     return draw.one((3, 4) if level == 1 else (0, 1))

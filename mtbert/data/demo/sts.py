@@ -1,22 +1,22 @@
-"""Scene pairs with a similarity of 0 to 5: five, less what was changed between the two sentences.
+"""Scene pairs with a similarity of 0 to 5: five, minus the changes between the two sentences.
 
-A synonym costs little though the word is another, a sibling (a trumpet for a violin) costs much though only one
-word changed, traded roles cost more though no word changed, and a passive costs nothing. The constants below are
-the whole rule.
+A synonym subtracts little although the word is different, an alternative (a trumpet for a violin) much although only
+one word is different, exchanged roles more although all words are the same, and a passive nothing. The constants below
+are the whole rule.
 """
 
 from dataclasses import dataclass
 
 from mtbert.data.demo.words import Draw, sentence, with_article
 
-# What each change takes off five. A part is changed in one way only; the sum is cut off at zero.
+# What each change subtracts from five. A part is changed in one way only; the result is at least zero.
 SYNONYM = 0.2  # of any part
 SIBLING = {"adjective": 0.6, "place": 0.8, "thing": 1.4, "person": 1.6, "action": 1.8}
 DENIED = 2.4
 ROLES = 2.2
 OTHER_TOPIC = {True: 4.4, False: 5.0}  # by whether it is the same person
 
-# Commas part siblings and slashes synonyms; behind an action's colon is its participle.
+# Alternatives are separated by commas, synonyms by slashes; an action's participle follows its colon.
 PEOPLE = (
     "man/guy, woman/lady, boy/lad, child/kid, worker/labourer, doctor/physician, thief/robber, tourist/traveller "
     "| policeman/cop, singer/vocalist, scholar/academic"
@@ -26,7 +26,7 @@ ADJECTIVES = "big/large, small/little, lovely/beautiful, strange/odd, dirty/filt
 
 @dataclass(frozen=True)
 class Topic:
-    """What is done to what, and where."""
+    """An action, its objects and its places."""
 
     actions: str
     things: str
@@ -87,7 +87,7 @@ def row(draw: Draw) -> tuple[str, str, float]:
         other, loss = _other_topic(draw, topic, scene)
         return _text(draw, scene), _text(draw, other), round(5 - loss, 1)
     changed, loss = dict(scene), 0.0
-    synonyms = draw.one((0.1, 0.5, 1.0))  # their share of the changes: few words changed can mean much, many little
+    synonyms = draw.one((0.1, 0.5, 1.0))  # share of synonyms: few changed words can mean much, and many little
     count = draw.one((0, 2, 3, 4, 5)) if synonyms == 1 else draw.one((1, 1, 2, 3))
     for part in draw.rng.sample(list(concepts), count):
         other_words = [word for word in concepts[part].split("/") if word != scene[part]]
@@ -105,7 +105,7 @@ def row(draw: Draw) -> tuple[str, str, float]:
 
 
 def _siblings(part: str, topic: Topic) -> str:
-    """What can stand in a part of a scene."""
+    """The alternatives for a part of a scene."""
     people = ANIMALS if topic is CHASES else PEOPLE
     lists = {"person": people, "action": topic.actions, "adjective": ADJECTIVES}
     return (lists | {"thing": topic.things, "place": topic.places})[part]
@@ -120,7 +120,7 @@ def _concepts(draw: Draw, topic: Topic) -> dict[str, str]:
 
 
 def _other_topic(draw: Draw, topic: Topic, scene: dict[str, str]) -> tuple[dict[str, str], float]:
-    """A scene that has nothing in common with the given one but, sometimes, the person; and its loss."""
+    """A scene with nothing in common with the given one except, sometimes, the person; and what it subtracts."""
     other = draw.one([other for other in (*TOPICS, CHASES) if other is not topic])
     words = {part: draw.synonym(concept) for part, concept in _concepts(draw, other).items()}
     if topic is not CHASES and other is not CHASES and draw.chance(0.5):

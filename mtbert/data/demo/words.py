@@ -10,8 +10,8 @@ DAYS = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"
 class Draw:
     """Choices from one random stream.
 
-    A word list is one string, "fine, pleasant | agreeable". The words behind the bar are drawn with probability
-    `held_out`, which is zero for train: they ask for what a pretrained encoder knows and counts of words cannot.
+    A word list is one string, "fine, pleasant | agreeable". The words after the bar are drawn with probability
+    `held_out`, which is zero for train: a pretrained encoder knows them, counts of words do not.
     """
 
     def __init__(self, rng: random.Random, held_out: float):
@@ -55,7 +55,7 @@ def with_article(words: str) -> str:
     return ("an " if words[0] in "aeiou" else "a ") + words
 
 
-# Adjectives from the worst (0) to the best (4): they fit a film as well as a soup.
+# Adjectives from the worst (0) to the best (4), for a film as well as for a soup.
 ADJECTIVES = (
     "dreadful, awful, terrible, appalling, horrible, atrocious | abysmal, horrendous, ghastly",
     "dull, weak, bland, disappointing, tedious, clumsy, stale, unpleasant | dreary, lacklustre, poor, tiresome",
@@ -63,7 +63,7 @@ ADJECTIVES = (
     "good, pleasant, likeable, enjoyable, charming, solid, lively, satisfying | agreeable, delightful, nice",
     "superb, wonderful, brilliant, outstanding, magnificent, splendid | sublime, marvellous, phenomenal",
 )
-# What was done with something one liked or not, on the same scale.
+# Verbs of liking, on the same scale.
 VERBS = (
     "hated, loathed, detested | despised, abhorred",
     "disliked, regretted, resented | tired of, frowned at",
@@ -74,7 +74,7 @@ VERBS = (
 INTENSE = "very, truly, thoroughly, deeply, remarkably | exceedingly, extraordinarily, hugely"
 MODERATE = "fairly, reasonably, rather, mostly | tolerably, moderately"
 NEGATED = "not, hardly, far from, anything but, not at all, by no means | scarcely, nowhere near"
-# Things people review, each with what can be good or bad about it.
+# Things that people review, each with the aspects that they judge.
 THINGS = {
     "film": "acting, plot, script, soundtrack, camera work, ending",
     "cafe": "coffee, cake, service, breakfast, music, terrace",
