@@ -61,7 +61,7 @@ class Peer:
 class Contest:
     """One size of a benchmark: ours and its peers, on the same work.
 
-    Where the peers are ours at smaller sizes (growth.py), `sizes` are those sizes and then that of ours, and
+    Of `growth`, where the peers are ours at smaller sizes, `sizes` are those sizes and then that of ours, and
     `arithmetic` is the number of operations at each, in any unit.
     """
 

@@ -1,11 +1,11 @@
-"""What ours is compared with: the usual training loop around transformers, and the originals' arithmetic.
+"""What ours is compared with: the usual training loop around transformers, and the arithmetic of the original codes.
 
-Sources: the loops are those of the transformers and torch documentation; GEM: Lopez-Paz and Ranzato 2017, section 3 and
-their published settings (float64 on the host, quadprog on the dual, eps 1e-3); PALs: Stickland and Murray 2019 and the
+Sources: the loops of the transformers and torch documentation; GEM: Lopez-Paz and Ranzato 2017, section 3 and their
+published settings (float64 on the host, quadprog on the dual, eps 1e-3); PALs: Stickland and Murray 2019 and the
 published layout of their code; PCGrad as TorchJD documents it for several losses of one trunk.
 
-Every peer gets the same token ids in the same padded batches as ours, made by the same function. Where a peer could be
-built in several ways, it is the faster one: no pooler, token ids ready before the clock starts.
+Every peer gets the padded batches of ours. Where a peer could be built in several ways, it is the faster one: no
+pooler, token ids ready before the clock starts.
 """
 
 import copy
@@ -39,15 +39,14 @@ class TransformersModel(nn.Module):
         super().__init__()
         base = ours.encoder.task_encoder(next(iter(tables)))
         sizes = {name: value for name, value in asdict(base.config).items() if name != "model_type"}
-        self.encoder = AutoModel.from_config(
-            TheirConfig(**sizes), attn_implementation=attention, add_pooling_layer=False
-        )
+        config = TheirConfig(**sizes)
+        self.encoder = AutoModel.from_config(config, attn_implementation=attention, add_pooling_layer=False)
         weights = {their_name(n): t for n, t in base.state_dict().items() if not n.startswith("pooler.")}
         self.encoder.load_state_dict(weights)
-        dropout, sources = ours.run_config.head_dropout, ours.heads.by_task
-        self.heads = nn.ModuleDict(
-            {task: nn.Sequential(nn.Dropout(dropout), copy.deepcopy(sources[task].layers[0])) for task in tables}
-        )
+        self.heads = nn.ModuleDict()
+        for task in tables:
+            linear = copy.deepcopy(ours.heads.by_task[task].layers[0])
+            self.heads[task] = nn.Sequential(nn.Dropout(ours.run_config.head_dropout), linear)
         self.tables = tables
         self.autocast = autocast(ours.run_config, ours.device)
         self.to(next(ours.parameters()).device).train()
@@ -69,11 +68,11 @@ class TransformersModel(nn.Module):
             return self.heads[task](self.embed(batch, task)).float().squeeze(-1)
 
     def batch(self, task: str, rows: np.ndarray) -> Batch:
-        """The padded batch of some rows of a task, on the model's device."""
+        """The padded batch of a task's examples at these indices, on the model's device."""
         return self.tables[task].tokens.batch(rows).to(self.tables[task].device)
 
     def loss(self, task: str, rows: np.ndarray) -> Tensor:
-        """Mean loss of some rows of a task: cross-entropy, binary cross-entropy or squared error."""
+        """Mean loss of these examples: cross-entropy, binary cross-entropy or squared error."""
         return task_loss(TASKS[task], self(task, self.batch(task, rows)), self.tables[task].labels[rows])
 
     def merged_losses(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, list[Tensor]]:

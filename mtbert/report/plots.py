@@ -99,27 +99,6 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     return ax
 
 
-def vectors(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Vectors from the origin of a plane: columns name, kind (a colour's name), x, y."""
-    ax = ax or plt.gca()
-    for row in table.itertuples():
-        ax.annotate("", (row.x, row.y), (0, 0), arrowprops=dict(arrowstyle="-|>", color=COLOURS[row.kind], lw=2))
-        ax.annotate(row.name, (row.x, row.y), color=COLOURS[row.kind], xytext=(4, 4), textcoords="offset points")
-    reach = 1.25 * table[["x", "y"]].abs().to_numpy().max()
-    limits = (-reach, reach)
-    ax.set(xlim=limits, ylim=limits, aspect="equal", xlabel="first parameter", ylabel="second parameter")
-    return ax
-
-
-def gradient_cosines(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Mean cosine of two tasks' gradients, the input at the bottom, red below 0: columns layer, pair, cosine."""
-    means = table.pivot_table(index="layer", columns="pair", values="cosine", sort=False).iloc[::-1]
-    ax = sns.heatmap(means, cmap="RdBu", vmin=-1, vmax=1, annot=True, fmt=".2f", cbar=False, ax=ax)
-    ax.tick_params(rotation=0)
-    ax.set(xlabel="pair of tasks", ylabel="level")
-    return ax
-
-
 def scores_over(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
     """Dev score against a cost, a line per run: columns name, kind (a colour's name), dev_score and the cost x."""
     ax = ax or plt.gca()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
@@ -61,19 +60,6 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
     return figure
-
-
-def over_turns(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """A task's score after each task's pass, the mean and the range over seeds: columns run, after, score."""
-    table = table.assign(after="after " + table["after"].map(TASK_LABELS))
-    ax = sns.lineplot(
-        table, x="after", y="score", hue="run", style="run", markers=True, palette="colorblind", err_style="bars",
-        errorbar=("pi", 100), ax=ax,
-    )  # fmt: skip
-    ax.set(xlabel="", ylabel="")
-    ax.legend().remove()
-    ax.margins(x=0.1)
-    return ax
 
 
 def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = None) -> Axes:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,9 @@ class Comparison:
             is_decided = row.seeds >= SEEDS
             seeds = str(row.seeds) if is_decided else f"{row.seeds}: {NOT_DECIDED}"
             values = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
-            values[TASK_LABELS[row.task]] = _signed(row) + (f", {row.verdict}" if is_decided else "")
+            values[TASK_LABELS[row.task]] = _signed(row.value, row.low, row.high) + (
+                f", {row.verdict}" if is_decided else ""
+            )
         return pd.DataFrame(rows).T.fillna("–")
 
     @property
@@ -212,12 +215,12 @@ def count_seeds(n: int) -> str:
     return "1 seed" if n == 1 else f"{n} seeds"
 
 
-def _signed(row) -> str:
-    return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+def _signed(value: float, low: float, high: float) -> str:
+    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def _named(row) -> str:
-    return f"{row.run} minus {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
+    return f"{row.run} minus {row.reference} on {TASK_LABELS[row.task]}, {row.shown}"
 
 
 def summary(differences: pd.DataFrame) -> str:
@@ -225,6 +228,7 @@ def summary(differences: pd.DataFrame) -> str:
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
+    differences["shown"] = [_signed(*row) for row in differences[["value", "low", "high"]].to_numpy()]
     decided = differences[differences["p"].notna()]
     if decided.empty:
         seeds = sorted(differences["seeds"].unique())
@@ -237,7 +241,7 @@ def summary(differences: pd.DataFrame) -> str:
         text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {largest}"
     else:
         named = [
-            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
+            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {row.shown}"
             for row in found.head(NAMED).itertuples()
         ]
         if len(found) > NAMED:
@@ -336,16 +340,10 @@ def pareto(table: pd.DataFrame, cost: str) -> list[str]:
 
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
     """The front from the cheapest up: cost, overall, seeds, and the gain of each over the one before, with interval."""
-    rows, before = {}, None
-    for name in pareto(table, cost):
-        row = table.set_index("name").loc[name]
-        rows[name] = {cost: f"{row[cost]:.1f}", "overall": f"{row['overall']:.3f}", "seeds": int(row["seeds"])}
-        rows[name]["gain on the one before"] = "–"
-        if before:
-            value, low, high = difference_together(runs[name], runs[before], 0.5)
-            rows[name]["gain on the one before"] = f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-        before = name
-    return pd.DataFrame(rows).T
+    front = table.set_index("name").loc[pareto(table, cost), [cost, "overall", "seeds"]].rename_axis(None)
+    pairs = [(runs[name], runs[before]) for before, name in pairwise(front.index)]
+    gains = [_signed(*difference_together(*pair, 0.5)) for pair in pairs]
+    return front.round({cost: 1, "overall": 3}).assign(**{"gain on the one before": ["–", *gains]})
 
 
 TOGETHER = ("sst", "quora", "sts")

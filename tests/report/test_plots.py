@@ -86,22 +86,6 @@ def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     assert [label.get_text() for label in ax.get_yticklabels()] == list(table.index)
 
 
-def test_vectors_start_at_the_origin():
-    ax = plots.vectors(pd.DataFrame([("g", "gradient", 1.0, -2.0)], columns=["name", "kind", "x", "y"]))
-    arrow, text = ax.texts
-    assert arrow.xy == (1, -2) and arrow.get_position() == (0, 0) and text.get_text() == "g"
-    assert ax.get_xlim() == ax.get_ylim() == (-2.5, 2.5)
-
-
-def test_gradient_cosines_are_means_by_level():
-    rows = [("embeddings", "a", 0.5), ("embeddings", "a", 0.1), ("layer 1", "a", -1.0), ("layer 1", "b", 0.0)]
-    ax = plots.gradient_cosines(
-        pd.DataFrame([*rows, ("embeddings", "b", 1.0)], columns=["layer", "pair", "cosine"]), plt.subplots()[1]
-    )
-    assert [text.get_text() for text in ax.texts] == ["-1.00", "0.00", "0.30", "1.00"], "the input is at the bottom"
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["layer 1", "embeddings"]
-
-
 def test_scores_over_a_cost_are_a_line_per_run():
     rows = [("a", "1-bert", 1.0, 0.6), ("a", "1-bert", 2.0, 0.7), ("b", "hybrid", 4.0, 0.8)]
     ax = plots.scores_over(pd.DataFrame(rows, columns=["name", "kind", "minutes", "dev_score"]), "minutes")
@@ -174,20 +158,6 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
     assert first.get_ylim() == second.get_ylim()
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(VERDICTS)
-
-
-def test_turns_show_mean_and_range_over_seeds():
-    scores = [("sst", 0.5), ("quora", 0.3)]
-    table = pd.DataFrame(
-        [(run, task, score + seed / 10) for run in ("plain", "GEM") for seed in (0, 2) for task, score in scores],
-        columns=["run", "after", "score"],
-    )
-    ax = plots_sweeps.over_turns(table, plt.subplots()[1])
-    assert {(0, 0.6), (1, 0.4)} <= drawn(ax)
-    ends = {tuple(end) for bars in ax.collections for line in bars.get_segments() for end in line.round(6).tolist()}
-    assert ends == {(0, 0.5), (0, 0.7), (1, 0.3), (1, 0.5)}
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["after SST", "after Quora"]
-    assert ax.get_legend_handles_labels()[1] == ["plain", "GEM"]
 
 
 def test_only_the_front_is_named_and_few_seeds_are_hollow():

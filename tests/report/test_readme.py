@@ -24,7 +24,7 @@ def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
     with pytest.raises(ValueError, match="<!-- plan --> names no table; known are single tasks, plans, plan"):
-        write_tables(path)
+        write_tables(path, store=tmp_path)
 
 
 @pytest.mark.parametrize("task, baseline, number", [
