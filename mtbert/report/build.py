@@ -98,9 +98,9 @@ def build_report(
     results = results_dir()
     if profile == "demo":
         results = output / f"results-{code[:8]}"  # a run's id does not name the code
-        for folder in output.glob("results-*"):
-            if force or folder != results:
-                shutil.rmtree(folder)
+        for other in output.glob("results-*"):
+            if force or other != results:
+                shutil.rmtree(other)
         results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
 

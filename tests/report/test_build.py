@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import nbformat
 import papermill
@@ -199,14 +200,16 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
         build._execute(notebook, root / "build/report", {}, {})
 
 
-def test_what_has_ended_is_kept_when_the_report_is_killed(root, in_threads):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, in_threads, number):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
     output = root / "build/report"
     call = f"from mtbert.report.build import build_report; build_report(workers=2, root={str(root)!r})"
-    process = subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.DEVNULL)
+    unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
+    process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
     wait_for(lambda: (output / "01_tiny.record").exists() and (output / "pid").exists())
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(number)
     process.wait()
     assert '<a href="01_tiny.html">' in (output / "index.html").read_text()
     kernel = int((output / "pid").read_text())
