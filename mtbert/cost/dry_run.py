@@ -193,8 +193,8 @@ class _Ledger(FakeTensorMode):
         change = np.zeros((len(self.operations) + 2, len(PARTS)))
         for block in self.blocks:
             phase, died = block.end or ("update", len(self.operations))
-            passed_on = phase != block.phase and {"forward": "activations", "backward": "gradients"}.get(block.phase)
-            part = PARTS.index(block.part or passed_on or "temporary")
+            passed_on = "activations" if phase == "backward" else "gradients" if block.phase == "backward" else ""
+            part = PARTS.index(block.part or (phase != block.phase and passed_on) or "temporary")
             change[block.born, part] += block.size
             change[died + 1, part] -= block.size
         return pd.DataFrame(change.cumsum(0)[1:-1] / MIB, columns=PARTS).assign(phase=self.operations)

@@ -8,7 +8,7 @@ import pytest
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
 from mtbert.data.corpus import Corpus
-from mtbert.results import sweep, workers
+from mtbert.results import workers
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import describe, duration, longest_first, look_up, minutes_left, run_grid
@@ -233,10 +233,10 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibra
 
 
 def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, calibrated, monkeypatch):
-    monkeypatch.setattr(sweep, "MEMORY_SECONDS", 0.0)
+    monkeypatch.setattr("mtbert.cost.forecast.MEMORY_SECONDS", 0.0)
     runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
-    assert "the memory of 2 is left out" in describe(runs, 1)
+    assert "the memory of 2 is not predicted" in describe(runs, 1)
 
 
 def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
