@@ -30,12 +30,12 @@ class BudgetError(ValueError):
 def parse_memory(text: str) -> float:
     """'2GB', '512 MiB' -> MiB; GB is 10^9 bytes, GiB 2^30. Raises BudgetError."""
     try:
-        size = TypeAdapter(ByteSize).validate_python(text) / MIB
+        size = TypeAdapter(ByteSize).validate_python(text)
     except ValidationError:
-        size = 0.0
-    if size < 1:
+        size = 0
+    if size < 1e6:
         raise BudgetError(f"memory is {text!r}; write a number and a unit, such as 2GB, 1.5GiB or 800MB")
-    return size
+    return size / MIB
 
 
 def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
