@@ -16,9 +16,11 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
 @data_app.command("check")
-def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail on any reject")] = False) -> None:
-    """Read every file, count its rows and list each reject with file, line and field."""
-    from mtbert.data import SPLITS, TASKS, DataError, demo, find_data, load_table
+def data_check(
+    data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False
+) -> None:
+    """Read every file, count its rows and list the rejected rows with file, line and field."""
+    from mtbert.data import COURSE, SPLITS, TASKS, DataError, demo, find_data, load_table
 
     folder = find_data(data)
     if folder is None:
@@ -27,6 +29,8 @@ def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="
     failed = False
     for task in TASKS:
         for split in SPLITS:
+            if split == "test" and task not in COURSE and not TASKS[task].path(split, folder).exists():
+                continue  # only the course's tasks must have one
             try:
                 _, report = load_table(task, split, folder)
                 typer.echo(str(report))
@@ -39,10 +43,10 @@ def data_check(data: DataDir = None, strict: Annotated[bool, typer.Option(help="
 
 @data_app.command("fetch")
 def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
-    """Download the course's files into FOLDER; goes on where an earlier call was interrupted."""
+    """Download the course's files that FOLDER lacks."""
     from mtbert.data.download import fetch
 
-    for path in fetch(folder, force=force):
+    for path in fetch(folder, force):
         typer.echo(path)
 
 
@@ -50,14 +54,10 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="runs that are trained at a time")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: the cores shared out")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only list the runs, with predicted time and memory")
-    ] = False,
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="start the runs as written, and predict nothing")
-    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: cores / workers")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
+    in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -65,6 +65,8 @@ def train(
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
     """
+    import torch
+
     from mtbert.multitask import pick_device
     from mtbert.paths import results_dir
     from mtbert.results import read_grids, sweep, train_all
@@ -73,34 +75,33 @@ def train(
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
     place = pick_device(device).type
-    threads = threads or sweep.threads_of_each(workers)
-    with sweep.warned_once():
-        runs = sweep.look_up(pairs, data)
-        missing = [run for run in runs if not run.is_stored]
-        if dry_run or (len(missing) > workers and not in_order):  # else they all start at once, or as written
-            from mtbert.cost import predict_runs  # here, as scipy behind it is slow to import
+    threads = threads or max(1, torch.get_num_threads() // workers)
+    runs = sweep.look_up(pairs, data)
+    missing = [run for run in runs if not run.is_stored]
+    if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
+        from mtbert.cost import predict_runs  # here, as its import of scipy is slow
 
-            missing = predict_runs(missing, place, threads, data, results_dir())
-    if not in_order:
-        missing = sweep.longest_first(missing)
+        missing = predict_runs(missing, place, threads, data, results_dir())
+    if not in_order:  # runs without a prediction first
+        missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
     if dry_run:
         typer.echo(sweep.describe(missing + [run for run in runs if run.is_stored], workers))
         return
     typer.echo(f"{len(runs) - len(missing)} of {len(runs)} are stored already")
     done, failed, taken, started = len(runs) - len(missing), [], {}, time.monotonic()
     try:
-        for run, outcome, minutes in train_all(missing, workers, threads, data, device=device):
+        for run, outcome, minutes in train_all(missing, workers, threads, data, device):
             done += 1
             if isinstance(outcome, Exception):
                 failed.append(f"{run}: {outcome}")
                 missing.remove(run)
-                said = f"failed: {str(outcome).splitlines()[0]}"
+                result = f"failed: {str(outcome).splitlines()[0]}"
             else:
                 taken[run.run_id] = minutes
-                said = f"dev {outcome:.4f}"
+                result = f"dev {outcome:.4f}"
             left = sweep.minutes_left(missing, taken, workers, (time.monotonic() - started) / 60)
             rest = f", {sweep.duration(left)} left" if done < len(runs) and left is not None else ""
-            _echo(f"[{done} of {len(runs)}] {run}: {said} ({run.run_id}, {minutes:.1f} min){rest}")
+            _echo(f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {minutes:.1f} min){rest}")
     except (KeyboardInterrupt, SystemExit) as stop:
         _echo(str(stop) or "stopped at once", err=True)
         raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
@@ -110,18 +111,16 @@ def train(
 
 
 def _echo(line: str, err: bool = False) -> None:
-    """Print a line; on a terminal first clear the workers' bars below it, which are drawn again."""
+    """Print a line; on a terminal first clear the workers' progress bars below it, which are drawn again."""
     clear = "\r\x1b[J" if (sys.stderr if err else sys.stdout).isatty() else ""
     typer.echo(clear + line, err=err)
 
 
 @app.command()
 def predict(
-    run_id: Annotated[str, typer.Argument(help="a run of results/runs whose model is in the cache, or its start")],
+    run_id: Annotated[str, typer.Argument(help="the id of a run whose model is in the cache, or its first characters")],
     out: Annotated[Path, typer.Option(help="folder for the CSV files")] = Path("predictions"),
-    course_format: Annotated[
-        bool, typer.Option("--course-format", help="header and separators as the CS224N default project writes them")
-    ] = False,
+    course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -133,8 +132,8 @@ def predict(
 
     found = sorted(path.name for path in (cache_dir() / "models").glob(f"{run_id}*"))
     if len(found) != 1:
-        known = f"{len(found)} start so: {', '.join(found)}" if found else "none starts so; train it first"
-        raise typer.BadParameter(f"{run_id!r} does not name one trained model in the cache ({known})")
+        models = ", ".join(found) or "none; train it first"
+        raise typer.BadParameter(f"{run_id!r} is not the start of one model's run id in the cache (found: {models})")
     model = load_model(found[0])
     root = data_root(model.run_config, data)
     for task in model.run_config.scored:
@@ -146,14 +145,14 @@ def predict(
 
 @app.command()
 def bench(
-    only: Annotated[list[str] | None, typer.Option(help="a benchmark by its name; may be given several times")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; 5 or more to be told")] = 5,
-    threads: Annotated[int | None, typer.Option(help="of torch; default: its own choice")] = None,
-    out: Annotated[Path | None, typer.Option(help="the table; default: results/bench.csv")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
+    threads: Annotated[int | None, typer.Option(help="of torch; default: torch's choice")] = None,
+    out: Annotated[Path | None, typer.Option(help="default: results/bench.csv")] = None,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Measure ours against its peers, interleaved, and renew the rows of results/bench.csv."""
+    """Compare mtbert with its peers and update the rows of results/bench.csv."""
     import torch
 
     from mtbert.bench.catalogue import BENCHMARKS, settings
@@ -207,12 +206,14 @@ def plan(
 
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score what needs no training, the most frequent label and the untrained cosine, into results/baselines.csv."""
-    from mtbert.config import TASK_NAMES, RunConfig
+    """Score the most frequent label and the untrained cosine, into results/baselines.csv."""
+    from mtbert.config import RunConfig
+    from mtbert.data import COURSE
     from mtbert.paths import results_dir
-    from mtbert.results import write_baselines
+    from mtbert.results import BASELINES, baseline_table, write_table
 
-    typer.echo(write_baselines(RunConfig(corpus="course", tasks=TASK_NAMES), results_dir(), data, device))
+    table = baseline_table(RunConfig(corpus="course", tasks=tuple(COURSE)), data, device)
+    typer.echo(write_table(table, results_dir() / BASELINES))
 
 
 @app.command()
@@ -226,18 +227,19 @@ def claims() -> None:
 @app.command()
 def report(
     profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "demo",
-    only: Annotated[str | None, typer.Option(help="one notebook, such as 03")] = None,
+    only: Annotated[str, typer.Option(help="one notebook, such as 03")] = "",
     data: DataDir = None,
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
     from mtbert.report.build import build_report
 
-    build_report(profile, only=only, data=data, force=force)
+    build_report(profile, only=only, data=data, force=force, workers=workers)
 
 
 def main() -> None:
-    """The entry point: an error of ours is its message, not a traceback."""
+    """The entry point: mtbert's own errors are printed as a line, without a traceback."""
     try:
         app()
     except (ValueError, RuntimeError, LookupError) as error:

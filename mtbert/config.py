@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mtbert.bert import MINILM, content_digest
-from mtbert.sharing import PlanError, SharingPlan
+from mtbert.data import TASKS
+from mtbert.gradients import MEMORIES, PROJECTIONS, WEIGHTS
+from mtbert.optim import SCHEDULES
+from mtbert.samplers import SAMPLERS
+from mtbert.sharing import ADAPTERS, PlanError, SharingPlan
 
-TASK_NAMES = ("sst", "cfimdb", "quora", "sts")
-PAIR_TASKS = ("quora", "sts")
 PAIR_FEATURES = ("sum", "concat", "product", "difference", "cosine")
-TaskName = Literal["sst", "cfimdb", "quora", "sts"]
 
 
 class ConfigError(ValueError):
@@ -37,6 +38,20 @@ def _sequence(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _one_of(*names: str) -> AfterValidator:
+    """A name of a registry; the error for another one gives the nearest."""
+
+    def check(name: str) -> str:
+        if name in names:
+            return name
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+        raise ValueError(f"{name!r} is not known; {hint}")
+
+    return AfterValidator(check)
+
+
+TaskName = Annotated[str, _one_of(*TASKS)]
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 Reals = Annotated[tuple[Annotated[Real, Field(gt=0)], ...], BeforeValidator(_sequence)]
@@ -56,13 +71,13 @@ class RunConfig(BaseModel):
 
     encoder: str = Field("minilm", min_length=1, description="'minilm', a checkpoint folder, or a name on the hub")
     weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
-    layers: int | None = Field(None, ge=1, description="use the first so many layers of the encoder; none: all")
-    frozen: bool = Field(False, description="train the heads only, on features computed once; the plan 'frozen'")
+    layers: int | None = Field(None, ge=1, description="use the first n layers of the encoder; none: all")
+    frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
     plan: str = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
     soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
     soft_strength: Real = Field(0.01, gt=0, description="factor of that pull in the loss")
 
-    adapter: Literal["none", "pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"] = Field(
+    adapter: Annotated[str, _one_of("none", *ADAPTERS)] = Field(
         "none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
     )
     adapter_size: int = Field(204, ge=1, description="s, the width inside an adapter")
@@ -72,7 +87,7 @@ class RunConfig(BaseModel):
     adapter_bias: bool = Field(True, description="biases inside an adapter")
     adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
 
-    pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="what stands for a sentence")
+    pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="the embedding of a sentence")
     pairs: str = Field(
         "joint",
         description="joint: one sequence with [SEP]; or what is made of the two sentences' embeddings, joined by +: "
@@ -106,14 +121,16 @@ class RunConfig(BaseModel):
     scheme: Literal["sampled", "in_turn", "unified"] = Field(
         "sampled", description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each"
     )
-    sampling: Literal["round_robin", "sqrt", "proportional", "annealed"] = Field(
+    sampling: Annotated[str, _one_of(*SAMPLERS)] = Field(
         "proportional", description="which task a sampled step draws, by numbers of examples"
     )
     steps_per_epoch: int | None = Field(None, ge=1, description="none: as many examples as the datasets hold")
     weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field("fixed", description="of a unified step's losses")
     task_weights: Reals = Field((), description="fixed weights of the losses, in the order of tasks; empty: all 1")
-    gradients: Literal["sum", "pcgrad", "gem", "agem"] = Field("sum", description="what is done about conflicts")
-    memory: Literal["reservoir", "ring"] = Field("reservoir", description="how GEM keeps examples of a task")
+    gradients: Annotated[str, _one_of("sum", *WEIGHTS, *PROJECTIONS)] = Field(
+        "sum", description="what is done about conflicts"
+    )
+    memory: Annotated[str, _one_of(*MEMORIES)] = Field("reservoir", description="how GEM keeps examples of a task")
     memory_size: int = Field(256, ge=1, description="examples that GEM keeps of a task")
     memory_batch: int = Field(32, ge=1, description="of them, those that a step's constraint is computed on")
     gem_margin: Real = Field(0.0, ge=0, description="lower bound of GEM's dual variables")
@@ -132,7 +149,7 @@ class RunConfig(BaseModel):
     )
     accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
     learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
-    schedule: Literal["none", "linear", "cosine", "onecycle"] = "linear"
+    schedule: Annotated[str, _one_of(*SCHEDULES)] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
     layer_decay: Real = Field(1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below")
     weight_decay: Real = Field(0.0, ge=0)
@@ -170,7 +187,7 @@ class RunConfig(BaseModel):
             yield "tasks: at least one task to train on is needed"
         for name in ("tasks", "score_tasks"):
             if len(set(getattr(self, name))) != len(getattr(self, name)):
-                yield f"{name}: a task stands twice in {list(getattr(self, name))}"
+                yield f"{name}: a task is given twice in {list(getattr(self, name))}"
         if self.frozen and self.plan != "1-bert":
             yield f"frozen: is the plan 'frozen', and plan is {self.plan!r}; set one of the two"
         try:
@@ -187,11 +204,11 @@ class RunConfig(BaseModel):
         if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
             yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
         if len(set(self.adapter_layers)) != len(self.adapter_layers):
-            yield f"adapter_layers: a layer stands twice in {list(self.adapter_layers)}"
+            yield f"adapter_layers: a layer is given twice in {list(self.adapter_layers)}"
         if self.similarity == "sigmoid_cosine" and not self.two_encodings:
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
         fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
-        if self.similarity == "sigmoid_cosine" and fixed and "sts" in self.tasks:
+        if self.similarity == "sigmoid_cosine" and fixed and any(TASKS[t].kind == "similarity" for t in self.tasks):
             yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
         fed: dict[str, set[str]] = {}
         for feed in self.feeds:
@@ -199,11 +216,12 @@ class RunConfig(BaseModel):
             if not arrow or {upstream, task} - set(self.scored) or upstream == task:
                 yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(self.scored)}"
             if upstream in fed.setdefault(task, set()):
-                yield f"feeds: {feed!r} stands twice"
-            if self.two_encodings and upstream in PAIR_TASKS and task not in PAIR_TASKS:
+                yield f"feeds: {feed!r} is given twice"
+            if self.two_encodings and TASKS[upstream].is_pair and not TASKS[task].is_pair:
                 yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
-            if self.similarity == "sigmoid_cosine" and "sts" in (upstream, task):
-                yield f"feeds: {feed!r}: with similarity sigmoid_cosine sts has no head"
+            for name in (upstream, task) if self.similarity == "sigmoid_cosine" else ():
+                if TASKS[name].kind == "similarity":
+                    yield f"feeds: {feed!r}: with similarity sigmoid_cosine {name} has no head"
             fed[task].add(upstream)
         while ready := [task for task in fed if not fed[task] & set(fed)]:
             for task in ready:
@@ -218,8 +236,8 @@ class RunConfig(BaseModel):
         for name, default in (("weighting", "fixed"), ("task_weights", ()), ("cosine_every", None)):
             if getattr(self, name) != default and not (several and self.scheme == "unified"):
                 yield f"{name}: needs scheme 'unified' and at least two tasks"
-        if self.gradients == "pcgrad" and self.scheme != "unified":
-            yield f"gradients: pcgrad needs several tasks in a step; scheme is {self.scheme!r}, not 'unified'"
+        if self.gradients in WEIGHTS and self.scheme != "unified":
+            yield f"gradients: {self.gradients} needs several tasks in a step; scheme is {self.scheme!r}, not 'unified'"
         if self.task_weights and len(self.task_weights) != len(self.tasks):
             yield f"task_weights: {len(self.task_weights)} weights for {len(self.tasks)} tasks"
         if self.task_weights and self.weighting != "fixed":
@@ -231,7 +249,7 @@ class RunConfig(BaseModel):
         smallest = min(self.batch_sizes.values())
         if self.accumulation > smallest:
             yield f"accumulation: {self.accumulation} parts of a batch of {smallest} examples"
-        whole = not self.frozen and self.plan == "1-bert" and self.adapter == "none"
+        whole = self.plan_text == "1-bert" and self.adapter == "none"
         if self.pretrain in ("after", "both") and not whole:
             yield f"pretrain: {self.pretrain!r} trains the one encoder of plan '1-bert' without adapters"
         if self.keep == "best_per_task" and (problem := self._what_ties_tasks()):
@@ -302,7 +320,7 @@ class RunConfig(BaseModel):
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
-        the content counts, not the path; a name on the hub stands for what is published under it.
+        the content counts, not the path; a name on the hub means what is published under it.
         """
         fields = self.model_dump(mode="json", exclude_defaults=True)
         if self.encoder != MINILM and Path(self.encoder).is_dir():
@@ -325,5 +343,6 @@ def _explain(problem: dict) -> str:
         near = difflib.get_close_matches(key, RunConfig.model_fields, n=1)
         return f"{key}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
     if problem["type"] == "value_error":
-        return problem["msg"].removeprefix("Value error, ")
+        message = problem["msg"].removeprefix("Value error, ")
+        return f"{key}: {message}" if problem["loc"] else message  # a check of several fields names them itself
     return f"{key}: {problem['msg']}, got {problem['input']!r}"

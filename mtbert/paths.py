@@ -1,4 +1,4 @@
-"""The folders mtbert reads and writes when the caller names none, and files that are written whole or not at all."""
+"""The folders that mtbert reads and writes by default, and files that are replaced as a whole."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def cache_dir() -> Path:
-    """What can be made again: tokens, the demo corpus, checkpoints, trained models. MTBERT_CACHE, else XDG's place."""
+    """What can be computed again: token ids, the demo corpus, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
     if folder := os.environ.get("MTBERT_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtbert"
@@ -22,7 +22,11 @@ def results_dir() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside this one to write into, which takes its place when the block ends without an error."""
+    """A path to write to, which replaces `path` when the block ends without an error; makes the folder if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    yield partial
-    os.replace(partial, path)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

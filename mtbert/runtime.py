@@ -1,15 +1,16 @@
-"""The machine under a run: devices, peak memory, versions, and what the C library does with freed memory.
+"""The machine of a run: device, memory, versions, and what glibc does with freed memory.
 
-A training step frees blocks of many megabytes and asks for them again in the next step. By default glibc returns such
-blocks to the system, which clears every page again when it is touched: a tenth to a quarter of a step with an encoder
-of 20 million parameters. Kept without bound, blocks of many shapes leave holes that no later batch fits into. oneDNN,
-which computes products in bfloat16, compiles code for every shape of a product and keeps the last 1024, half a MiB
-each. Batches of every length are of many shapes. On systems without glibc nothing changes.
+A training step frees blocks of many megabytes and allocates them again in the next step. By default glibc returns such
+blocks to the system, which clears each page when it is used again: 10 to 25 % of the time of a step with an encoder of
+20 million parameters. If all of them are kept, blocks of many sizes leave gaps that no later batch fits into. oneDNN,
+which computes products in bfloat16, compiles code for every shape of a product and keeps the last 1024, 0.5 MiB each.
+Without glibc nothing changes.
 """
 
 import ctypes
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,49 +18,44 @@ import torch
 from mtbert import __version__
 
 MIB = 2**20
+MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # options of mallopt, from malloc.h
+CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
+SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
 
 
 class PeakMemory:
-    """Peak memory between `start` and `mib`: the GPU allocator's on a GPU, else the process's resident memory."""
+    """Peak memory since this object was made: of the GPU allocator on a GPU, else the process's resident memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            _reset_resident_peak()
+            with suppress(OSError):  # Linux only
+                Path("/proc/self/clear_refs").write_text("5")
 
     def mib(self) -> float:
         """The peak so far, in MiB."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MIB
-        return _resident_peak_mib()
+        if peak := _from_proc("self/status", "VmHWM"):
+            return int(peak.split()[0]) / 1024
+        import resource  # Windows does not have it
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / MIB if platform.system() == "Darwin" else peak / 1024
 
 
-def _reset_resident_peak() -> None:
-    try:  # Linux: forget the high-water mark of earlier work in this process
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
-
-
-def _resident_peak_mib() -> float:
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        pass
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / MIB if platform.system() == "Darwin" else peak / 1024
+def resident_mib() -> float:
+    """Resident memory of this process in MiB; 0 if /proc does not have it."""
+    return int(_from_proc("self/status", "VmRSS", "0 kB").split()[0]) / 1024
 
 
 def environment(device: torch.device) -> dict[str, str | int]:
-    """Where the numbers come from: device, threads, versions."""
+    """Device, threads and versions."""
+    cpu = _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine()
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({_cpu_name()})",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({cpu})",
         "threads": torch.get_num_threads(),
         "mtbert": __version__,
         "torch": torch.__version__,
@@ -67,59 +63,51 @@ def environment(device: torch.device) -> dict[str, str | int]:
     }
 
 
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8  # of malloc.h
-CODES = 64  # that oneDNN keeps; a step's products are of about 15 shapes
-SLACK_MIB = 512  # by how much the process may grow before freed blocks go back
+def _from_proc(file: str, key: str, default: str = "") -> str:
+    """The value of a line `key: value` in a file of /proc."""
+    with suppress(OSError):
+        for line in Path("/proc", file).read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return default
 
 
 def keep_freed_memory() -> None:
-    """From now on freed blocks of any size stay with the process, in one heap for all threads.
+    """From now on the process keeps freed blocks of any size, in one heap for all threads.
 
-    Called before the first product in bfloat16, it bounds what oneDNN keeps, too.
+    Called before the first product in bfloat16, it also limits the memory of oneDNN.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CODES))
-    for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 2**30), (_TRIM_THRESHOLD, 2**31 - 1)):
+    for option, value in ((ARENA_MAX, 1), (MMAP_THRESHOLD, 2**30), (TRIM_THRESHOLD, 2**31 - 1)):
         _call("mallopt", option, value)
 
 
 def free_by_default() -> None:
-    """Undo `keep_freed_memory` and hand back what it kept.
-
-    The thresholds are the highest that glibc comes to by itself when it may adapt them, which mallopt ends.
-    """
-    for option, value in ((_ARENA_MAX, 0), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26)):
+    """Undo `keep_freed_memory`, with the highest thresholds that glibc's own adaptation, which mallopt ends, allows."""
+    for option, value in ((ARENA_MAX, 0), (MMAP_THRESHOLD, 2**25), (TRIM_THRESHOLD, 2**26)):
         _call("mallopt", option, value)
     release_freed_memory()
 
 
 def release_freed_memory() -> None:
-    """Hand freed blocks back to the system."""
+    """Return freed blocks to the system."""
     _call("malloc_trim", 0)
 
 
 class Trimmer:
-    """Hands freed blocks back when the process has grown by SLACK_MIB; for loops over batches of many shapes.
+    """Returns freed blocks when the process has grown by SLACK_MIB, in a loop over batches of many shapes.
 
-    A batch that needs as much by itself does not set it off: half of SLACK_MIB beside the batch behind the last time
-    is always kept.
+    The first batch after a return sets the limit, so that a single large batch does not cause one each time: half of
+    SLACK_MIB above that batch is always kept.
     """
 
     def __init__(self) -> None:
         self.limit = 0.0  # MiB
-        self.trimmed_to: float | None = 0.0  # MiB, where no batch came since
+        self.trimmed_to: float | None = 0.0  # MiB after the last return, until the next batch
 
     def __call__(self) -> None:
-        """Call behind every batch; reads a file in /proc."""
+        """Call after every batch; reads a file in /proc."""
         resident = resident_mib()
         if self.trimmed_to is not None:
             self.limit = max(self.trimmed_to + SLACK_MIB, resident + SLACK_MIB / 2)
@@ -129,17 +117,6 @@ class Trimmer:
             self.trimmed_to = resident_mib()
 
 
-def resident_mib() -> float:
-    """Resident memory of this process in MiB; 0 where /proc does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def _call(function: str, *arguments: int) -> None:
-    try:
+    with suppress(AttributeError, OSError, TypeError):  # no glibc
         getattr(ctypes.CDLL(None), function)(*arguments)
-    except (AttributeError, OSError, TypeError):
-        pass

@@ -5,30 +5,54 @@ Source: paper 001, section 4.3 (p_i ~ N_i^alpha, equations 8 and 9; one sentence
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-STRATEGIES = ("round_robin", "sqrt", "proportional", "annealed")
+
+def round_robin(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+    """alpha = 0: every task alike."""
+    return np.ones(len(sizes))
+
+
+def sqrt(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+    """alpha = 1/2."""
+    return sizes**0.5
+
+
+def proportional(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+    """alpha = 1."""
+    return sizes
+
+
+def annealed(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+    """alpha = 1 - 0.8 (e - 1) / (E - 1) in epoch e of E; 1 where E is 1."""
+    return sizes ** (1 - 0.8 * (epoch - 1) / max(1, epochs - 1))
+
+
+# Numbers of examples (T,), at most 1 as parts of the largest, epoch e of E -> weights (T,) of the tasks, N_i^alpha.
+SAMPLERS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "round_robin": round_robin,
+    "sqrt": sqrt,
+    "proportional": proportional,
+    "annealed": annealed,
+}
 
 
 def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1) -> np.ndarray:
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
-    alpha is 0 (round_robin), 1/2 (sqrt), 1 (proportional), or 1 - 0.8 (e - 1) / (E - 1) in epoch e of E (annealed;
-    1 where E is 1). Raises ValueError for an unknown strategy, a size below 1 or an epoch outside 1..epochs.
+    strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1 or an epoch outside 1..epochs.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not np.isfinite(sizes).all() or (sizes < 1).any():
         raise ValueError(f"sizes are the numbers of examples, at least 1 each; got {sizes.tolist()}")
-    if strategy not in STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+    if strategy not in SAMPLERS:
+        raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    annealed = 1 - 0.8 * (epoch - 1) / max(1, epochs - 1)
-    alpha = {"round_robin": 0.0, "sqrt": 0.5, "proportional": 1.0, "annealed": annealed}[strategy]
-    powers = (sizes / sizes.max()) ** alpha
-    return powers / powers.sum()
+    weights = SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs)
+    return weights / weights.sum()
 
 
 POOL = 64  # batches at most that are sorted by length together: enough for little padding

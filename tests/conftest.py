@@ -1,5 +1,9 @@
 """What the tests share: folders of their own, a tiny encoder, a tiny data set. Every text here is invented."""
 
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: its threads wait by spinning, and sums depend on their number
+
 import random
 import shutil
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from mtbert import cli
 from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY
-from mtbert.results import sweep, workers
+from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.results.workers import RunFailed
@@ -99,15 +99,11 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
         yield two, 0.5, 90.0
         yield three, 0.25, 60.0
 
-    monkeypatch.setattr(workers, "train_all", train_all)
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(
-        f"base: {{corpus: course, encoder: {tiny_config.encoder}}}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n"
-    )
-    more = tmp_path / "more.yaml"
-    more.write_text(
-        f"base: {{corpus: course, encoder: {tiny_config.encoder}}}\nruns: {{one: {{}}, three: {{epochs: 2}}}}\n"
-    )
+    monkeypatch.setattr("mtbert.results.train_all", train_all)
+    grid, more = tmp_path / "grid.yaml", tmp_path / "more.yaml"
+    base = f"base: {{corpus: course, encoder: {tiny_config.encoder}}}"
+    grid.write_text(f"{base}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n")
+    more.write_text(f"{base}\nruns: {{one: {{}}, three: {{epochs: 2}}}}\n")
     result = mtbert("train", grid, more, "--in-order", "--data", course_folder)
     assert result.exit_code == 1
     ids = [run.run_id for run in sweep.look_up(read_grids([grid, more]), course_folder)]
@@ -145,7 +141,7 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
 
 def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
     started = []
-    monkeypatch.setattr(workers, "train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
+    monkeypatch.setattr("mtbert.results.train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
     grid = tmp_path / "grid.yaml"
     runs = "{short: {epochs: 1}, unknown: {plan: S9}, long: {epochs: 9}}"
     grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
@@ -155,15 +151,13 @@ def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, cali
         assert [run.name for run in started] == names
 
 
-def test_rejected_rows_are_told_once(tiny_config, faulty_data, tmp_path, calibrated, caplog):
+def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, calibrated, caplog):
     grid = tmp_path / "grid.yaml"
     fields = f"corpus: course, encoder: {tiny_config.encoder}, train_rows: 10"
     grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
     with caplog.at_level(logging.WARNING):
         assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
-        assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
-        sweep.look_up(read_grids([grid]), faulty_data)
-    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 3
+    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
 
 
 class OnATerminal:
@@ -180,14 +174,14 @@ class OnATerminal:
         self.text = ""
 
     def read_until(self, *texts: str, seconds: float = 60.0) -> None:
-        """Read until all of these have been written, or, without any, until nobody can write any more."""
+        """Read until all of these texts have been written, or, without any, until no process can write any more."""
         end = time.monotonic() + seconds
         while not texts or not all(text in self.text for text in texts):
             ready, _, _ = select.select([self.terminal], [], [], max(0.0, end - time.monotonic()))
             assert ready, f"nothing more came after {self.text[-2000:]!r}"
             try:
                 read = os.read(self.terminal, 4096)
-            except OSError:  # on Linux, where all who could write have ended
+            except OSError:  # Linux: all processes with this terminal have ended
                 read = b""
             if not read:
                 break
@@ -196,7 +190,7 @@ class OnATerminal:
     def train_until(self, *names: str) -> None:
         """Wait until these runs have done some steps."""
         self.read_until(*(f"{name}, seed 1:" for name in names))
-        time.sleep(0.4)  # their bars are there before the first step
+        time.sleep(0.4)  # the progress bars appear before the first step
 
     def end(self) -> tuple[int, str]:
         """Wait for this process and its workers; exit code and stdout."""
@@ -208,7 +202,7 @@ class OnATerminal:
 
 @pytest.fixture
 def long_grid(tiny_config, tmp_path):
-    """Two runs of a few seconds, and a short one behind them."""
+    """Two runs of a few seconds, and a short one after them."""
     grid = tmp_path / "grid.yaml"
     base = f"{{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8, epochs: 1, steps_per_epoch: 500}}"
     grid.write_text(f"base: {base}\nruns: {{one: {{}}, two: {{pooling: cls}}, three: {{steps_per_epoch: 2}}}}\n")
@@ -217,7 +211,7 @@ def long_grid(tiny_config, tmp_path):
 
 @pytest.fixture
 def ctrl_c():
-    """SIGINT is not ignored, as it is where these tests run in the background of a script."""
+    """SIGINT is not ignored, as it is if these tests run in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -228,44 +222,55 @@ def checkpoints(isolated: Path) -> list[str]:
 
 
 def test_a_stopped_sweep_goes_on_bit_for_bit(long_grid, course_data, isolated, tmp_path, ctrl_c):
-    asked = (long_grid, "--in-order", "--workers", 2, "--threads", 1, "--device", "cpu")
+    """Stopped by Ctrl-C, then by the death of the process that started the workers."""
+    asked = (long_grid, "--in-order", "--threads", 1, "--device", "cpu")
     torch.set_num_threads(1)
     [config] = read_grid(long_grid)["one"]
     whole = load_or_run(config, store=tmp_path / "undisturbed", device="cpu", progress=False)
     weights = load_model(whole.run_id).state_dict()
     one, two, _ = look_up_ids(long_grid, course_data)
-    steps = [0]
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        stopped = OnATerminal(*asked)
-        stopped.train_until("one", "two")
-        if number == signal.SIGINT:
-            os.killpg(stopped.process.pid, number)  # as a terminal does
-        else:
-            stopped.process.send_signal(number)
-        assert stopped.end() == (code, "0 of 3 are stored already\n")
-        assert "the same command goes on from the checkpoints" in stopped.text
-        assert "three" not in stopped.text and "Traceback" not in stopped.text
-        assert checkpoints(isolated) == sorted([one, two]) and not list((isolated / "results").rglob("run.json"))
-        saved = torch.load(isolated / "cache" / "models" / one / "checkpoint.pt", weights_only=True)
-        steps.append(saved["progress"]["step"])
-    assert 0 < steps[1] < steps[2] < 500
 
-    again = OnATerminal(*asked)
+    def step_of_checkpoint() -> int:
+        saved = torch.load(isolated / "cache" / "models" / one / "checkpoint.pt", weights_only=True)
+        return saved["progress"]["step"]
+
+    stopped = OnATerminal(*asked, "--workers", 2)
+    stopped.train_until("one", "two")
+    os.killpg(stopped.process.pid, signal.SIGINT)  # as a terminal does
+    assert stopped.end() == (130, "0 of 3 are stored already\n")
+    assert "the same command goes on from the checkpoints" in stopped.text
+    assert "three" not in stopped.text and "Traceback" not in stopped.text
+    assert checkpoints(isolated) == sorted([one, two]) and not list((isolated / "results").rglob("run.json"))
+    first = step_of_checkpoint()
+
+    killed = OnATerminal(*asked, "--only", "one")
+    killed.train_until("one")
+    killed.process.kill()
+    assert killed.end() == (-signal.SIGKILL, "0 of 1 are stored already\n")  # and the worker has ended
+    second = step_of_checkpoint()
+    assert 0 < first < second < 500
+
+    again = OnATerminal(*asked, "--only", "one")
     code, output = again.end()
-    assert code == 0 and output.count(": dev ") == 3 and f"| {steps[2]}/500" in again.text
+    assert code == 0 and output.count(": dev ") == 1 and f"| {second}/500" in again.text
     resumed = load_or_run(config, train_missing=False)
     pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True, check_dtype=False)
     assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(one).state_dict().items())
-    assert checkpoints(isolated) == []
+    assert checkpoints(isolated) == [two]
 
 
-def test_workers_end_with_their_parent(long_grid, course_data, isolated):
-    killed = OnATerminal(long_grid, "--in-order", "--only", "one", "--threads", 1, "--device", "cpu")
-    killed.train_until("one")
-    killed.process.kill()
-    assert killed.end() == (-signal.SIGKILL, "0 of 1 are stored already\n")  # the worker has ended, too
-    assert checkpoints(isolated) == look_up_ids(long_grid, course_data)[:1]
+@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
+def test_the_exit_code_of_a_stopped_sweep_is_that_of_its_signal(
+    tiny_config, course_folder, tmp_path, monkeypatch, stop, code
+):
+    def train_all(*args, **kwargs):
+        raise stop("the same command goes on")
+        yield
+
+    monkeypatch.setattr("mtbert.results.train_all", train_all)
+    result = mtbert("train", write_grid(tmp_path, tiny_config), "--in-order", "--data", course_folder)
+    assert result.exit_code == code and result.stderr == "the same command goes on\n"
 
 
 def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
@@ -335,12 +340,13 @@ def test_the_format_of_the_course(tmp_path, task, value, text):
     assert write_leaderboard(table, task, "test", tmp_path, course_format=True).read_text() == text
 
 
-@pytest.mark.parametrize("prefix, message", [("zz", "none starts so; train it first"), ("", "2 start so: ")])
-def test_predict_needs_one_model(trained, isolated, prefix, message):
-    shutil.copytree(isolated / "cache" / "models" / trained.run_id, isolated / "cache" / "models" / "another")
+@pytest.mark.parametrize("prefix, found", [("zz", "none; train it first"), ("ab", "ab1, ab2")])
+def test_predict_needs_one_model(isolated, prefix, found):
+    for run_id in ("ab1", "ab2", "cd1"):
+        (isolated / "cache" / "models" / run_id).mkdir(parents=True)
     result = mtbert("predict", prefix)
     assert result.exit_code == 2
-    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert f"(found: {found})" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -348,16 +354,18 @@ def test_predict_needs_one_model(trained, isolated, prefix, message):
     [
         (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
-        (["predict", "RUN", "--device", "cuda"], "error: device 'cuda': no GPU is available here"),
+        (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available here"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
         (["plan", "--profile", "none.yaml"], "error: none.yaml: not a readable YAML file"),
     ],
 )
-def test_errors_are_messages(trained, monkeypatch, arguments, message):
+def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):
+    (tmp_path / "demo.yaml").write_text("runs: {one: {}}")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["mtbert", *(trained.run_id if word == "RUN" else word for word in arguments)])
+    monkeypatch.setattr(sys, "argv", ["mtbert", *arguments])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert str(stop.value.code).startswith(message)

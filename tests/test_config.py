@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbert.config import TASK_NAMES, ConfigError, RunConfig
-from mtbert.data.tasks import TASKS
+from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert.results.grids import read_grid
 
@@ -63,11 +62,11 @@ OTHER_RUNS = dict(
         ({"max_length": 3}, "max_length: Input should be greater than or equal to 4, got 3"),
         ({"encoder": ""}, "encoder: String should have at least 1 character, got ''"),
         ({"tasks": "sst"}, "tasks: Input should be a valid tuple, got 'sst'"),
-        ({"tasks": ["imdb"]}, "tasks: Input should be 'sst', 'cfimdb', 'quora' or 'sts', got 'imdb'"),
+        ({"tasks": ["imdb"]}, "tasks: 'imdb' is not known; did you mean cfimdb?"),
         ({"tasks": []}, "tasks: at least one task to train on is needed"),
-        ({"tasks": ["sst", "sst"]}, "tasks: a task stands twice in ['sst', 'sst']"),
-        ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task stands twice in ['sts', 'sts']"),
-        ({"schedule": "steps"}, "schedule: Input should be 'none', 'linear', 'cosine' or 'onecycle', got 'steps'"),
+        ({"tasks": ["sst", "sst"]}, "tasks: a task is given twice in ['sst', 'sst']"),
+        ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task is given twice in ['sts', 'sts']"),
+        ({"schedule": "steps"}, "schedule: 'steps' is not known; known are none, linear, cosine, onecycle"),
     ],
 )
 def test_what_is_wrong_is_named(params, message):
@@ -91,7 +90,7 @@ APART = dict(**THREE, pairs="concat")
         ({"pairs": "sum+sum"}, "pairs: 'sum+sum' is neither"),
         ({"pairs": ""}, "pairs: '' is neither"),
         ({"adapter": "pal", "adapter_size": 11}, "adapter_heads: 12 heads are more than adapter_size 11"),
-        ({"adapter_layers": [2, 2]}, "adapter_layers: a layer stands twice in [2, 2]"),
+        ({"adapter_layers": [2, 2]}, "adapter_layers: a layer is given twice in [2, 2]"),
         ({"adapter_layers": [0]}, "adapter_layers: Input should be greater than or equal to 1"),
         ({"similarity": "sigmoid_cosine"}, "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"),
         ({**APART, "similarity": "sigmoid_cosine", "frozen": True}, "similarity: sigmoid_cosine has no parameters"),
@@ -100,7 +99,7 @@ APART = dict(**THREE, pairs="concat")
         ({**THREE, "feeds": ["sst-quora"]}, "feeds: 'sst-quora' is not 'upstream>task' with two different tasks of"),
         ({**THREE, "feeds": ["sst>cfimdb"]}, "feeds: 'sst>cfimdb' is not"),
         ({**THREE, "feeds": ["sst>sst"]}, "feeds: 'sst>sst' is not"),
-        ({**THREE, "feeds": ["sst>sts", "sst>sts"]}, "feeds: 'sst>sts' stands twice"),
+        ({**THREE, "feeds": ["sst>sts", "sst>sts"]}, "feeds: 'sst>sts' is given twice"),
         ({**THREE, "feeds": ["sst>sts", "sts>quora", "quora>sst"]}, "feeds: quora, sst, sts feed one another"),
         ({**APART, "feeds": ["sts>sst"]}, "feeds: 'sts>sst': the head of a pair task needs two sentences"),
         (
@@ -176,10 +175,6 @@ def test_but_checks_again():
 def test_the_training_task_is_scored_first_and_once():
     assert RunConfig(tasks=("sst",), score_tasks=("sts", "sst", "quora")).scored == ("sst", "sts", "quora")
     assert RunConfig(tasks=("sts",)).scored == ("sts",)
-
-
-def test_task_names_are_those_of_the_data():
-    assert tuple(TASKS) == TASK_NAMES
 
 
 def test_digest_ignores_order_and_spelled_out_defaults():

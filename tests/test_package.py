@@ -1,6 +1,7 @@
 """The shape of the package: rooms with few short files, imports in one direction, nothing heavy that is not needed."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from functools import cache
@@ -90,6 +91,25 @@ def test_a_room_has_few_files(room):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_file_is_one_idea(path):
     assert len(path.read_text(encoding="utf8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize(
+    "room, names",
+    {
+        "bert": "BertConfig BertModel",
+        "optim": "AdamW",
+        "samplers": "task_probabilities",
+        "sharing": "SharingPlan",
+        "gradients": "pcgrad gem_project",
+        "config": "RunConfig",
+        "multitask": "MultitaskBert",
+        "results": "load_or_run",
+        "data": "load_table DataError",
+    }.items(),
+)
+def test_names_that_other_code_imports(room, names):
+    module = importlib.import_module(f"mtbert.{room}")
+    assert all(callable(getattr(module, name)) for name in names.split())
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Measures contenders in turns and keeps the table results/bench.csv.
+"""Measures ours and its peers in turns and keeps the table results/bench.csv.
 
-Every repeat measures each contender once, in an order that turns round from repeat to repeat, so that a machine that
-slows down slows all of them. While ours runs the C library keeps freed memory, as in training; for another program's
-code it does what it does by default (heap.py). Every measurement begins with calls that are not counted.
+Every repeat measures each once, in an order that is reversed from repeat to repeat, so that a machine that slows down
+slows all of them. While ours runs the C library keeps freed memory, as in training; for another package's code it has
+its default (runtime.py). Every measurement begins with calls that are not counted.
 
 A row of the table: benchmark, size and peer (what was compared), ours and theirs (medians over the repeats, in `unit`),
 ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). Where
@@ -97,57 +97,55 @@ def choose(benchmarks: Benchmarks, names: Collection[str]) -> Benchmarks:
 def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -> Iterator[Outcome]:
     """Run every size of every benchmark in every setting; each row is in the file `out` before it is yielded.
 
-    Skipped are rows without the course's data, and peers of other packages that raise: one that is not installed, or
-    torch.compile without a C++ compiler. Any other error of a row does not stop those behind it.
+    Skipped are benchmarks without the course's data, and peers of other packages that raise: one that is not installed,
+    or torch.compile without a C++ compiler. After any other error the benchmarks behind it still run.
     """
     for setting in settings:
         for name, (build, sizes) in benchmarks.items():
             for size in sizes:
-                yield from _outcomes(name, build, size, setting, out)
+                try:
+                    yield from _measured(name, build, size, setting, out)
+                except DataError as error:
+                    yield Outcome(f"{name}: skipped, {error}")
+                except Exception as error:
+                    yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
                 gc.collect()
 
 
-def _outcomes(name: str, build: Callable[..., Contest], size: dict, setting: Setting, out: Path) -> Iterator[Outcome]:
-    precision = size.get("precision", setting.precision)
-    where = {"benchmark": name, "encoder": Path(setting.encoder).name, "precision": precision}
-    where |= environment(setting.device) | {"transformers": importlib.metadata.version("transformers")}
-    try:
-        keep_freed_memory()
-        contest = build(setting, **size)
-        name = f"{name} {contest.size}"
-        rows, skipped = compare(contest, setting.repeats)
-    except DataError as error:
-        yield Outcome(f"{name}: skipped, {error}")
-    except Exception as error:
-        yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
-    else:
-        for peer, error in skipped.items():
-            first, _, _ = str(error).strip().partition("\n")  # a compiler's whole output may follow
-            yield Outcome(f"{name} / {peer}: skipped, {type(error).__name__}: {first}")
-        for row in rows:
-            write_row(out, where | row)
-            yield Outcome(f"{name}{_describe(row)}")
+def _measured(name: str, build: Callable[..., Contest], size: dict, setting: Setting, out: Path) -> Iterator[Outcome]:
+    where = {"benchmark": name, "encoder": Path(setting.encoder).name} | environment(setting.device)
+    where["precision"] = size.get("precision", setting.precision)
+    where["transformers"] = importlib.metadata.version("transformers")
+    keep_freed_memory()
+    contest = build(setting, **size)
+    rows, skipped = compare(contest, setting.repeats)
+    for peer, error in skipped.items():
+        first, _, _ = str(error).strip().partition("\n")  # a compiler's whole output may follow
+        yield Outcome(f"{name} {contest.size} / {peer}: skipped, {type(error).__name__}: {first}")
+    for row in rows:
+        write_row(out, where | row)
+        yield Outcome(f"{name} {_describe(row)}")
 
 
 def timed(call: Callable[[], object], work: float = 1.0) -> Run:
-    """A run: the median time of a call, for each of `work` units, in milliseconds; the first calls warm up."""
+    """A run: the median time of a call, divided by `work`, in milliseconds; the first calls warm up."""
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return lambda repeat: 1000 * timer.blocked_autorange(min_run_time=LEAST_SECONDS).median / work
 
 
-def interleave(runs: dict[str, Run], repeats: int, others: Collection[str] = ()) -> tuple[dict, dict]:
-    """Name -> what each repeat cost (repeats,), and name -> the error of those that raise.
-
-    others: the names that are not our code; any other's error ends the benchmark.
-    """
-    measured, errors = {name: np.zeros(repeats) for name in runs}, {}
+def interleave(contest: Contest, repeats: int) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+    """Peer ("" for ours) -> what each repeat cost (repeats,), and the errors of other packages; ours are raised."""
+    peers = {"": Peer(contest.ours)} | contest.peers
+    measured, errors = {name: np.zeros(repeats) for name in peers}, {}
     for repeat in range(repeats):
-        for name in list(measured) if repeat % 2 == 0 else list(reversed(measured)):
-            free_by_default() if name in others else keep_freed_memory()
+        for name in list(measured)[:: 1 if repeat % 2 == 0 else -1]:
+            peer = peers[name]
+            set_allocator = free_by_default if peer.package else keep_freed_memory
+            set_allocator()
             try:
-                measured[name][repeat] = runs[name](repeat)
+                measured[name][repeat] = peer.run(repeat)
             except Exception as error:
-                if name not in others:
+                if not peer.package:
                     raise
                 errors[name] = error
                 del measured[name]
@@ -157,24 +155,23 @@ def interleave(runs: dict[str, Run], repeats: int, others: Collection[str] = ())
 
 def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Exception]]:
     """A row for every peer, or one without a peer, and the peers that raise; ours is measured once for all of them."""
-    runs = {"": contest.ours} | {name: peer.run for name, peer in contest.peers.items()}
-    measured, errors = interleave(runs, repeats, [name for name, peer in contest.peers.items() if peer.package])
-    ours = measured.pop("")
-    about = dict(size=contest.size, peer="", ours=float(np.median(ours)), unit=contest.unit, repeats=repeats)
+    measured, errors = interleave(contest, repeats)
+    medians = {name: float(np.median(costs)) for name, costs in measured.items()}
+    ours, median = measured.pop(""), medians.pop("")
+    about = dict(size=contest.size, peer="", ours=median, unit=contest.unit, repeats=repeats)
     if not contest.peers:
         return [about | dict(low=ours.min(), high=ours.max())], errors
     rows = []
     for i, (name, costs) in enumerate(measured.items()):
         scale = contest.arithmetic[-1] / contest.arithmetic[i] if contest.sizes else 1.0
-        theirs, ratios, package = scale * float(np.median(costs)), scale * costs / ours, contest.peers[name].package
-        row = dict(peer=name, theirs=theirs, ratio=theirs / about["ours"], low=ratios.min(), high=ratios.max())
-        if package:
+        theirs, ratios = scale * medians[name], scale * costs / ours
+        row = about | dict(peer=name, theirs=theirs, ratio=theirs / median, low=ratios.min(), high=ratios.max())
+        if package := contest.peers[name].package:
             row["peer_version"] = importlib.metadata.version(package)
         if contest.sizes:
-            medians = [np.median(costs) for costs in (*measured.values(), ours)]
-            row["slope"] = slope(contest.sizes[i:], medians[i:])
+            row["slope"] = slope(contest.sizes[i:], [*medians.values(), median][i:])
             row["arithmetic_slope"] = slope(contest.sizes[i:], contest.arithmetic[i:])
-        rows.append(about | row)
+        rows.append(row)
     return rows, errors
 
 
@@ -186,9 +183,10 @@ def slope(sizes: Collection[float], costs: Collection[float]) -> float:
 def _describe(row: dict) -> str:
     ours, interval = f"{row['ours']:.4g} {row['unit']}", f"({row['low']:.4g} to {row['high']:.4g})"
     if not row["peer"]:
-        return f": {ours} {interval}"
+        return f"{row['size']}: {ours} {interval}"
     slopes = "; slope {slope:.2f}, of the arithmetic {arithmetic_slope:.2f}".format(**row) if "slope" in row else ""
-    return f" / {row['peer']}: ours {ours}, peer {row['theirs']:.4g}, ratio {row['ratio']:.4g} {interval}{slopes}"
+    peer = f"peer {row['theirs']:.4g}, ratio {row['ratio']:.4g} {interval}"
+    return f"{row['size']} / {row['peer']}: ours {ours}, {peer}{slopes}"
 
 
 def write_row(path: Path, row: dict) -> None:

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel
 from transformers import BertConfig as TheirConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
@@ -78,17 +77,18 @@ class TransformersModel(nn.Module):
         return task_loss(TASKS[task], self(task, self.batch(task, rows)), self.tables[task].labels[rows])
 
     def merged_losses(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, list[Tensor]]:
-        """One pass over the rows of all tasks, padded to the longest: embeddings (B, d), and each task's mean loss."""
+        """One pass over the examples of all tasks, padded to the longest: embeddings (B, d), each task's mean loss."""
         batches = [self.batch(task, part) for task, part in rows.items()]
-        ids, mask = (
-            pad_sequence([row for batch in batches for row in getattr(batch, name)], batch_first=True)
-            for name in ("input_ids", "attention_mask")
-        )
+        T = max(batch.input_ids.size(1) for batch in batches)
+
+        def merged(tensors: list[Tensor]) -> Tensor:
+            return torch.cat([F.pad(tensor, (0, T - tensor.size(1))) for tensor in tensors])
+
+        ids, mask = merged([b.input_ids for b in batches]), merged([b.attention_mask for b in batches])
         types = [torch.zeros_like(b.input_ids) if b.token_type_ids is None else b.token_type_ids for b in batches]
-        types = pad_sequence([row for part in types for row in part], batch_first=True)
         losses = []
         with self.autocast:
-            embeddings = self.embed(Batch(ids, mask, types)).float()
+            embeddings = self.embed(Batch(ids, mask, merged(types))).float()
             for (task, part), features in zip(rows.items(), embeddings.split([*map(len, rows.values())]), strict=True):
                 logits = self.heads[task](features).float().squeeze(-1)
                 losses.append(task_loss(TASKS[task], logits, self.tables[task].labels[part]))

@@ -1,9 +1,11 @@
-"""Benchmarks of training steps: one task, several tasks, plans, adapters, PCGrad and GEM, an epoch.
+"""Benchmarks of training: steps of one and of several tasks, plans, adapters, PCGrad and GEM, an epoch, its memory.
 
-But for `epoch`, tokens are random words of the vocabulary, lengths 80 to 100 % of the longest, as in batches that are
-sorted by length; both sides get the same ones, and dropout is on.
+But for `epoch` and `memory`, tokens are random words of the vocabulary, lengths 80 to 100 % of the longest, as in
+batches that are sorted by length; both sides get the same ones, and dropout is on.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +18,14 @@ from torch.utils.benchmark import timer
 from mtbert.bench import peers
 from mtbert.bench.harness import Contest, Peer, Run, Setting, timed
 from mtbert.bench.peers import TransformersModel
-from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, load_tokenizer
 from mtbert.gradients import gem_project
 from mtbert.multitask import MultitaskBert
-from mtbert.optim import AdamW
 from mtbert.paths import REPOSITORY
 from mtbert.results import data_root, read_grid
-from mtbert.runtime import Trimmer
-from mtbert.training import TaskRows, Trainer, load_corpus, training_steps
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
+from mtbert.training import TaskRows, Trainer, batch_shapes, load_corpus, training_steps
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
@@ -35,36 +35,31 @@ WARM_UP = 3  # batches before those of an epoch that are not counted
 
 
 class Training:
-    """A run of ours, step by step. passes: as `TaskRows` wants to know; fields: of its RunConfig."""
+    """A run of ours, step by step. passes: see `TaskRows`; fields: of its RunConfig."""
 
     def __init__(
-        self,
-        setting: Setting,
-        tables: dict[str, pd.DataFrame],
-        passes: float = 1.0,
-        encoder: BertModel | None = None,
-        **fields: object,
+        self, setting: Setting, tables: dict[str, pd.DataFrame], passes: float = 1.0, **fields: object
     ) -> None:
-        values = dict(tasks=list(tables), encoder=setting.encoder, precision=setting.precision, learning_rate=1e-5)
-        values |= {"scheme": "unified"} if len(tables) > 1 else {}
-        self.config = RunConfig.from_params(values | fields)
+        fields = dict(encoder=setting.encoder, precision=setting.precision, learning_rate=1e-5) | fields
+        fields["scheme"] = "unified" if len(tables) > 1 else "sampled"
+        self.config = RunConfig.from_params({"tasks": list(tables)} | fields)
         torch.manual_seed(self.config.seed)
-        self.model = MultitaskBert(self.config, encoder).to(setting.device).train()
+        self.model = MultitaskBert(self.config).to(setting.device).train()
         self.tables = {t: TaskRows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
         self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
         self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
 
     def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
-        """One optimizer step on these rows, by default on all."""
+        """One optimizer step on the examples at these indices, by default on all."""
         losses = self.trainer.step(1, self.all_rows if rows is None else rows)
         if not np.isfinite([*losses.values()]).all():  # then there was no update
             raise FloatingPointError(f"a loss is not finite: {losses}")
 
 
 def words_table(task: str, rows: int, T: int, encoder: str, seed: int = 1) -> pd.DataFrame:
-    """A table of random words as `load_table` gives it: an example has 0.8 T to T tokens with its special tokens.
+    """A table of random words like those of `load_table`: an example has 0.8 T to T tokens, the first one T.
 
-    The first one has T. A pair's tokens are shared out evenly.
+    Special tokens are counted; a pair's tokens are divided evenly.
     """
     random, about = np.random.default_rng([seed, rows, T]), TASKS[task]
     words = [w for w in load_tokenizer(encoder).get_vocab() if w.isascii() and w.isalpha() and len(w) > 2]
@@ -86,7 +81,7 @@ def on_words(setting: Setting, B: int, T: int, tasks: tuple[str, ...] = ("sst",)
 
 
 def _against(ours: Training, step: Callable = peers.usual_step, compiled: bool = False) -> Run:
-    """A step of transformers' model on all rows, from the weights of ours; compiled: its passes, for this one shape."""
+    """A step of transformers' model on the same batches, from the weights of ours; compiled for this one shape."""
     theirs = TransformersModel(ours.model, ours.tables)
     optimizer = peers.adamw(theirs, fused=True)
     if compiled:
@@ -103,22 +98,6 @@ def training_step(setting: Setting, B: int, T: int) -> Contest:
         "transformers sdpa compiled, fused AdamW": Peer(_against(ours, compiled=True), "transformers"),
     }
     return Contest(f"{B}x{T}", timed(ours.step), others)
-
-
-def adamw_alone(setting: Setting) -> Contest:
-    """One update of all parameters of the encoder."""
-    shapes = [parameter.shape for parameter in on_words(setting, 2, 8).model.parameters()]
-
-    def parameters() -> list[torch.nn.Parameter]:
-        result = [torch.nn.Parameter(torch.zeros(shape, device=setting.device)) for shape in shapes]
-        for parameter in result:
-            parameter.grad = torch.randn_like(parameter)
-        return result
-
-    size = f"{sum(map(torch.Size.numel, shapes)) / 1e6:.1f}M"
-    theirs = {name: torch.optim.AdamW(parameters(), **{name: True}) for name in ("foreach", "fused")}
-    others = {f"torch {name}": Peer(timed(optimizer.step), "torch") for name, optimizer in theirs.items()}
-    return Contest(size, timed(AdamW(parameters()).step), others)
 
 
 def pal(setting: Setting, B: int, T: int, s: int, heads: int) -> Contest:
@@ -156,9 +135,9 @@ def violating_gradients(parameters: int, memories: int, device: torch.device) ->
 
 
 def plans(setting: Setting, B: int, T: int, precision: str, grid: Path = PLANS) -> Contest:
-    """A unified step of 1-bert, and of the other runs of a grid, on three tasks with texts that a run sees once.
+    """A unified step of 1-bert, and of the other runs of a grid, on three tasks; time per token, without padding.
 
-    So a frozen encoder encodes them in the step. Time is told per token of the texts, padding left out.
+    The texts are seen once, so that a frozen encoder encodes them in the step.
     """
     setting = replace(setting, precision=precision)
     runs = {name: configs[0].model_dump() for name, configs in read_grid(grid).items()}
@@ -173,7 +152,7 @@ def plans(setting: Setting, B: int, T: int, precision: str, grid: Path = PLANS) 
 
 
 def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
-    """One epoch over a train split or `rows` of it, from token ids, a part of it in each repeat. Raises DataError.
+    """One epoch over a train split or `rows` examples of it, a part of it in each repeat. Raises DataError.
 
     ours: batches of similar length and everything that `train` does in a step. The peer: random batches padded to
     their longest, transformers, torch's AdamW with its defaults, the loss read in every step.
@@ -205,3 +184,36 @@ def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
     their_run = by_part(lambda batch: peers.usual_step(theirs, optimizer, {task: batch}), their_batches)
     others = {"the usual loop": Peer(their_run, "transformers")}
     return Contest(f"{task}, {size} rows", by_part(our_step, our_batches), others, "ms/row")
+
+
+def memory(setting: Setting, task: str, precision: str, longest: int, others: int) -> Contest:
+    """Peak of a fresh process (MiB) that trains on a task: its longest batches and some others. Raises DataError."""
+    fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
+    data = str(data_root(RunConfig.from_params(fields), setting.data))
+    arguments = dict(fields=fields, data=data, longest=longest, others=others)
+    script = f"from mtbert.bench.steps import training_peak; print(training_peak(**{arguments!r}))"
+
+    def run(repeat: int) -> float:
+        return float(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
+
+    return Contest(f"{task}, 32 a batch", run, unit="MiB")
+
+
+def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
+    """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
+    keep_freed_memory()
+    device = torch.device("cpu")
+    memory = PeakMemory(device)
+    config = RunConfig.from_params(fields)
+    model = MultitaskBert(config)
+    tables = {task: TaskRows(model, task, table, device) for task, table in load_corpus(config, data).train.items()}
+    lengths = {task: table.tokens.lengths for task, table in tables.items()}
+    steps = list(training_steps(config, lengths))
+    by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])
+    random = np.random.default_rng(1)
+    chosen = random.permutation(np.append(by_length[:longest], random.permutation(by_length[longest:])[:others]))
+    trainer, trim = Trainer(model, tables, len(steps)), Trimmer()
+    for number, i in enumerate(chosen, start=1):
+        trainer.step(number, steps[i])
+        trim()
+    return memory.mib()

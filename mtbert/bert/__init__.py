@@ -1,37 +1,13 @@
-"""minBERT: the encoder, its checkpoints, and what makes it fast on a CPU."""
+"""minBERT: the encoder, its checkpoints, and faster operations on a CPU."""
 
-from mtbert.bert.batch import Batch
+from mtbert.bert.batch import Batch, apart, together
 from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.hf_checkpoints import has_token_types, their_name
 from mtbert.bert.hub import MINILM, CheckpointError, content_digest, locate
-from mtbert.bert.model import (
-    BertConfig,
-    BertEmbeddings,
-    BertLayer,
-    BertModel,
-    LayerHooks,
-    SelfAttention,
-    apart,
-    part_sizes,
-    together,
-)
+from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
 
 __all__ = [
-    "MINILM",
-    "Batch",
-    "BertConfig",
-    "BertEmbeddings",
-    "BertLayer",
-    "BertModel",
-    "CheckpointError",
-    "Dropout",
-    "LayerHooks",
-    "SelfAttention",
-    "apart",
-    "content_digest",
-    "has_token_types",
-    "locate",
-    "part_sizes",
-    "their_name",
+    "MINILM", "Batch", "BertConfig", "BertEmbeddings", "BertLayer", "BertModel", "CheckpointError", "Dropout",
+    "LayerHooks", "SelfAttention", "apart", "content_digest", "has_token_types", "locate", "part_sizes", "their_name",
     "together",
-]
+]  # fmt: skip

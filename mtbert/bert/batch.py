@@ -1,9 +1,12 @@
-"""A padded batch of token ids."""
+"""Batches of token ids, padded; and the tokens of several batches as one tensor."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a list: one for each of several batches
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,18 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        types = None if self.token_type_ids is None else self.token_type_ids.to(device, non_blocking=True)
-        move = [t.to(device, non_blocking=True) for t in (self.input_ids, self.attention_mask)]
-        return Batch(*move, types)
+        tensors = (self.input_ids, self.attention_mask, self.token_type_ids)
+        return Batch(*(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors))
+
+
+def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
+    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
+    sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
+    parts = tokens.split([B * T for B, T in sizes])
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def together(batches: Iterable[Tensor]) -> Tensor:
+    """(B, T, ...) of several batches -> (N, ...), all their tokens; a single batch is not copied."""
+    tokens = [batch.flatten(0, 1) for batch in batches]
+    return torch.cat(tokens) if len(tokens) > 1 else tokens[0]

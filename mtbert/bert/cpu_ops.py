@@ -1,8 +1,8 @@
-"""Two operations that torch does slowly on a CPU, faster, with the same numbers: dropout, and attention with a graph.
+"""Dropout and attention for training on a CPU, faster than torch's.
 
-torch draws one Bernoulli variable a number for a dropout mask; here 16 random bits decide for each element. torch has
-no fused attention with dropout on a CPU, and its fused backward pass in bfloat16 is slower there than the plain
-products. Elsewhere (a GPU, evaluation) torch's own operations are called.
+torch draws one Bernoulli variable for each element of a dropout mask; here each element takes 16 random bits. torch has
+no fused attention with dropout on a CPU, and its fused backward pass in bfloat16 is slower there than matrix products.
+On a GPU and in evaluation torch's own operations are called.
 """
 
 import numpy as np
@@ -17,7 +17,6 @@ class Dropout(nn.Dropout):
     """`nn.Dropout`; the mask on a CPU is drawn by `keep_mask`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x of any shape -> the same shape."""
         return dropout(x, self.p, self.training)
 
 
@@ -58,7 +57,7 @@ class _Dropout(torch.autograd.Function):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend. A graph's scores on a CPU are float32 or more, also under autocast.
+    mask (B, 1, 1, T), True = attend. With a graph on a CPU, scores are float32 or float64, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays

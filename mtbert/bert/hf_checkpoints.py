@@ -1,8 +1,8 @@
-"""How Hugging Face stores the encoders that minBERT computes: BERT, RoBERTa and DistilBERT.
+"""Checkpoints of Hugging Face: BERT, RoBERTa and DistilBERT.
 
 One architecture, three sets of names. RoBERTa (Liu et al. 2019) numbers its positions from pad_token_id + 1 on.
-DistilBERT (Sanh et al. 2019) has no token types and no pooler; its dropout does not cover the output of attention,
-which minBERT's does, so that the two differ in training mode alone.
+DistilBERT (Sanh et al. 2019) has no token types and no pooler, and no dropout behind the attention block, where
+minBERT has one: in training mode the two differ.
 """
 
 import json
@@ -18,7 +18,7 @@ from torch import Tensor
 from mtbert.bert.hub import CheckpointError
 
 log = logging.getLogger(__name__)
-# Tensor names beside ours: (ours, Hugging Face's), the longer one first where one starts another.
+# Parts of tensor names: (ours, Hugging Face's), replaced in this order.
 _BERT_NAMES = (
     ("embeddings.word.", "embeddings.word_embeddings."),
     ("embeddings.position.", "embeddings.position_embeddings."),
@@ -47,7 +47,7 @@ _DISTILBERT_NAMES = (
     (".feed_forward_in.", ".ffn.lin1."),
     (".feed_forward_out.", ".ffn.lin2."),
     (".output_norm.", ".output_layer_norm."),
-    ("pooler.", "pooler.dense."),  # ours alone: transformers passes it over
+    ("pooler.", "pooler.dense."),  # transformers ignores it
     ("layers.", "transformer.layer."),
 )
 
@@ -85,18 +85,18 @@ LAYOUTS = {
 
 
 def read_config(path: Path, names: list[str]) -> dict[str, Any]:
-    """The values of a Hugging Face `config.json` under our `names`; keys that are not among them are passed over.
+    """The values of a Hugging Face `config.json` under our `names`, without other keys.
 
-    Raises CheckpointError where the file cannot be read or is not of an encoder that minBERT computes.
+    Raises CheckpointError if the file cannot be read or describes an encoder that minBERT does not implement.
     """
     try:
         values = json.loads(path.read_text(encoding="utf8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: holds no JSON object")
+        raise CheckpointError(f"{path}: not a JSON object")
     model_type = values.get("model_type", "bert")
-    if not isinstance(model_type, str) or model_type not in LAYOUTS:
+    if model_type not in list(LAYOUTS):  # a list, as a wrong value may have no hash
         raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
@@ -106,7 +106,7 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
 
 
 def has_token_types(folder: Path) -> bool:
-    """Whether an encoder tells a second sentence by token types; a folder without a config.json counts as BERT's."""
+    """Whether an encoder marks the second sentence of a pair by token types; without a config.json it is BERT's."""
     path = folder / "config.json"
     return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) > 1
 
@@ -141,34 +141,28 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def to_ours(
-    tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path, model_type: str = "bert"
+    tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path, model_type: str
 ) -> dict[str, Tensor]:
-    """Rename a checkpoint's tensors to ours; name every one that is missing or has another shape.
+    """Rename a checkpoint's tensors to ours, as float32.
 
-    A checkpoint without a pooler gets the one in `expected`, with a warning: it has learned nothing yet.
+    A checkpoint without a pooler gets the one in `expected`, with a warning. Raises CheckpointError naming every other
+    tensor that is missing or has another shape than in `expected`.
     """
-
-    def plain(name: str) -> str:  # "bert." is put in front by models with a head, gamma and beta are older names
-        name = name.removeprefix(f"{model_type}.")
-        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-    found = {plain(name): tensor for name, tensor in tensors.items()}
+    found = {}
+    for name, tensor in tensors.items():
+        name = name.removeprefix(f"{model_type}.")  # models with a head have it; gamma and beta are older names
+        found[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
     theirs = {name: their_name(name, model_type) for name in expected}
-    pooler = {name for name in expected if name.startswith("pooler.")}
-    without_pooler = not any(theirs[name] in found for name in pooler)
-    if without_pooler:
-        found |= {theirs[name]: expected[name] for name in pooler}
-    missing = [name for name in theirs.values() if name not in found]
-    wrong = [
-        f"{theirs[name]} {tuple(found[theirs[name]].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if theirs[name] in found and found[theirs[name]].shape != tensor.shape
-    ]
-    if missing or wrong:
-        problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [
-            f"of another shape: {'; '.join(wrong)}"
-        ] * bool(wrong)
-        raise CheckpointError(f"{folder}: tensors {'; '.join(problems)}")
-    if without_pooler:
-        log.warning("%s holds no pooler: it starts from random weights, as the heads do", folder)
+    pooler = {theirs[name]: tensor for name, tensor in expected.items() if name.startswith("pooler.")}
+    if not found.keys() & pooler.keys():
+        log.warning("%s has no pooler: it starts from random weights, as the heads do", folder)
+        found |= pooler
+    problems = []
+    for name, tensor in expected.items():
+        if theirs[name] not in found:
+            problems.append(f"{theirs[name]} is missing")
+        elif (shape := found[theirs[name]].shape) != tensor.shape:
+            problems.append(f"{theirs[name]} {tuple(shape)}, expected {tuple(tensor.shape)}")
+    if problems:
+        raise CheckpointError(f"{folder}: {'; '.join(problems)}")
     return {name: found[theirs[name]].float() for name in expected}

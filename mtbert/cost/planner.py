@@ -16,7 +16,7 @@ from mtbert.cost.dry_run import KINDS
 from mtbert.cost.forecast import LENGTHS, Forecast, count_lengths, read_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import TASKS, DataError
+from mtbert.data import COURSE, TASKS, DataError
 from mtbert.paths import REPOSITORY
 from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
 from mtbert.runtime import MIB
@@ -176,7 +176,7 @@ def renew_measurements(
     ]
     yield write_table(pd.concat(steps), store / "speed.csv")
     try:
-        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(TASKS)), data), store / LENGTHS)
+        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
     except DataError:
         pass
     checks = [check_runs(store, *pair, data) for pair in zip(both, made, strict=True)]

@@ -1,10 +1,9 @@
-"""Arrays that can be made again, on disk under the hash of what they come from."""
+"""Arrays that can be computed again, on disk under the hash of what they are computed from."""
 
 import hashlib
+import json
 import logging
-import os
 import shutil
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -12,42 +11,36 @@ from pathlib import Path
 
 import numpy as np
 
-from mtbert.paths import cache_dir
+from mtbert.paths import cache_dir, replacing
 
 log = logging.getLogger(__name__)
-BLOCK = 2**24  # bytes that a checksum reads at once
+BLOCK = 2**24  # bytes read at a time for a checksum
 
 
-def file_of(texts: list[str], kind: str, made_with: str = "") -> Path:
-    """Where the arrays of these texts lie, in the cache's folder `kind`; made_with: what else decides their content."""
-    digest = hashlib.sha256(made_with.encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return cache_dir() / kind / f"{digest.hexdigest()[:32]}.npz"
+def cached_arrays(
+    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[np.ndarray]], made_with: str = ""
+) -> list[np.ndarray]:
+    """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-
-def read_arrays(path: Path, *names: str) -> list[np.ndarray] | None:
-    """The named arrays, or None where there are none or the file is damaged (a zip member carries its checksum)."""
+    names: of the arrays in the file, each of which has a checksum; a damaged file is computed again.
+    """
+    digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
+    path = cache_dir() / kind / f"{digest[:32]}.npz"
     try:
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
-        return None
-
-
-def write_arrays(path: Path, **arrays: np.ndarray) -> None:
-    """Replace the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.savez(file, **arrays)
-    os.replace(file.name, path)
+        arrays = compute()
+    with replacing(path) as partial, open(partial, "wb") as file:
+        np.savez(file, **dict(zip(names, arrays, strict=True)))
+    return arrays
 
 
 def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]) -> np.ndarray:
-    """A float32 array of this shape, memory-mapped from disk; writes to it stay in memory.
+    """A float32 array of this shape, memory-mapped from disk; changes to it stay in memory.
 
-    Where there is no such file, or where it is damaged (another shape or checksum), `fill` makes the array anew. On a
-    disk without room for it, the array is made in memory, with a warning.
+    If there is no such file, or it is damaged (another shape or checksum), `fill` computes the array. Without room on
+    the disk the array is in memory, with a warning.
     """
     checksum = path.with_suffix(".crc32")
     if path.exists():
@@ -55,7 +48,7 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
             array = np.load(path, mmap_mode="c", allow_pickle=False)
             if array.shape == shape and array.dtype == np.float32:
                 return array
-        log.warning("%s is damaged; it is made again", path.name)
+        log.warning("%s is damaged; it is computed again", path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     size = 4 * int(np.prod(shape))
     if shutil.disk_usage(path.parent).free < 2 * size:
@@ -63,17 +56,13 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
         array = np.empty(shape, dtype=np.float32)
         fill(array)
         return array
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-    try:
+    with replacing(path) as partial:
+        array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
         fill(array)
         array.flush()
-        checksum.unlink(missing_ok=True)
         text = _checksum(partial)
-        os.replace(partial, path)
-        checksum.write_text(text)
-    finally:
-        partial.unlink(missing_ok=True)
+        checksum.unlink(missing_ok=True)
+    checksum.write_text(text)
     return np.load(path, mmap_mode="c", allow_pickle=False)
 
 

@@ -1,5 +1,6 @@
 """The tables that a run reads."""
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ class Corpus:
     def load(
         cls, root: Path, tasks: Sequence[str], scored: Sequence[str], train_rows: int | None = None, seed: int = 1
     ) -> "Corpus":
-        """Read the tables in the folder `root` and warn of rejected rows; raises DataError.
+        """Read the tables in the folder `root`, with a warning for rejected rows; raises DataError.
 
-        `train_rows` takes a random subset of each task, a function of the seed.
+        train_rows: size of a random subset of each train split, drawn with `seed`; None: all rows.
         """
         train = {}
         for task in tasks:
@@ -46,5 +47,10 @@ class Corpus:
 def _load(task: str, split: str, root: Path) -> pd.DataFrame:
     table, report = load_table(task, split, root)
     if report.rejects:
-        log.warning("%s", report)
+        _warn_once(report.path, str(report))
     return table
+
+
+@functools.cache
+def _warn_once(path: Path, report: str) -> None:
+    log.warning("%s", report)

@@ -1,7 +1,7 @@
-"""From the course's CSV files to checked tables: every row is right, or reported with file, line and field.
+"""From the course's CSV files to checked tables: a row is accepted, or rejected with file, line and field.
 
-The files (CS224N default project) are tab-separated with one header line; fields may be quoted with `"`,
-doubled inside. No field spans lines, so each line is parsed alone: a stray quote costs its own row only.
+The files (CS224N default project) are tab-separated with one header line; fields may be quoted with `"`, doubled
+inside. No field has a line break, so each line is parsed by itself: an unbalanced quote affects its own row only.
 """
 
 import csv
@@ -16,30 +16,22 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.data.tasks import TASKS, Task
+from mtbert.data.tasks import TASKS, DataError, Task
 from mtbert.paths import REPOSITORY
 
 SPLITS = ("train", "dev", "test")
 LISTED_REJECTS = 20  # in a printed report
 GET_DATA = "Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
-# A field that is nothing but one of these is a missing value: pandas writes or reads them so.
+# A field with one of these values is missing, as pandas writes or reads them.
 MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
-UNDECODED = re.compile("[\udc80-\udcff]")  # what the error handler "surrogateescape" makes of invalid UTF-8
-
+UNDECODED = re.compile("[\udc80-\udcff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
 
 
-class DataError(ValueError):
-    """A dataset is missing or unusable; the message says which file, what is wrong and what to do."""
-
-
-ONE, TWO = ("sentence",), ("sentence1", "sentence2")
-
-
 @dataclass(frozen=True)
 class Reject:
-    """A row that was left out: `line` counts from 1, the header; `field` is a column or "row"."""
+    """A rejected row; line: its number in the file, where the header is 1; field: a column, or "row"."""
 
     file: str
     line: int
@@ -52,91 +44,88 @@ class Reject:
 
 @dataclass
 class LoadReport:
-    """What became of a file's rows. Printed, it shows no text of the dataset."""
+    """How many rows of a file were accepted, and which were rejected; printed, it has no text of the dataset."""
 
     path: Path
-    rows: int = 0  # data lines read
+    rows: int  # in the file, without the header
     rejects: list[Reject] = field(default_factory=list)  # at most one for a row: its first fault
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def accepted(self) -> int:
-        """Rows of the table."""
-        return self.rows - len(self.rejects)
 
     def __str__(self) -> str:
         rejected = len(self.rejects)
-        lines = [f"{self.path.name}: {self.rows} rows, {self.accepted} accepted, {rejected} rejected"]
-        lines += self.notes + [str(reject) for reject in self.rejects[:LISTED_REJECTS]]
+        lines = [f"{self.path.name}: {self.rows} rows, {self.rows - rejected} accepted, {rejected} rejected"]
+        lines += [str(reject) for reject in self.rejects[:LISTED_REJECTS]]
         if (more := rejected - LISTED_REJECTS) > 0:
             lines.append(f"and {more} more rejects")
         return "\n  ".join(lines)
 
 
 class RowError(ValueError):
-    """A row's first fault: the field and what is wrong with it."""
+    """The first fault of a row: the field and the reason."""
 
     def __init__(self, field: str, reason: str):
         self.field, self.reason = field, reason
 
 
 def find_data(path: str | Path | None = None) -> Path | None:
-    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data from the repository, else None.
+    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data beside the repository, else None.
 
-    Raises DataError if a folder that was asked for is not there.
+    Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
     """
     for folder, source in ((path, "the data folder"), (os.environ.get("MTBERT_DATA"), "MTBERT_DATA")):
         if folder:
             if not Path(folder).is_dir():
-                raise DataError(f"{source} is {str(folder)!r}, and there is no such folder. {GET_DATA}")
+                raise DataError(f"{source} is {str(folder)!r}, which is no folder. {GET_DATA}")
             return Path(folder)
     beside = REPOSITORY.parent / "shared" / "data"
     return beside if beside.is_dir() else None
 
 
-def load_table(task: str, split: str, root: str | Path, strict: bool = False) -> tuple[pd.DataFrame, LoadReport]:
-    """Read the file of one task and split in the folder `root`; return its good rows and what became of all.
+def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, LoadReport]:
+    """Read the file of one task and split in the folder `root`; return the accepted rows and a report.
 
-    The table has the columns id, sentence (or sentence1, sentence2) and, but for the test split, label: int64
-    classes, or float64 similarity in 0..5. Rows are in file order, texts stripped. Raises DataError where the
-    file as a whole is unusable or no row is good, and, with `strict`, for any reject.
+    The table has the columns id, sentence (or sentence1, sentence2) and, except in the test split, label: int64
+    classes, or float64 similarity in 0..5. Rows are in the order of the file, texts stripped. Raises DataError if the
+    file cannot be used or no row is accepted.
     """
     if task not in TASKS:
-        raise DataError(f"unknown task {task!r}; there are {', '.join(TASKS)}")
+        raise DataError(f"unknown task {task!r}; known are {', '.join(TASKS)}")
     if split not in SPLITS:
-        raise DataError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+        raise DataError(f"unknown split {split!r}; known are {', '.join(SPLITS)}")
     task = TASKS[task]
-    report = LoadReport(Path(root) / task.file_name(split))
-    header, lines, is_cut = _read_lines(report)
-    columns = ["id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
-    names = _column_names(header, columns, report.path)
-    wanted = {name: names.index(name) for name in columns}
+    path = task.path(split, root)
+    header, *lines = _read_lines(path)
+    columns = [task.id_column or "id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
+    needed = columns if task.id_column else columns[1:]
+    names = _column_names(header, needed, path, task.separator)
+    wanted = {name: names.index(name) for name in needed}
+    is_cut = lines and lines[-1] != ""  # else the last line of the file has its line end
+    if not is_cut:
+        lines = lines[:-1]
     if not lines:
-        raise DataError(f"{report.path} has a header line and no rows. {GET_DATA}")
-    report.rows = len(lines)
-    rows, line_of_id = [], {}
+        raise DataError(f"{path} has a header line and no rows. {GET_DATA}")
+    report, rows, line_of_id = LoadReport(path, len(lines)), [], {}
     for line_number, line in enumerate(lines, start=2):
         try:
             if is_cut and line_number == len(lines) + 1:
                 raise RowError("row", "the file ends inside this line: it is truncated")
-            row = _check_row(_split_line(line), names, wanted, task)
+            row = _check_row(_split_line(line, task.separator), names, wanted, task)
+            if task.id_column is None:
+                row = (f"{split}-{line_number}", *row)
             if row[0] in line_of_id:
                 raise RowError("id", f"same id as line {line_of_id[row[0]]}")
         except RowError as error:
-            report.rejects.append(Reject(report.path.name, line_number, error.field, error.reason))
+            report.rejects.append(Reject(path.name, line_number, error.field, error.reason))
         else:
             line_of_id[row[0]] = line_number
             rows.append(row)
-    if strict and report.rejects:
-        raise DataError(f"{report}\n  Mend or remove these lines of {report.path}, or load without strict.")
     if not rows:
-        raise DataError(f"{report.path}: no good row is left. {GET_DATA}\n  {report}")
+        raise DataError(f"{path}: no row is accepted. {GET_DATA}\n  {report}")
     table = pd.DataFrame(rows, columns=columns)
-    return table.rename(columns={task.label_column: "label"}), report
+    return table.rename(columns={columns[0]: "id", task.label_column: "label"}), report
 
 
 def fingerprint(*tables: pd.DataFrame) -> str:
-    """12 hexadecimal digits of a SHA-256 over the tables' columns and values, not their files' looks."""
+    """12 hexadecimal digits of a SHA-256 over the columns and values of the tables."""
     digest = hashlib.sha256()
     for table in tables:
         digest.update(f"{len(table)} {list(table.columns)}".encode())
@@ -148,50 +137,44 @@ def fingerprint(*tables: pd.DataFrame) -> str:
     return digest.hexdigest()[:12]
 
 
-def _read_lines(report: LoadReport) -> tuple[str, list[str], bool]:
-    """Header, data lines and whether the last of them has no line end; invalid UTF-8 is kept, escaped."""
-    path = report.path
+def _read_lines(path: Path) -> list[str]:
+    """The file's lines, the last one empty if the file ends with a line end; invalid UTF-8 as `UNDECODED`."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}. {GET_DATA}") from error
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
-    text = content.decode("utf-8", errors="surrogateescape")
-    if text.startswith("\ufeff"):
-        text = text[1:]
-        report.notes.append("byte-order mark (BOM) removed")
+    text = content.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise DataError(f"{path} is empty. {GET_DATA}")
-    lines = text.split("\n")  # not splitlines(): texts hold U+0085 and its like
-    is_cut = lines[-1] != ""
-    header, *lines = lines if is_cut else lines[:-1]
-    return header, lines, is_cut
+    return text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
 
 
-def _split_line(line: str) -> list[str]:
+def _split_line(line: str, separator: str) -> list[str]:
     line = line.removesuffix("\r")
     if "\r" in line:
         raise RowError("row", "carriage return inside the line")
     if '"' not in line:
-        return line.split("\t")  # the quick way, for nearly all lines
+        return line.split(separator)  # faster, and right for nearly all lines
     try:
-        return next(csv.reader([line], delimiter="\t", strict=True))
+        return next(csv.reader([line], delimiter=separator, strict=True))
     except csv.Error as error:
         raise RowError("row", f"unbalanced quote ({error})") from error
 
 
-def _column_names(header: str, columns: list[str], path: Path) -> list[str]:
-    """The file's columns; DataError unless `columns` are among them, once each."""
+def _column_names(header: str, columns: list[str], path: Path, separator: str) -> list[str]:
+    """The columns of the file; raises DataError unless each of `columns` is among them once."""
     if UNDECODED.search(header):
         raise DataError(f"{path}, header line: invalid UTF-8. {GET_DATA}")
     try:
-        names = [name.strip() for name in _split_line(header)]
+        names = [name.strip() for name in _split_line(header, separator)]
     except RowError as error:
-        raise DataError(f"{path}, header line: {error.reason}. Mend the file. {GET_DATA}") from error
-    if len(names) == 1 and (other := re.search("[,;]", header)):
-        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with tabs.")
-    if not set(columns) & set(names):  # the first line may be a row: do not print it
+        raise DataError(f"{path}, header line: {error.reason}. Repair the file. {GET_DATA}") from error
+    if len(names) == 1 and (other := re.search("[,;\t]", header)):
+        expected = "tabs" if separator == "\t" else repr(separator)
+        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}.")
+    if not set(columns) & set(names):  # not printed, as the first line may be text of the dataset
         raise DataError(f"{path} has no header line with the columns {', '.join(columns)}. {GET_DATA}")
     if missing := [name for name in columns if name not in names]:
         found = ", ".join(map(repr, names))
@@ -202,18 +185,15 @@ def _column_names(header: str, columns: list[str], path: Path) -> list[str]:
 
 
 def _check_row(fields: list[str], names: list[str], wanted: dict[str, int], task: Task) -> tuple:
-    """The values of the `wanted` columns (name -> place), texts stripped and the label a number.
-
-    Raises RowError for the first that is not right.
-    """
+    """The values of the `wanted` columns (name -> index), texts stripped and the label a number; raises RowError."""
     if len(fields) != len(names):
         raise RowError("row", f"{len(fields)} columns, not {len(names)}")
     for name, value in zip(names, fields, strict=True):
         if not value.isascii() and UNDECODED.search(value):
             raise RowError(name or "index", "invalid UTF-8")
     values = []
-    for name, place in wanted.items():
-        value = fields[place].strip()
+    for name, index in wanted.items():
+        value = fields[index].strip()
         if value in MISSING:
             raise RowError(name, "missing or empty")
         if name == task.label_column:
@@ -224,24 +204,28 @@ def _check_row(fields: list[str], names: list[str], wanted: dict[str, int], task
             if not any(character.isprintable() and character != " " for character in value):
                 raise RowError(name, "no visible character")
         values.append(value)
-    if " " in values[0] or not values[0].isprintable():  # the id
+    if task.id_column and (" " in values[0] or not values[0].isprintable()):
         raise RowError("id", "space or control character inside")
     return tuple(values)
 
 
 def _label(value: str, task: Task) -> int | float:
-    """The label as a number of its range; classes may be written 1 or 1.0."""
+    """The label as a number in its range; classes may be written as 1 or 1.0, or as names where the task has them."""
+    if task.class_names:
+        if value not in task.class_names:
+            raise RowError(task.label_column, f"{value!r} is none of {', '.join(task.class_names)}")
+        return task.class_names.index(value)
     try:
         number = float(value)
     except ValueError:
         raise RowError(task.label_column, "not a number") from None
-    if not math.isfinite(number) or "_" in value:  # float() takes Python's 1_000
+    if not math.isfinite(number) or "_" in value:  # float() accepts 1_000
         raise RowError(task.label_column, "not a finite number")
     low, high = task.label_range
     if not low <= number <= high:
-        raise RowError(task.label_column, f"{number:g} is outside {low}..{high}")
+        raise RowError(task.label_column, f"{number:g} is outside {low:g}..{high:g}")
     if task.kind == "similarity":
         return number
     if number != int(number):
-        raise RowError(task.label_column, f"{number:g} is not a class, a whole number")
+        raise RowError(task.label_column, f"{number:g} is not a class (a whole number)")
     return int(number)

@@ -1,39 +1,102 @@
-"""The datasets of the course (CS224N default project): where a task's files are and what their rows hold."""
+"""Tasks: the files, columns and labels of a dataset. The course's four (CS224N default project), and those of users.
 
-from dataclasses import dataclass
-from typing import Literal
+A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT_TASKS names, with the fields of `Task`:
+
+    name: topics
+    files: topics-{split}.csv      # train, dev and, to predict, test; beside the YAML file, or with a path
+    sentence_columns: [headline]   # two columns: pairs of sentences
+    label_column: topic
+    kind: classes                  # or binary (two classes, one logit), similarity (a number)
+    class_names: [sport, weather, science]
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mtbert.paths import REPOSITORY
 
 
-@dataclass(frozen=True)
-class Task:
-    """A dataset of the course: where it is, what a row holds and what its labels mean."""
+class DataError(ValueError):
+    """A dataset is missing or unusable; the message says which file, what is wrong and what to do."""
 
-    name: str
-    files: str  # with {split}
-    sentence_columns: tuple[str, ...]
+
+class Task(BaseModel):
+    """A dataset: its files, its columns, the kind and the range of its labels."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern="^[a-z][a-z0-9_]*$")
+    files: str = Field(pattern=r"\{split\}")
+    sentence_columns: tuple[str, ...] = Field(min_length=1, max_length=2)
     label_column: str
     kind: Literal["classes", "binary", "similarity"]
-    num_classes: int | None
+    num_classes: Annotated[int, Field(ge=2)] | None = None
+    class_names: tuple[str, ...] = ()  # where labels are words: the first one is class 0
+    label_range: tuple[float, float] = (0, 5)  # of a similarity
+    id_column: str | None = "id"  # null: the line numbers
+    separator: str = Field("\t", min_length=1, max_length=1)
+    test_split: str = "test"  # its name in `files`
+    folder: Path | None = None  # of the files; default: that of all datasets
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """num_classes and label_range, where they follow from other fields."""
+        fields = dict(fields)
+        if fields.get("kind") == "binary" or fields.get("class_names"):
+            fields.setdefault("num_classes", len(fields.get("class_names", ())) or 2)
+        if fields.get("num_classes"):
+            fields["label_range"] = (0, fields["num_classes"] - 1)
+        return fields
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Task":
+        if (self.kind == "similarity") != (self.num_classes is None):
+            raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
+        if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
+            raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
+        if not self.label_range[0] < self.label_range[1]:
+            raise ValueError(f"label_range: {self.label_range} is empty")
+        return self
 
     @property
     def is_pair(self) -> bool:
-        """Whether a row holds two sentences."""
+        """Whether an example has two sentences."""
         return len(self.sentence_columns) == 2
 
-    @property
-    def label_range(self) -> tuple[int, int]:
-        """Lowest and highest label, both allowed."""
-        return (0, self.num_classes - 1) if self.num_classes else (0, 5)
-
-    def file_name(self, split: str) -> str:
-        """The course's name for the file of a split."""
-        return self.files.format(split="test-student" if split == "test" else split)
+    def path(self, split: str, root: str | Path) -> Path:
+        """The file of a split; root: the folder of all datasets."""
+        return Path(self.folder or root) / self.files.format(split=self.test_split if split == "test" else split)
 
 
-ONE, TWO = ("sentence",), ("sentence1", "sentence2")
-TASKS = {
-    "sst": Task("sst", "ids-sst-{split}.csv", ONE, "sentiment", "classes", 5),
-    "cfimdb": Task("cfimdb", "ids-cfimdb-{split}.csv", ONE, "sentiment", "classes", 2),
-    "quora": Task("quora", "quora-{split}.csv", TWO, "is_duplicate", "binary", 2),
-    "sts": Task("sts", "sts-{split}.csv", TWO, "similarity", "similarity", None),
+def read_tasks(folder: Path) -> dict[str, Task]:
+    """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
+    tasks = {}
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            fields = yaml.safe_load(path.read_text(encoding="utf8"))
+            task = Task(**{"folder": path.parent, **fields})
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'task'}: {e['msg']}" for e in error.errors())
+            raise DataError(f"{path}: {problems}") from None
+        except (OSError, TypeError, yaml.YAMLError) as error:
+            raise DataError(f"{path}: not a YAML mapping of a task's fields ({error})") from None
+        if task.name in tasks or task.name in COURSE:
+            raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
+        tasks[task.name] = task
+    return tasks
+
+
+_REVIEW = dict(sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student")
+_PAIR = dict(sentence_columns=("sentence1", "sentence2"), test_split="test-student")
+COURSE = {
+    "sst": Task(name="sst", files="ids-sst-{split}.csv", num_classes=5, **_REVIEW),
+    "cfimdb": Task(name="cfimdb", files="ids-cfimdb-{split}.csv", num_classes=2, **_REVIEW),
+    "quora": Task(name="quora", files="quora-{split}.csv", label_column="is_duplicate", kind="binary", **_PAIR),
+    "sts": Task(name="sts", files="sts-{split}.csv", label_column="similarity", kind="similarity", **_PAIR),
 }
+TASKS = COURSE | read_tasks(Path(os.environ.get("MTBERT_TASKS", REPOSITORY / "params" / "tasks")))

@@ -1,11 +1,10 @@
 """Checked tables -> token ids, cached on disk -> padded batches of similar length.
 
-Sentences are tokenized once, without special tokens, into one flat array a column ("ragged" storage); [CLS], [SEP]
-(RoBERTa: <s>, </s>), truncation and padding are applied when a batch is made, so that one cache serves every pair
-encoding and length.
+Sentences are tokenized once, without special tokens, into one flat array per column; special tokens, truncation and
+padding are applied when a batch is made, so that one cache serves every pair encoding and length.
 """
 
-import hashlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 
 from mtbert.bert import Batch, CheckpointError, has_token_types, locate
-from mtbert.data.array_cache import file_of, read_arrays, write_arrays
+from mtbert.data.array_cache import cached_arrays
 from mtbert.data.tasks import TASKS
 
 SPECIAL = {  # start of a sequence, end of a sentence, padding
@@ -44,7 +43,7 @@ class Ragged:
 
 
 def load_tokenizer(encoder: str | Path) -> Tokenizer:
-    """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError where there is none.
+    """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError if it has none.
 
     From tokenizer.json; else WordPiece from vocab.txt; else byte-level BPE from vocab.json and merges.txt.
     """
@@ -59,7 +58,7 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
 
         try:
             return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
-        except TypeError as error:  # [CLS] or [SEP] is not in it
+        except TypeError as error:  # without [CLS] or [SEP]
             raise CheckpointError(f"{folder / 'vocab.txt'}: {error}; a BERT vocabulary is needed") from error
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         from tokenizers.implementations import ByteLevelBPETokenizer
@@ -68,15 +67,15 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
         special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
         tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(str(token)) is not None])
         return tokenizer
-    raise CheckpointError(f"{folder}: holds neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
+    raise CheckpointError(f"{folder}: has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
 
 
 class TokenizedTable:
-    """One split of one task as token ids; makes batches of any rows.
+    """One split of one task as token ids (N examples), from which batches are made.
 
     joint: a pair becomes one sequence, [CLS] a [SEP] b [SEP] or, with RoBERTa's special tokens, <s> a </s></s> b </s>;
-    otherwise each sentence is a sequence of its own. token_types: whether the encoder tells b from a by them; RoBERTa
-    never does.
+    otherwise each sentence is its own sequence. token_types: whether the encoder has them; RoBERTa does not use them.
+    Raises CheckpointError if the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -86,9 +85,13 @@ class TokenizedTable:
         self.joint = joint and len(columns) == 2
         self.max_length = max_length
         roberta = tokenizer.token_to_id("[CLS]") is None and tokenizer.token_to_id("<s>") is not None
-        self.cls, self.sep, self.pad = special_ids(tokenizer, "RoBERTa" if roberta else "BERT")
-        self.mask = tokenizer.token_to_id("<mask>" if roberta else "[MASK]")  # None: not made for pretraining
-        self.between = [self.sep] * (2 if roberta else 1)  # what parts a pair
+        kind = "RoBERTa" if roberta else "BERT"
+        for token in SPECIAL[kind]:
+            if tokenizer.token_to_id(token) is None:
+                raise CheckpointError(f"the tokenizer has no {token}; a {kind} vocabulary is needed")
+        self.cls, self.sep, self.pad = map(tokenizer.token_to_id, SPECIAL[kind])
+        self.mask = tokenizer.token_to_id("<mask>" if roberta else "[MASK]")  # None: no masked language modelling
+        self.between = [self.sep] * (2 if roberta else 1)  # between the sentences of a pair
         self.token_types = self.joint and token_types and not roberta
         lengths = [column.lengths for column in columns]
         if self.joint:
@@ -96,14 +99,14 @@ class TokenizedTable:
             self.lengths = self.counts
         else:
             sentences = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
-            self.counts = sentences.sum(0)  # (N,) tokens that are encoded of an example
-            self.lengths = sentences.max(0)  # (N,) of its longest sequence, to which a batch is padded
+            self.counts = sentences.sum(0)  # (N,) tokens of an example in all its sequences
+            self.lengths = sentences.max(0)  # (N,) tokens of its longest sequence
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of these rows' sequences, in the order of `batch`: N or, with pairs encoded apart, 2N in all."""
+        """Indices of these rows' sequences, in the order of `batch`; with pairs encoded apart, the table has 2N."""
         return rows if self.joint else np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
 
     @property
@@ -114,7 +117,7 @@ class TokenizedTable:
         return np.concatenate([np.minimum(column.lengths + 2, self.max_length) for column in self.columns])
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """The batch of these rows, padded to its longest sequence."""
+        """The batch of these rows, padded to the longest sequence (T tokens)."""
         if self.joint:
             sequences = [self._pair(self.columns[0][i], self.columns[1][i]) for i in rows]
         else:
@@ -135,7 +138,7 @@ class TokenizedTable:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
     def _pair(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, int]:
-        """The pair as one sequence and where b starts; over the limit, the longer sentence loses tokens at its end."""
+        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first."""
         room = self.max_length - 2 - len(self.between)
         if len(first) + len(second) > room:
             keep_first = min(len(first), max(room - len(second), (room + 1) // 2))
@@ -144,60 +147,33 @@ class TokenizedTable:
         return ids, 1 + len(first) + len(self.between)
 
 
-def special_ids(tokenizer: Tokenizer, kind: str) -> list[int]:
-    """The ids of a kind's SPECIAL tokens; raises CheckpointError where the vocabulary lacks one."""
-    ids = [tokenizer.token_to_id(token) for token in SPECIAL[kind]]
-    for token, index in zip(SPECIAL[kind], ids, strict=True):
-        if index is None:
-            raise CheckpointError(f"the tokenizer has no {token}; a {kind} vocabulary is needed")
-    return ids
-
-
 def tokenize(
     task: str, table: pd.DataFrame, encoder: str, pairs: str = "joint", max_length: int = 512
 ) -> TokenizedTable:
-    """Token ids of a checked table; each text column is tokenized once and cached by the hash of its content."""
+    """Token ids of a checked table; each text column is cached by the hash of its content."""
     return _tokenize([table[column].tolist() for column in TASKS[task].sentence_columns], encoder, pairs, max_length)
 
 
 def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> TokenizedTable:
-    """Token ids of single sentences that belong to no task, cached likewise."""
+    """Token ids of single sentences without a task, cached in the same way."""
     return _tokenize([texts], encoder, "joint", max_length)
 
 
 def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: int) -> TokenizedTable:
     folder = locate(encoder)
     tokenizer = load_tokenizer(folder)
-    vocabulary = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    ids = [_cached_ids(texts, tokenizer, vocabulary) for texts in columns]
+    ids = []
+    for texts in columns:
+        encode = functools.partial(_encode, texts, tokenizer)
+        ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, tokenizer.to_str())))
     return TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
 
 
-def _cached_ids(texts: list[str], tokenizer: Tokenizer, vocabulary: str) -> Ragged:
-    path = file_of(texts, "tokens", made_with=vocabulary)
-    cached = _read_ids(path, len(texts))
-    if cached is None:
-        cached = _encode(texts, tokenizer)
-        _write_ids(path, cached)
-    return cached
-
-
-def _encode(texts: list[str], tokenizer: Tokenizer) -> Ragged:
-    encodings = (tokenizer.encode_batch_fast(texts[i : i + 4096], add_special_tokens=False)
-                 for i in range(0, len(texts), 4096))  # fmt: skip
-    arrays = [np.asarray(encoding.ids, dtype=np.int32) for part in encodings for encoding in part]
-    offsets = np.concatenate(([0], np.cumsum([len(array) for array in arrays], dtype=np.int64)))
-    return Ragged(np.concatenate(arrays), offsets)
-
-
-def _read_ids(path: Path, rows: int) -> Ragged | None:
-    """The cached ids, or None where there are none that fit."""
-    arrays = read_arrays(path, "ids", "offsets")
-    if arrays is None:
-        return None
-    ragged = Ragged(*arrays)
-    return ragged if len(ragged) == rows and ragged.offsets[-1] == len(ragged.ids) else None
-
-
-def _write_ids(path: Path, ragged: Ragged) -> None:
-    write_arrays(path, ids=ragged.ids, offsets=ragged.offsets)
+def _encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """ids and offsets of `Ragged`."""
+    ids = []
+    for i in range(0, len(texts), 4096):
+        encodings = tokenizer.encode_batch_fast(texts[i : i + 4096], add_special_tokens=False)
+        ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+    offsets = np.concatenate(([0], np.cumsum([len(array) for array in ids], dtype=np.int64)))
+    return [np.concatenate(ids), offsets]

@@ -1,20 +1,24 @@
 """What is done about conflicts between the gradients of tasks: PCGrad, GEM, A-GEM."""
 
-from mtbert.gradients.episodic_memory import EpisodicMemory
+from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
 from mtbert.gradients.flat import FlatGradients
-from mtbert.gradients.gem import agem, broken_constraints, gem, gem_project
-from mtbert.gradients.gram import CHUNK, DEVICE_CHUNK, layer_cosines
+from mtbert.gradients.gem import broken_constraints, gem_project
+from mtbert.gradients.gram import CHUNK, DEVICE_CHUNK, combine, gram_matrix, layer_cosines
+from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
     "CHUNK",
     "DEVICE_CHUNK",
+    "MEMORIES",
+    "PROJECTIONS",
+    "WEIGHTS",
     "EpisodicMemory",
     "FlatGradients",
-    "agem",
     "broken_constraints",
-    "gem",
+    "combine",
     "gem_project",
+    "gram_matrix",
     "layer_cosines",
     "pcgrad",
 ]

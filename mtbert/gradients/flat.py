@@ -14,7 +14,7 @@ class FlatGradients:
 
     def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
         if len({id(parameter) for parameter in parameters.values()}) < len(parameters):
-            raise ValueError("a parameter stands under two names; its gradient would count twice")
+            raise ValueError("a parameter has two names; its gradient would count twice")
         self.parameters = dict(parameters)
         ends = list(itertools.accumulate((parameter.numel() for parameter in parameters.values()), initial=0))
         self.spans = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.parameters)}

@@ -1,11 +1,19 @@
 """An encoder under a sharing plan with a head for every task, and the losses."""
 
 from mtbert.multitask.heads import TaskHead
-from mtbert.multitask.losses import SIMILARITY_SCALE, divergence, predict, task_loss
-from mtbert.multitask.model import MultitaskBert, autocast, build_encoder, encoder_config, parameter_counts, pick_device
+from mtbert.multitask.losses import divergence, predict, task_loss
+from mtbert.multitask.model import (
+    EVAL_TOKENS,
+    MultitaskBert,
+    autocast,
+    build_encoder,
+    encoder_config,
+    parameter_counts,
+    pick_device,
+)
 
 __all__ = [
-    "SIMILARITY_SCALE",
+    "EVAL_TOKENS",
     "MultitaskBert",
     "TaskHead",
     "autocast",

@@ -1,4 +1,4 @@
-"""What stands on the encoder: sentence embeddings, pair features, task heads, losses, predictions.
+"""On top of the encoder: sentence embeddings, pair features, task heads.
 
 Source: papers 000 (section 2: dropout, then linear, on a sentence embedding; section 3.3: pair embeddings summed),
 001 (equations 3 to 5), 002 (section 4.2: pairs concatenated, with their Hadamard product, or both sentences in one
@@ -63,7 +63,7 @@ def pair_width(pairs: str, d: int) -> int:
 class TaskHead(nn.Module):
     """`head_layers` linear layers, ReLU between them: (B, D) -> logits (B, classes), or (B,) for pairs.
 
-    Dropout stands before the head, before each of its linear layers ('inside'), or on the logits ('after').
+    Dropout is applied before the head, before each of its linear layers ('inside'), or on the logits ('after').
     """
 
     def __init__(self, task: Task, width: int, config: RunConfig) -> None:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from mtbert.data import Task
 
-SIMILARITY_SCALE = 5.0  # STS labels run from 0 to 5; the head works on 0 to 1
-
 
 def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Mean loss of a batch: cross-entropy (classes), binary cross-entropy, or squared error on the 0-1 scale.
@@ -22,7 +20,8 @@ def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels.long())
     if task.kind == "binary":
         return F.binary_cross_entropy_with_logits(logits, labels.float())
-    return F.mse_loss(logits, labels.float() / SIMILARITY_SCALE)
+    low, high = task.label_range
+    return F.mse_loss(logits, (labels.float() - low) / (high - low))
 
 
 def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
@@ -40,9 +39,9 @@ def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
 
 
 def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor, Tensor]:
-    """Predicted label (B,) and the model's confidence in it (B,); for similarity both are the score, 0 to 5.
+    """Predicted label (B,) and the model's confidence in it (B,); for similarity both are the score.
 
-    The score is 5 times the logit; a head's, `similarity` mse, is cut at 0 and 5.
+    The score of STS, 0 to 5, is 5 times the logit; that of a head, `similarity` mse, is cut at 0 and 5.
     """
     logits = logits.float()
     if task.kind == "classes":
@@ -52,6 +51,7 @@ def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor
         probability = logits.sigmoid()
         label = (probability > 0.5).long()
         return label, torch.where(label == 1, probability, 1 - probability)
-    score = logits * SIMILARITY_SCALE
-    score = score.clamp(0, SIMILARITY_SCALE) if similarity == "mse" else score
+    low, high = task.label_range
+    score = low + (high - low) * logits
+    score = score.clamp(low, high) if similarity == "mse" else score
     return score, score

@@ -1,9 +1,11 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,10 +13,13 @@ from torch import Tensor, nn
 
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import TASKS
+from mtbert.data import TASKS, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
+from mtbert.multitask.losses import predict
+from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
 
+EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
 FILES = ("run_config.json", "encoder.json", "model.safetensors")
 
 
@@ -80,6 +85,37 @@ class MultitaskBert(nn.Module):
         """
         embeddings = self.embed(batches)
         return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
+
+    @torch.no_grad()
+    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]], task: str) -> pd.DataFrame:
+        """Predictions of a task for sentences or pairs of them: a row an example, predicted and confidence.
+
+        Raises ValueError for a task without a head, and for texts that are not what the task takes.
+        """
+        config, was_training = self.run_config, self.training
+        if task not in config.scored:
+            raise ValueError(f"task is {task!r}; this model has {', '.join(config.scored)}")
+        columns = TASKS[task].sentence_columns
+        examples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        if wrong := [i for i, example in enumerate(examples) if len(example) != len(columns)]:
+            raise ValueError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
+        if not examples:
+            return pd.DataFrame({"predicted": [], "confidence": []})
+        table = pd.DataFrame(examples, columns=list(columns))
+        tokens = tokenize(task, table, config.encoder, config.pairs, config.max_length)
+        tags = torch.from_numpy(pos_features(task, table)).to(self.device) if config.pos_features else None
+        self.eval()
+        parts, order = [], list(eval_batches(tokens.lengths, EVAL_TOKENS))
+        for rows in order:
+            with autocast(config, self.device):
+                embeddings = self.embed({task: tokens.batch(rows).to(self.device)})[task].float()
+            logits = self.heads(task, embeddings, None if tags is None else tags[rows])
+            parts.append(torch.stack([p.float() for p in predict(TASKS[task], logits, config.similarity)]).cpu())
+        self.train(was_training)
+        place = np.argsort(np.concatenate(order))
+        predicted, confidence = torch.cat(parts, dim=1).numpy()[:, place]
+        is_score = TASKS[task].kind == "similarity"
+        return pd.DataFrame({"predicted": predicted if is_score else predicted.astype(int), "confidence": confidence})
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""

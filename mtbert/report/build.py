@@ -1,18 +1,20 @@
-"""Executes the notebooks with papermill and builds the HTML report, which reads offline."""
+"""Executes the notebooks with papermill, several at a time, and builds the HTML report, which reads offline."""
 
 import hashlib
 import html
 import json
+import multiprocessing
 import os
-import platform
 import re
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 
 import nbformat
@@ -25,40 +27,35 @@ from nbconvert.filters import markdown2html
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-import mtbert
-from mtbert.paths import REPOSITORY, results_dir
+from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY, replacing, results_dir
+from mtbert.report.notebook import versions
+from mtbert.results import load_or_run, read_grids, sweep
+from mtbert.runtime import free_by_default
 
+MOST_WORKERS = 4  # by default; a run takes up to 1.5 GiB of memory
+ATTEMPTS = 3  # to execute a notebook whose kernel dies: kernels that start together may race for a port
+STAGGER = 0.5  # seconds between the first starts
 # The lab template without what it would load from elsewhere: RequireJS, widgets, MathJax, Mermaid.
 OFFLINE_TEMPLATE = """{% extends 'index.html.j2' %}
 {% block html_head_js %}{% endblock %}
 {% block jupyter_widgets %}{% endblock %}
 {% block html_head_js_mathjax %}{% endblock %}
 {% block html_head_js_mermaidjs %}{% endblock %}"""
-# Kernels warn on stderr when others on this machine could read their traffic.
-KERNEL_CONFIG = Config(KernelManager={"transport_encryption": "auto"})
 INDEX = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>mtbert report</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; color: #222 }}
-li {{ margin: 1.2rem 0 }}
-li a {{ font-weight: 600 }}
-li p {{ margin: 0 }}
-.small {{ color: #666; font-size: .85rem }}
-</style>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto">
 <h1>mtbert report</h1>
-<p>minBERT, and every way of sharing it between tasks, measured on the same data under the same budget.</p>
-<ul>
 {entries}
-</ul>
-<p class="small">{provenance}</p>
+<p><small>{versions}</small></p>
 </html>
 """
-ENTRY = """<li><a href="{name}.html">{title}</a>
+ENTRY = """<h3><a href="{name}.html">{title}</a></h3>
 {summary}
-<p class="small">{name}, profile {profile}, executed {date} in {seconds:.0f} s</p></li>"""
+<p><small>{name}, profile {profile}, executed {date} in {seconds:.0f} s</small></p>"""
 
 
 class ReportError(RuntimeError):
@@ -67,97 +64,101 @@ class ReportError(RuntimeError):
 
 def build_report(
     profile: str = "demo",
-    only: str | None = None,
+    only: str = "",
     data: str | Path | None = None,
     force: bool = False,
+    workers: int | None = None,
     root: str | Path = REPOSITORY,
 ) -> Path:
     """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml` into `root/build/report`.
 
-    A notebook that is up to date is not executed again unless `force`. The demo profile keeps its own results
-    and figures in the report's folder, and trains anew when the code has changed or with `force`. Returns the path of
-    index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or a failing cell.
+    workers: processes of one thread each; default: the cores, at most MOST_WORKERS. A notebook that is up to date is
+    not executed again unless `force`; those with `train_missing: true` come last, when the runs of their grids are
+    stored. The demo profile keeps its own results and figures in the report's folder, and trains again when the code
+    has changed or with `force`. Records and index are written whenever a notebook or a run has ended. Returns the path
+    of index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the
+    other notebooks have ended.
     """
     root = Path(root).resolve()
     output = root / "build" / "report"
     all_notebooks = sorted((root / "notebooks").glob("*.ipynb"))
-    notebooks = _select(all_notebooks, only)
-    parameters = _all_parameters(notebooks, _profile_folder(root / "params", profile), data)
-    code = _digest_files((root / "mtbert").rglob("*.py"))
-    origin = (profile, code, os.environ.get("MTBERT_DATA", ""))
+    notebooks = {path.stem: path for path in _select(all_notebooks, only)}
+    folder = root / "params" / profile
+    if not folder.is_dir():
+        known = ", ".join(sorted(path.name for path in folder.parent.glob("*") if path.is_dir()))
+        raise ReportError(f"unknown profile {profile!r}; params/ has: {known}")
+    if data is not None and not Path(data).is_dir():
+        raise ReportError(f"--data: there is no folder {data}")
+    parameters = {name: _parameters(path, folder / f"{name}.yaml", data) for name, path in notebooks.items()}
+    if data is not None and not any("data_dir" in values for values in parameters.values()):
+        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
+    code = _digest((root / "mtbert").rglob("*.py"))
     output.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # this environment's kernel, not a user's
     results = results_dir()
     if profile == "demo":
-        results = output / "results"
+        results = output / f"results-{code[:8]}"  # a run's id does not name the code
+        for folder in output.glob("results-*"):
+            if force or folder != results:
+                shutil.rmtree(folder)
+        results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
-        _renew_demo_results(results, code, force)
 
-    before = _digest_files(results.rglob("*"))
-    current = {}  # record file -> record, of the notebooks whose output is right
-    try:
-        for count, notebook in enumerate(notebooks, start=1):
-            label = f"[{count}/{len(notebooks)}] {notebook.stem}"
-            record_file = output / f"{notebook.stem}.record"
-            record = json.loads(record_file.read_text()) if record_file.exists() else {}
-            inputs = _digest(_source(notebook), repr(sorted(parameters[notebook].items())), *origin)
-            if not force and record.get("inputs") == inputs and record.get("results") == before:
-                print(f"{label} is up to date")
-            else:
-                record_file.unlink(missing_ok=True)
-                with _environment(environment):
-                    seconds = _execute(notebook, output, parameters[notebook], label)
-                record = {"inputs": inputs, "profile": profile, "seconds": seconds, "date": _now()}
-                record |= _export(output / notebook.name)
-            current[record_file] = record
-    finally:  # the notebooks add to the results themselves: what they are now is what the outputs stand for
-        after = _digest_files(results.rglob("*"))
-        for record_file, record in current.items():
-            record_file.write_text(json.dumps(record | {"results": after}, indent=1))
-    index = output / "index.html"
-    index.write_text(_index(output, all_notebooks), encoding="utf8")
+    records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
+    before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
+    for name, path in notebooks.items():
+        source, values = _source(path), parameters[name]
+        grids = [file for file in all_grids if re.search(rf'"{file.stem}"|{file.name}', source)]  # it names them
+        inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), _digest(grids)])
+        about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile}
+        file = output / f"{name}.record"
+        record = json.loads(file.read_text()) if file.exists() else {}
+        if not force and record.items() >= {**about, "results": before}.items():
+            print(f"{name} is up to date")
+            records[name] = record
+            continue
+        file.unlink(missing_ok=True)
+        trains = values.get("train_missing", False)
+        (late if trains else early).append((name, _execute, path, output, values, about))
+        for run, config in read_grids(grids) if trains else ():
+            how = values.get("data_dir") or None, values.get("device", "auto")
+            runs.setdefault(config, (f"run {run}, seed {config.seed}", _train, config, *how))
+
+    index, failures, workers = _write(output, records, all_notebooks, before), [], workers or _cores()
+    if early or late:
+        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train, {workers} at a time", flush=True)
+    for name, future in _work([[*early, *runs.values()], late], environment, workers):
+        if name in notebooks:
+            try:
+                records[name] = future.result()
+            except ReportError as error:
+                failures.append(str(error))
+        _write(output, records, all_notebooks, _digest_results(results, root))
+    if failures:
+        raise ReportError("\n\n".join(failures))
     print(f"The report: {os.path.relpath(index)}")
     return index
 
 
-def _select(notebooks: list[Path], only: str | None) -> list[Path]:
-    """Those whose number or name, or the start of it, is `only`; all of them for None."""
-    if only is None:
-        selected = notebooks
-    else:
-        selected = [path for path in notebooks if path.stem.startswith((only, only.zfill(2)))]
-        selected = selected or [path for path in notebooks if path.stem.partition("_")[2].startswith(only)]
+def _cores() -> int:
+    """Those this process may use, at most MOST_WORKERS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_WORKERS)
+
+
+def _select(notebooks: list[Path], only: str) -> list[Path]:
+    """Those whose number or name, or the start of it, is `only`."""
+    selected = [path for path in notebooks if re.match(rf"(0?|\d+_){re.escape(only)}", path.stem)]
     if not selected:
-        known = ", ".join(path.stem for path in notebooks) or "none at all"
-        raise ReportError(f"no notebook {'' if only is None else repr(only) + ' '}found; there are: {known}")
+        raise ReportError(f"no notebook {only!r} found; there are: {', '.join(path.stem for path in notebooks)}")
     return selected
 
 
-def _profile_folder(params: Path, profile: str) -> Path:
-    known = sorted(path.name for path in params.glob("*") if path.is_dir())
-    if profile not in known:
-        raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
-    return params / profile
-
-
-def _all_parameters(notebooks: list[Path], folder: Path, data: str | Path | None) -> dict[Path, dict]:
-    """The papermill parameters of each notebook; `data` goes to those that have a parameter data_dir."""
-    declared = {notebook: papermill.inspect_notebook(notebook).keys() for notebook in notebooks}
-    parameters = {n: _read_parameters(folder / f"{n.stem}.yaml", declared[n]) for n in notebooks}
-    if data is not None:
-        if not Path(data).is_dir():
-            raise ReportError(f"--data: there is no folder {data}")
-        takers = [notebook for notebook in notebooks if "data_dir" in declared[notebook]]
-        if not takers:
-            raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
-        for notebook in takers:
-            parameters[notebook]["data_dir"] = str(Path(data).resolve())
-    return parameters
-
-
-def _read_parameters(path: Path, declared: Set[str]) -> dict:
-    values = (yaml.safe_load(path.read_text(encoding="utf8")) if path.exists() else None) or {}
-    where = "/".join(path.parts[-3:])
+def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
+    """What `file` has for the notebook, and `data` where it has a parameter data_dir."""
+    declared = papermill.inspect_notebook(notebook).keys()
+    values = (yaml.safe_load(file.read_text(encoding="utf8")) if file.exists() else None) or {}
+    where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
     if unknown := sorted(map(str, values.keys() - declared)):
@@ -165,63 +166,84 @@ def _read_parameters(path: Path, declared: Set[str]) -> dict:
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
-    return values
+    return values if data is None or "data_dir" not in declared else {**values, "data_dir": str(Path(data).resolve())}
 
 
-def _renew_demo_results(results: Path, code: str, force: bool) -> None:
-    """Throw away demo results of other code: a run's id names its configuration and data only."""
-    made_by = results.with_name("results_made_by")
-    if force or not made_by.exists() or made_by.read_text() != code:
-        shutil.rmtree(results, ignore_errors=True)
-    results.mkdir(exist_ok=True)
-    made_by.write_text(code)
+def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) -> Iterator[tuple[str, Future]]:
+    """Do the jobs of each phase side by side; yields label and future of each that has ended, prints what is left."""
+    total, done, started = sum(map(len, phases)), 0, time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _set_up_worker, (environment,)) as pool:
+        try:
+            for jobs in phases:
+                labels = {}
+                for label, *job in jobs:
+                    labels[pool.submit(*job)] = label
+                    time.sleep(STAGGER if len(labels) <= workers else 0)
+                for future in as_completed(labels):
+                    done, label, error = done + 1, labels[future], future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise ReportError("a process was killed; is memory short? --workers 1 needs the least")
+                    minutes = (time.monotonic() - started) / 60
+                    left = minutes / (done + workers / 2) * (total - done)  # the jobs begun are half done on average
+                    rest = f"; {sweep.duration(left)} left" if done < total else ""
+                    print(f"[{done}/{total}] {label}{' failed' if error else ''}{rest}", flush=True)
+                    yield label, future
+        except BaseException:  # Ctrl-C; kernels end with the process that started them
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
 
 
-def _execute(notebook: Path, output: Path, parameters: dict, label: str) -> float:
-    """Execute into `output`, which is also the working directory; return the seconds it took."""
-    terminal = sys.stderr.isatty()
-    print(f"{label} ...", end="\n" if terminal else " ", flush=True)
-    begin = time.monotonic()
-    try:
-        papermill.execute_notebook(
-            notebook,
-            output / notebook.name,
-            parameters,
-            kernel_name="python3",
-            cwd=output,
-            progress_bar=terminal,
-            config=KERNEL_CONFIG,
-        )
-    except PapermillExecutionError as error:
-        source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
-        raise ReportError(
-            f"{notebook.name} failed in cell [{error.exec_count}]:\n{source}\n{error.ename}: {error.evalue}\n"
-            f"The traceback is in {os.path.relpath(output / notebook.name)}."
-        ) from error
-    except RuntimeError as error:  # the kernel died or did not start
-        raise ReportError(f"{notebook.name} failed: {error}") from error
-    seconds = time.monotonic() - begin
-    print(f"{seconds:.0f} s", flush=True)
-    return seconds
+def _set_up_worker(environment: dict[str, str]) -> None:
+    """One thread for this process and its kernels; Ctrl-C is for the parent, without which the worker ends."""
+    os.environ.update(environment, OMP_NUM_THREADS="1")  # threads of torch wait by spinning
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end_with_parent() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the kernels started inside."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def _train(config: RunConfig, data: str | None, device: str) -> None:
+    """Train a run that is not stored; its memory goes back, as the worker goes on to other work."""
+    load_or_run(config, data, device=device, progress=False)
+    free_by_default()
+
+
+def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dict:
+    """Execute into `output`, which is also the working directory, and write the page; returns the record."""
+    begin, executed = time.monotonic(), output / notebook.name
+    # Kernels warn on stderr when others on this machine could read their traffic.
+    config = Config(KernelManager={"transport_encryption": "auto"})
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            papermill.execute_notebook(
+                notebook, executed, parameters, kernel_name="python3", cwd=output, progress_bar=False, config=config
+            )
+            break
+        except PapermillExecutionError as error:
+            source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
+            raise ReportError(
+                f"{notebook.name} failed in cell [{error.exec_count}]:\n{source}\n{error.ename}: {error.evalue}\n"
+                f"The traceback is in {os.path.relpath(executed)}."
+            ) from None
+        except RuntimeError as error:  # the kernel died or did not start
+            if attempt == ATTEMPTS:
+                raise ReportError(f"{notebook.name} failed: {error}") from None
+            time.sleep(attempt)
+    seconds, date = time.monotonic() - begin, datetime.now().strftime("%Y-%m-%d %H:%M")
+    return {**about, "seconds": seconds, "date": date, **_export(executed)}
 
 
 def _export(executed: Path) -> dict[str, str]:
     """Write the HTML page of an executed notebook beside it; return what the index says of it."""
     notebook = nbformat.read(executed, as_version=4)
-    title, summary = _title_and_summary(notebook, executed.stem)
-    notebook.metadata["title"] = title
+    title, summary, *_ = [*notebook.cells[0].source.strip().split("\n\n"), ""]  # the card
+    title = notebook.metadata["title"] = title.lstrip("# ")
     math = MathTokens()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -236,45 +258,34 @@ def _export(executed: Path) -> dict[str, str]:
     return {"title": html.escape(title), "summary": math.put(markdown2html(math.take(summary)))}
 
 
-def _title_and_summary(notebook: nbformat.NotebookNode, name: str) -> tuple[str, str]:
-    """The heading and the first paragraph of the first Markdown cell."""
-    source = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
-    heading = re.match(r"\s*#+ (.+)", source)
-    paragraphs = source[heading.end() if heading else 0 :].strip().split("\n\n")
-    return (heading[1].strip() if heading else name), paragraphs[0]
-
-
-def _index(output: Path, notebooks: list[Path]) -> str:
-    """The page that lists the notebooks executed so far."""
-    records = [output / f"{notebook.stem}.record" for notebook in notebooks]
-    entries = [
-        ENTRY.format(name=record.stem, **json.loads(record.read_text())) for record in records if record.exists()
-    ]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({os.cpu_count()} cores)"
-    versions = [f"Python {platform.python_version()}", f"mtbert {mtbert.__version__}"]
-    versions += [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "numpy", "pandas")]
-    provenance = html.escape(f"Built {_now()}; device: {device}; {', '.join(versions)}.")
-    return INDEX.format(entries="\n".join(entries), provenance=provenance)
-
-
-def _now() -> str:
-    return datetime.now().strftime("%Y-%m-%d %H:%M")
+def _write(output: Path, records: dict[str, dict], notebooks: list[Path], results: str) -> Path:
+    """Write the records, which the results as they are now belong to, and the index of all pages that there are."""
+    for name, record in records.items():
+        with replacing(output / f"{name}.record") as file:
+            file.write_text(json.dumps(record | {"results": results}, indent=1))
+    files = [file for path in notebooks if (file := output / f"{path.stem}.record").exists()]
+    entries = [ENTRY.format(name=file.stem, **json.loads(file.read_text())) for file in files]
+    index = output / "index.html"
+    index.write_text(INDEX.format(entries="\n".join(entries), versions=versions()), encoding="utf8")
+    return index
 
 
 def _source(notebook: Path) -> str:
     """The cells without their outputs."""
     cells = nbformat.read(notebook, as_version=4).cells
-    return json.dumps([(cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in cells])
+    return "\n".join(f"{cell.cell_type} {cell.metadata.get('tags')} {cell.source}" for cell in cells)
 
 
-def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
-def _digest_files(paths: Iterator[Path]) -> str:
+def _digest(files: Iterable[Path]) -> str:
     """One digest of the files' names and contents."""
-    files = sorted(path for path in paths if path.is_file())
-    return _digest(*(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files))
+    contents = sorted((path.name, path.read_bytes()) for path in files)
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
+
+
+def _digest_results(results: Path, root: Path) -> str:
+    """Of what notebooks read of the store and of the committed tables; names with a dot are still being written."""
+    tables = {*results.glob("[!.]*.csv"), *(root / "results").glob("[!.]*.csv")}
+    return _digest(tables.union(results.glob("runs/[!.]*/run.json")))
 
 
 # Code comes first, so that a dollar sign in it is left alone; an escaped dollar sign is no delimiter either.

@@ -12,62 +12,36 @@ far as the rounding of the printed numbers it starts from allows: "reproduced", 
 import itertools
 import math
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import yaml
 
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.results import (
-    MissingRun,
-    Run,
-    difference,
-    load_or_run,
-    read_grid,
-    stack_predictions,
-    summarize,
-    write_table,
-)
+from mtbert.report.tables import SEEDS, TOGETHER, Grid, count_seeds, difference_together, read_runs
+from mtbert.results import MissingRun, Run, difference, stack_predictions, summarize, write_table
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
-from mtbert.training import RESAMPLES, metrics_of
 
-MARGIN = 0.01  # of a score: differences below count as none
+MARGIN = 0.01  # of a score: smaller differences count as none
 COST_MARGIN = math.log(1.1)
-SEEDS = 3
-TOGETHER = ("sst", "quora", "sts")
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 DECIMAL = re.compile(r"(?<![\w.])\d+\.(\d+)")  # in an expression: a printed number, rounded; whole numbers are exact
 FIELDS = {"paper", "place", "claim", "number", "comparable", "why"}
 
+Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
 
-class Stored:
-    """The runs of a store, by the names that they have in params/cpu/: 'hybrids/3-bert'."""
 
-    def __init__(self, store: Path, params: Path) -> None:
-        self.store = store
-        self.grid = cache(lambda name: read_grid(params / "cpu" / f"{name}.yaml"))
-        self.runs = cache(self._runs)
-
-    def configs(self, path: str) -> list[RunConfig]:
-        """The configurations of a run's seeds; raises ConfigError for a grid or a name that does not exist."""
-        grid, _, name = path.partition("/")
-        if name not in self.grid(grid):
-            raise ConfigError(f"params/cpu/{grid}.yaml has no run {name!r}")
-        return self.grid(grid)[name]
-
-    def _runs(self, path: str) -> list[Run]:
-        found = []
-        for config in self.configs(path):
-            try:
-                found.append(load_or_run(config, store=self.store, train_missing=False))
-            except MissingRun:
-                continue
-        return found
+def find(grids: Grids, path: str) -> tuple[list[RunConfig], list[Run]]:
+    """Configurations and stored runs of 'hybrids/3-bert'; raises ConfigError where no grid has this name."""
+    file, _, name = path.partition("/")
+    grid = grids(file)
+    if name not in grid.configs:
+        raise ConfigError(f"params/cpu/{file}.yaml has no run {name!r}")
+    return grid.configs[name], grid.runs.get(name, [])
 
 
 def read_claims(params: Path) -> tuple[list[dict], str]:
@@ -76,12 +50,8 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
     Raises ConfigError naming a claim with an unknown field or without exactly one check.
     """
     content = yaml.safe_load((params / "claims.yaml").read_text(encoding="utf8"))
-    claims = [
-        {"paper": paper, "place": place, **claim}
-        for paper, places in content["claims"].items()
-        for place, entries in places.items()
-        for claim in entries
-    ]
+    places = [(paper, place, claims) for paper, part in content["claims"].items() for place, claims in part.items()]
+    claims = [{"paper": paper, "place": place, **claim} for paper, place, part in places for claim in part]
     for claim in claims:
         checks = set(claim) & set(CHECKS)
         if set(claim) - FIELDS != checks or "claim" not in claim or len(checks) != 1:
@@ -90,18 +60,17 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
     return claims, content["not_comparable"]
 
 
-def claims_table(store: str | Path | None = None, params: str | Path | None = None) -> pd.DataFrame:
+def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
     """A row per claim: paper, place, claim, its_number, our_number, low, high, seeds, run_ids, verdict, why.
 
-    store: default `results_dir()`; params: the folder of claims.yaml and of cpu/ with the grids, by default that of
-    the repository. low and high: the 95 % interval; of arithmetic, what the rounding of its numbers allows.
+    store: default `results_dir()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the
+    95 % interval; of arithmetic, what the rounding of its numbers allows.
     """
-    params = Path(params or REPOSITORY / "params")
-    stored = Stored(Path(store or results_dir()), params)
+    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
     claims, not_comparable = read_claims(params)
     rows = []
     for claim in claims:
-        found = CHECKS[claim["check"]](claim, stored)
+        found = CHECKS[claim["check"]](claim, grids)
         why = [found.pop("why", None), claim.get("why")]
         if found["verdict"] == "not comparable":
             why = [not_comparable, *why]
@@ -113,10 +82,9 @@ def claims_table(store: str | Path | None = None, params: str | Path | None = No
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
-def write_claims(store: str | Path | None = None, params: str | Path | None = None) -> Path:
-    """Write `claims_table` to claims.csv of the store; returns its path."""
-    store = Path(store or results_dir())
-    return write_table(claims_table(store, params), store / "claims.csv")
+def write_claims() -> Path:
+    """Write `claims_table` to claims.csv of the results store; returns its path."""
+    return write_table(claims_table(), results_dir() / "claims.csv")
 
 
 def judge(claimed: str, low: float, high: float, margin: float = MARGIN) -> str:
@@ -129,46 +97,28 @@ def judge(claimed: str, low: float, high: float, margin: float = MARGIN) -> str:
     return "reproduced" if holds else "contradicted" if fails else "not distinguishable"
 
 
-def _check_two_runs(claim: dict, stored: Stored) -> dict:
+def _row(*groups: list[Run]) -> dict:
+    return {"seeds": min(map(len, groups)), "run_ids": " ".join(run.run_id for runs in groups for run in runs)}
+
+
+def _check_two_runs(claim: dict, grids: Grids) -> dict:
     first, claimed, second, what = claim[claim["check"]]
-    runs = [stored.runs(path) for path in (first, second)]
-    seeds = min(map(len, runs))
-    row = {"seeds": seeds, "run_ids": " ".join(run.run_id for part in runs for run in part)}
-    row["why"] = f"{first} against {second} in {what}, claimed {claimed}"
-    if not seeds:
+    configs, runs = zip(*(find(grids, path) for path in (first, second)), strict=True)
+    row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
+    if not row["seeds"]:
         return row | {"verdict": "not measured yet"}
     if claim["check"] == "cost":
         value, low, high = _ratio(*runs, what)
         expected = float(claim.get("number", 1)) if claimed == "equal" else 1.0
         verdict = judge(claimed, math.log(low / expected), math.log(high / expected), COST_MARGIN)
     else:
-        value, low, high = (difference_together if what in SIMILARITY else difference)(*runs, what)
+        weight = SIMILARITY.get(what)
+        value, low, high = difference_together(*runs, weight) if weight else difference(*runs, what)
         verdict = judge(claimed, low, high)
-    needed = [max(2, min(SEEDS, len(stored.configs(path)))) for path in (first, second)]
+    needed = [max(2, min(SEEDS, len(group))) for group in configs]
     if any(len(part) < n for part, n in zip(runs, needed, strict=True)) and "parameters" not in what:
-        verdict = f"not decided ({seeds} seed{'s' if seeds > 1 else ''})"
+        verdict = f"not decided ({count_seeds(row['seeds'])})"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
-
-
-def difference_together(first: list[Run], second: list[Run], kind: str) -> tuple[float, float, float]:
-    """Difference of the mean score of three tasks, and its 95 % interval; a resample draws a run's tasks together."""
-    both = [[stack_predictions(runs, task) for task in TOGETHER] for runs in (first, second)]
-    metrics = [next(iter(metrics_of(TASKS[task]).values())) for task in TOGETHER]
-    weights = np.array([SIMILARITY[kind] if TASKS[task].kind == "similarity" else 1 for task in TOGETHER])
-
-    def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
-        drawn = zip(metrics, parts, examples, strict=True)
-        scores = [metric(x[np.ix_(seeds, rows)], y[rows]).mean() for metric, (x, y), rows in drawn]
-        return float((weights * scores).mean())
-
-    random, draws = np.random.default_rng(0), []
-    sizes, seeds = [len(y) for _, y in both[0]], [len(runs) for runs in (first, second)]
-    for _ in range(RESAMPLES):
-        examples = [random.integers(n, size=n) for n in sizes]
-        one, other = (mean(parts, random.integers(S, size=S), examples) for parts, S in zip(both, seeds, strict=True))
-        draws.append(one - other)
-    one, other = (mean(p, np.arange(S), [np.arange(n) for n in sizes]) for p, S in zip(both, seeds, strict=True))
-    return one - other, *np.nanpercentile(draws, [2.5, 97.5])
 
 
 def _ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
@@ -181,10 +131,10 @@ def _ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, f
     return sum(one) / len(one) / (sum(other) / len(other)), min(one) / max(other), max(one) / min(other)
 
 
-def _check_score(claim: dict, stored: Stored) -> dict:
+def _check_score(claim: dict, grids: Grids) -> dict:
     path, task = claim["score"]
-    runs = stored.runs(path)
-    row = {"seeds": len(runs), "run_ids": " ".join(run.run_id for run in runs), "why": path}
+    _, runs = find(grids, path)
+    row = _row(runs) | {"why": path}
     if not runs:
         return row | {"verdict": "not measured yet"}
     ours = summarize(runs, task)
@@ -193,38 +143,35 @@ def _check_score(claim: dict, stored: Stored) -> dict:
     return row | {"our_number": ours["value"], "low": ours["low"], "high": ours["high"], "verdict": verdict}
 
 
-def _check_arithmetic(claim: dict, stored: Stored) -> dict:
+def _check_arithmetic(claim: dict, grids: Grids) -> dict:
     expression, number = claim["arithmetic"], claim.get("number")
-    names = _names(stored)
+    names, row = _names(grids), {"why": expression}
     try:
         ours = eval(expression, names)
         if number is None:
-            return {"verdict": "reproduced" if ours else "contradicted", "why": expression}
+            return row | {"verdict": "reproduced" if ours else "contradicted"}
         corners = [eval(text, names) for text in _roundings(expression)]
     except MissingRun:
-        return {"verdict": "not measured yet", "why": expression}
+        return row | {"verdict": "not measured yet"}
     low, high = min(corners), max(corners)
     half = 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
     verdict = "reproduced" if low <= float(number) + half and high >= float(number) - half else "contradicted"
-    return {"our_number": ours, "low": low, "high": high, "verdict": verdict, "why": expression}
+    return row | {"our_number": ours, "low": low, "high": high, "verdict": verdict}
 
 
 def _roundings(expression: str) -> list[str]:
     """The expression with every decimal at the lower or upper end of what rounds to it, in all combinations."""
-    ends = [f"({m[0]} {{}} 5e-{len(m[1]) + 1})" for m in DECIMAL.finditer(expression)]
+    ends = [[f"({m[0]} {sign} 5e-{len(m[1]) + 1})" for sign in "+-"] for m in DECIMAL.finditer(expression)]
     pattern = DECIMAL.sub("{}", expression)
-    return [
-        pattern.format(*(end.format(sign) for end, sign in zip(ends, signs, strict=True)))
-        for signs in itertools.product("+-", repeat=len(ends))
-    ]
+    return [pattern.format(*corner) for corner in itertools.product(*ends)]
 
 
-def _names(stored: Stored) -> dict:
+def _names(grids: Grids) -> dict:
     """What an expression may use."""
     bert = BertConfig()
 
     def alone() -> list[Run]:
-        return [run for name in stored.grid("singles") for run in stored.runs(f"singles/{name}")]
+        return [run for runs in grids("singles").runs.values() for run in runs]
 
     def rows(name: str) -> int:
         """Rows that the runs read of a table, such as 'train sst'."""
@@ -257,5 +204,5 @@ CHECKS = {
     "difference": _check_two_runs,
     "score": _check_score,
     "cost": _check_two_runs,
-    "none": lambda claim, stored: {"verdict": "cannot be checked", "why": claim["none"]},
+    "none": lambda claim, grids: {"verdict": "cannot be checked", "why": claim["none"]},
 }

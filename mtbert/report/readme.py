@@ -21,47 +21,38 @@ PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write every table of the README again; returns its path. Raises ValueError for a mark that names no table."""
     text = readme.read_text(encoding="utf8")
-    tables = {"single tasks": single_tasks, "plans": plans, "plan differences": plan_differences}
+    singles, hybrids = (read_runs("cpu", name, store=store, train_missing=False) for name in ("singles", "hybrids"))
+    differences = compare(hybrids, "plan").answer
+    tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids), "plan differences": differences}
 
     def table(match: re.Match) -> str:
         if match[1] not in tables:
             raise ValueError(f"{readme.name}: <!-- {match[1]} --> names no table; known are {', '.join(tables)}")
-        return f"<!-- {match[1]} -->\n{tables[match[1]](store)}\n<!-- end -->"
+        return f"<!-- {match[1]} -->\n{tables[match[1]]}\n<!-- end -->"
 
     readme.write_text(re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL), encoding="utf8")
     return readme
 
 
-def single_tasks(store: Path) -> str:
-    """A row a task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
+def single_tasks(grid: Grid) -> str:
+    """A row per task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
     lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
-    stored = _grid("singles", store).runs
     for name, paper in PAPERS.items():
-        if runs := stored.get(name):
+        if runs := grid.runs.get(name):
             lines.append(f"| {name} | {_score(runs)} | {len(runs)} | {paper} |")
     return "\n".join(lines)
 
 
-def plans(store: Path) -> str:
-    """A row a plan of three tasks: dev scores with their intervals, overall, seeds, parameters."""
+def plans(grid: Grid) -> str:
+    """A row per plan of three tasks: dev scores with their intervals, overall, seeds, parameters."""
     lines = ["| plan | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
-    stored = _grid("hybrids", store).runs
     for name in PLANS:
-        if runs := stored.get(name):
+        if runs := grid.runs.get(name):
             scores = " | ".join(_score(runs, task) for task in runs[0].config.tasks)
             overall = sum(run.score() for run in runs) / len(runs)
             parameters = runs[0].cost["parameters"] / 1e6
             lines.append(f"| {name} | {scores} | {overall:.3f} | {len(runs)} | {parameters:.1f} M |")
     return "\n".join(lines)
-
-
-def plan_differences(store: Path) -> str:
-    """What the differences of the plans from 1-bert say, in a sentence."""
-    return compare(_grid("hybrids", store), "plan").answer
-
-
-def _grid(name: str, store: Path) -> Grid:
-    return read_runs("cpu", name, store=store, train_missing=False)
 
 
 def _score(runs: list[Run], task: str | None = None) -> str:

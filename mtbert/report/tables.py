@@ -1,12 +1,12 @@
-"""Tables of grids of runs: scores, differences from a reference that follow the seeds, forgetting, Pareto fronts.
+"""Tables of grids of runs: scores, differences from a reference with p-values, forgetting, Pareto fronts.
 
-The rule for words. A difference is decided where both sides have SEEDS seeds: "better" or "worse" where its p-value,
-corrected by Holm's method for the decided differences of its table, is below 0.05, else "not distinguishable". With
-fewer seeds it is "not decided yet": its interval does not hold the luck of the seed.
+A difference is decided where both runs have SEEDS seeds: "better" or "worse" where its p-value, corrected by Holm's
+method for the decided differences of its table, is below LEVEL, else "not distinguishable". With fewer seeds it is
+"not decided yet", since its interval does not include the seed variance.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,6 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.claims import difference_together
 from mtbert.report.plots import TASK_LABELS
 from mtbert.results import (
     BASELINES,
@@ -31,12 +30,12 @@ from mtbert.results import (
     read_grid,
     stack_predictions,
 )
-from mtbert.training import holm, metrics_of, overall, seed_p_value
+from mtbert.training import RESAMPLES, holm, metrics_of, overall, seed_p_value
 
 SEEDS = 3
 LEVEL = 0.05
 NOT_DECIDED = "not decided yet"
-MOST_TOLD = 4  # differences that a sentence names
+NAMED = 4  # differences that a sentence names
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,20 @@ class Grid:
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
-        names = {**self.configs, **other.configs}
-        taken = {name: max(self, other, key=lambda g, name=name: len(g.configs.get(name, ()))) for name in names}
+        names = [*self.configs, *(name for name in other.configs if name not in self.configs)]
+        taken = {name: max(self, other, key=lambda grid, name=name: len(grid.configs.get(name, ()))) for name in names}
         configs = {name: grid.configs[name] for name, grid in taken.items()}
         runs = {name: grid.runs[name] for name, grid in taken.items() if name in grid.runs}
         return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs)
 
+    def only(self, names: Iterable[str]) -> "Grid":
+        """The part with these names, in their order."""
+        configs, runs = ({n: groups[n] for n in names if n in groups} for groups in (self.configs, self.runs))
+        return replace(self, configs=configs, runs=runs)
+
     def pick(self, where: Callable[[RunConfig], bool]) -> "Grid":
         """The part whose configurations meet a condition."""
-        configs = {name: group for name, group in self.configs.items() if where(group[0])}
-        return replace(self, configs=configs, runs={name: runs for name, runs in self.runs.items() if name in configs})
+        return self.only([name for name, group in self.configs.items() if where(group[0])])
 
     @property
     def stored(self) -> str:
@@ -66,15 +69,9 @@ class Grid:
         if not self.configs:
             return "This profile has no runs of this question."
         there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
-        files, commands = (
-            " and ".join(f"`{p}`" for p in self.paths),
-            ", ".join(f"`mtbert train {p}`" for p in self.paths),
-        )
-        trains = "trains" if len(self.paths) == 1 else "train"
-        if not there:
-            return f"None of the {wanted} runs of this question is stored yet; {commands} {trains} them."
-        rest = "" if there == wanted else f"; {commands} {trains} the others"
-        return f"{there} of {wanted} runs of this question ({files}) are stored{rest}."
+        files = " and ".join(f"`{path}`" for path in self.paths)
+        others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"
+        return f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
 
 
 def read_runs(profile: str, name: str, seed: int = 0, params: Path = REPOSITORY / "params", **how) -> Grid:
@@ -105,73 +102,93 @@ class Comparison:
     grid: Grid
     references: dict[str, str]  # run -> its reference
 
+    @cached_property
+    def part(self) -> Grid:
+        """The references, then the other runs."""
+        return self.grid.only([*self.references.values(), *self.references])
+
     @property
     def runs(self) -> dict[str, list[Run]]:
         """The stored runs, references first."""
-        names = dict.fromkeys([*self.references.values(), *self.references])
-        return {name: self.grid.runs[name] for name in names if name in self.grid.runs}
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """Reference -> the names of its stored runs, itself first where it is stored."""
-        names = {reference: [reference] for reference in self.references.values()}
-        for name, reference in self.references.items():
-            names[reference].append(name)
-        stored = {reference: [name for name in group if name in self.runs] for reference, group in names.items()}
-        return {reference: group for reference, group in stored.items() if group}
-
-    @property
-    def tasks(self) -> list[str]:
-        return [task for task in TASKS if any(task in group[0].config.tasks for group in self.runs.values())]
+        return self.part.runs
 
     @property
     def stored(self) -> str:
-        names = {*self.references, *self.references.values()}
-        configs = {name: group for name, group in self.grid.configs.items() if name in names}
-        text = replace(self.grid, configs=configs, runs=self.runs).stored
-        if self.runs and any(group[0].config.keep != "last" for group in self.runs.values()):
+        text = self.part.stored
+        if any(group[0].config.keep != "last" for group in self.runs.values()):
             text += " Differences are those of the kept steps (field `keep`), not of the last one."
         return text
 
     def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame | None:
-        """`score_table` of these runs, None where none is stored."""
-        return score_table(self.runs, self.tasks, constants) if self.runs else None
+        """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
+
+        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on 2,000
+        training examples, and of the best point on dev, with its step.
+        """
+        if not self.runs:
+            return None
+        rows = {}
+        if constants is not None:
+            for name, part in constants.groupby("baseline", sort=False):
+                values = {task: _first_metric(part, task)["value"] for task in TASKS}
+                name = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}.get(name, name)
+                rows[name] = {(TASK_LABELS[t], "dev"): _shown(v.iloc[0]) for t, v in values.items() if len(v)}
+        for name, group in self.runs.items():
+            points = pd.concat([score_points(run) for run in group])
+            means, rows[name] = points.groupby(level=0, sort=False).mean(), {}
+            for task, row in means.iterrows():
+                first, last = points.loc[[task], "best_step"].agg(["min", "max"])
+                at = (
+                    "" if np.isnan(first) else f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
+                )
+                shown = [_shown(row["dev"]), _shown(row["train"]), _shown(row["best"]) + at]
+                rows[name] |= dict(zip(_score_columns([task]), shown, strict=True))
+            rows[name]["", "overall"] = _shown(overall(means["dev"].to_dict()) if len(means) > 1 else np.nan)
+            rows[name]["", "seeds"] = str(len(group))
+        tasks = [task for task in TASKS if any(task in group[0].config.tasks for group in self.runs.values())]
+        columns = pd.MultiIndex.from_tuples([*_score_columns(tasks), ("", "overall"), ("", "seeds")])
+        return pd.DataFrame([rows[name] for name in rows], index=list(rows), columns=columns).fillna("–")
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row a run and task: run, reference, task, seeds, value, low, high (95 %), p (corrected), verdict."""
+        """A row per run and task: run, reference, task, seeds, value, low, high (95 %), p (corrected), verdict."""
         rows = []
         for name, reference in self.references.items():
             if name not in self.runs or reference not in self.runs:
                 continue
-            first, second = self.runs[name], self.runs[reference]
+            pair = self.runs[name], self.runs[reference]
+            seeds = min(map(len, pair))
             for task in TASKS:
-                if all(task in group[0].config.tasks for group in (first, second)):
-                    found = _difference(first, second, task)
-                    rows.append({"run": name, "reference": reference, "task": task, **found})
-        columns = ["run", "reference", "task", "seeds", "value", "low", "high", "p"]
-        table = pd.DataFrame(rows, columns=columns)
+                if not all(task in runs[0].config.tasks for runs in pair):
+                    continue
+                p = np.nan
+                if seeds >= SEEDS:
+                    (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
+                    p = seed_p_value(_metric(task), one, other, labels)
+                rows.append((name, reference, task, seeds, *difference(*pair, task), p))
+        table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["p"].notna()
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
-        return table.assign(verdict=[_word(row) for row in table.itertuples()])
+        words = np.where(table["p"] >= LEVEL, "not distinguishable", np.where(table["value"] > 0, "better", "worse"))
+        undecided = [f"{NOT_DECIDED} ({count_seeds(n)})" for n in table["seeds"]]
+        return table.assign(verdict=np.where(decided, words, undecided))
 
     def difference_table(self) -> pd.DataFrame | None:
-        """`differences` for reading: a row a run, a column a task; None where there are none."""
+        """`differences` for reading: a row per run, a column per task; None where there are none."""
         if self.differences.empty:
             return None
         rows = {}
-        for (name, reference), part in self.differences.groupby(["run", "reference"], sort=False):
-            seeds = int(part["seeds"].iloc[0])
-            rows[name] = {"minus": reference, "seeds": str(seeds) if seeds >= SEEDS else f"{seeds}: {NOT_DECIDED}"}
-            for row in part.itertuples():
-                word = "" if NOT_DECIDED in row.verdict else f", {row.verdict}"
-                rows[name][TASK_LABELS[row.task]] = f"{_signed(row)}{word}"
+        for row in self.differences.itertuples():
+            is_decided = row.seeds >= SEEDS
+            seeds = str(row.seeds) if is_decided else f"{row.seeds}: {NOT_DECIDED}"
+            values = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
+            values[TASK_LABELS[row.task]] = _signed(row) + (f", {row.verdict}" if is_decided else "")
         return pd.DataFrame(rows).T.fillna("–")
 
     @property
     def answer(self) -> str:
         """What the differences say, in a sentence; empty where there are none."""
-        return told(self.differences)
+        return summary(self.differences)
 
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
@@ -191,63 +208,49 @@ def _key(config: RunConfig, without: tuple[str, ...] = ()) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def _difference(first: list[Run], second: list[Run], task: str) -> dict:
-    seeds = min(len(first), len(second))
-    value, low, high = difference(first, second, task)
-    p = np.nan
-    if seeds >= SEEDS:
-        metric = next(iter(metrics_of(TASKS[task]).values()))
-        (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
-        p = seed_p_value(metric, one, other, labels)
-    return {"seeds": seeds, "value": value, "low": low, "high": high, "p": p}
-
-
-def _word(row) -> str:
-    if np.isnan(row.p):
-        return f"{NOT_DECIDED} ({row.seeds} seed{'s' if row.seeds > 1 else ''})"
-    if row.p >= LEVEL:
-        return "not distinguishable"
-    return "better" if row.value > 0 else "worse"
+def count_seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
 
 
 def _signed(row) -> str:
     return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
 
 
-def told(differences: pd.DataFrame) -> str:
-    """What a table of differences says, in a sentence or two; empty where it has no rows."""
-    if differences.empty:
-        return ""
-    decided = differences[differences["p"].notna()]
-    found = decided[decided["p"] < LEVEL].sort_values("value", key=abs, ascending=False)
-    open_ones = len(differences) - len(decided)
-    largest = (decided if len(decided) else differences).sort_values("value", key=abs).iloc[-1]
-    if not len(decided):
-        seeds = sorted(differences["seeds"].unique())
-        return (
-            f"{NOT_DECIDED.capitalize()} ({' or '.join(map(str, seeds))} seed{'s' if seeds[-1] > 1 else ''}): the "
-            f"largest of the {len(differences)} differences is that of {_named(largest)}."
-        )
-    if not len(found):
-        text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {_named(largest)}"
-    else:
-        named = "; ".join(
-            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
-            for row in found.head(MOST_TOLD).itertuples()
-        )
-        more = "" if len(found) <= MOST_TOLD else f"; and {len(found) - MOST_TOLD} smaller ones"
-        are = "is" if len(found) == 1 else "are"
-        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {named}{more}"
-    more = f"; {open_ones} more are {NOT_DECIDED} (fewer than {SEEDS} seeds)" if open_ones else ""
-    return f"{text}{more}."
-
-
 def _named(row) -> str:
     return f"{row.run} minus {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
 
 
+def summary(differences: pd.DataFrame) -> str:
+    """What a table of differences says, in a sentence or two; empty where it has no rows."""
+    if differences.empty:
+        return ""
+    differences = differences.sort_values("value", key=abs, ascending=False)
+    decided = differences[differences["p"].notna()]
+    if decided.empty:
+        seeds = sorted(differences["seeds"].unique())
+        seeds = " or ".join([*map(str, seeds[:-1]), count_seeds(seeds[-1])])
+        largest = _named(differences.iloc[0])
+        return f"Not decided yet ({seeds}): the largest of the {len(differences)} differences is that of {largest}."
+    found = decided[decided["p"] < LEVEL]
+    if found.empty:
+        largest = _named(decided.iloc[0])
+        text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {largest}"
+    else:
+        named = [
+            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {_signed(row)}"
+            for row in found.head(NAMED).itertuples()
+        ]
+        if len(found) > NAMED:
+            named.append(f"and {len(found) - NAMED} smaller ones")
+        are = "is" if len(found) == 1 else "are"
+        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(named)}"
+    undecided = len(differences) - len(decided)
+    more = f"; {undecided} more are {NOT_DECIDED} (fewer than {SEEDS} seeds)" if undecided else ""
+    return f"{text}{more}."
+
+
 def score_points(run: Run) -> pd.DataFrame:
-    """A row a training task: dev and train (scores of the last step), best and best_step (of its best point on dev).
+    """A row per training task: dev and train (scores of the last step), best and best_step (of its best point on dev).
 
     nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
@@ -263,45 +266,18 @@ def score_points(run: Run) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=["dev", "train", "best", "best_step"], dtype=float)
 
 
+def _metric(task: str) -> Callable:
+    """The first metric of a task, which selects models."""
+    return next(iter(metrics_of(TASKS[task]).values()))
+
+
 def _first_metric(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The rows of a task's first metric, which selects models."""
+    """The rows of a task's first metric."""
     return table[(table["task"] == task) & (table["metric"] == next(iter(metrics_of(TASKS[task]))))]
 
 
-def score_table(runs: dict[str, list[Run]], tasks: list[str], constants: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Scores for reading: a row a baseline of `constants` (see `mtbert.baselines`), then a row a run, means over seeds.
-
-    Of every task the score of the last step on dev and on 2,000 training examples, and its best point with its step.
-    """
-    rows = {}
-    if constants is not None:
-        for name, part in constants.groupby("baseline", sort=False):
-            values = {}
-            for task in tasks:
-                found = _first_metric(part, task)["value"]
-                values[TASK_LABELS[task], "dev"] = _shown(found.iloc[0] if len(found) else np.nan)
-            rows[BASELINE_NAMES.get(name, name)] = values
-    for name, group in runs.items():
-        points, values = [score_points(run) for run in group], {}
-        means = pd.concat(points).groupby(level=0).mean()
-        steps = pd.concat(points)["best_step"]
-        for task in means.index:
-            label, row = TASK_LABELS[task], means.loc[task]
-            first, last = steps[[task]].min(), steps[[task]].max()
-            at = "" if np.isnan(first) else f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
-            values[label, "dev"], values[label, "train"] = _shown(row["dev"]), _shown(row["train"])
-            values[label, "best point"] = _shown(row["best"]) + at
-        values["", "overall"] = _shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
-        values["", "seeds"] = str(len(group))
-        rows[name] = values
-    columns = [(TASK_LABELS[task], what) for task in tasks for what in ("dev", "train", "best point")]
-    columns = pd.MultiIndex.from_tuples([*columns, ("", "overall"), ("", "seeds")])
-    return (
-        pd.DataFrame([pd.Series(row) for row in rows.values()], index=list(rows)).reindex(columns=columns).fillna("–")
-    )
-
-
-BASELINE_NAMES = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}
+def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
+    return [(TASK_LABELS[task], what) for task in tasks for what in ("dev", "train", "best point")]
 
 
 def _shown(value: float) -> str:
@@ -325,66 +301,75 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
 
 
 def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
-    """Of runs with tasks in turn, a row a run, seed, task and pass: run, seed, task, after, score. See `forgetting`."""
-    rows = []
+    """`forgetting` of runs with tasks in turn, a row per run, seed, task and pass: run, seed, task, after, score."""
+    parts = [pd.DataFrame(columns=["run", "seed", "task", "after", "score"])] if not runs else []
     for name, group in runs.items():
         for run in group:
-            for after, scores in forgetting(run).iterrows():
-                rows += [
-                    {"run": name, "seed": run.config.seed, "task": task, "after": after, "score": score}
-                    for task, score in scores.items()
-                ]
-    return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
+            scores = forgetting(run).melt(var_name="task", value_name="score", ignore_index=False).reset_index()
+            parts.append(scores.assign(run=name, seed=run.config.seed))
+    return pd.concat(parts, ignore_index=True)
 
 
-def state_mib(parameters: float, trained: float) -> float:
-    """MiB in float32: the weights, and of the trained ones a gradient and AdamW's two moments."""
-    return 4 * (parameters + 3 * trained) / 2**20
+def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """A row per run: name, seeds, overall (last step, mean over seeds), parameters (M), state (MiB), speed.
 
-
-def worth(runs: dict[str, list[Run]]) -> pd.DataFrame:
-    """A row a run: name, seeds, overall (last step, mean over seeds), parameters (M), trained (M), state (MiB), speed.
-
-    speed: tokens a second of processor time, the mean over seeds. Runs without a score of the last step are left out.
+    state: in float32 the weights, and of the trained ones a gradient and AdamW's two moments. speed: tokens a second of
+    processor time, the mean over seeds. Runs without a score of the last step are left out.
     """
     rows = []
     for name, group in runs.items():
         scores = pd.concat([score_points(run)["dev"] for run in group], axis=1).mean(axis=1)
-        parameters, trained = group[0].cost["parameters"], group[0].cost["trained_parameters"]
-        rows.append(
-            {
-                "name": name,
-                "seeds": len(group),
-                "overall": overall(scores.to_dict()),
-                "parameters (M)": parameters / 1e6,
-                "trained (M)": trained / 1e6,
-                "state (MiB)": state_mib(parameters, trained),
-                "speed": float(np.mean([run.cost.get("tokens_per_cpu_second", np.nan) for run in group])),
-            }
-        )
-    return pd.DataFrame(rows).dropna(subset="overall").reset_index(drop=True) if rows else pd.DataFrame(rows)
+        cost = pd.DataFrame([run.cost for run in group]).mean(numeric_only=True)
+        state = 4 * (cost["parameters"] + 3 * cost["trained_parameters"]) / 2**20
+        speed = cost.get("tokens_per_cpu_second", np.nan)
+        rows.append((name, len(group), overall(scores.to_dict()), cost["parameters"] / 1e6, state, speed))
+    columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)", "speed"]
+    return pd.DataFrame(rows, columns=columns).dropna(subset="overall").reset_index(drop=True)
 
 
-def pareto(table: pd.DataFrame, cost: str, value: str = "overall") -> list[str]:
-    """Names of the rows, from the cheapest up, that score more than every row which costs no more."""
-    names, best = [], -np.inf
-    for row in table.sort_values([cost, value], ascending=[True, False])[["name", value]].itertuples(index=False):
-        if row[1] > best:
-            names.append(row[0])
-            best = row[1]
-    return names
+def pareto(table: pd.DataFrame, cost: str) -> list[str]:
+    """Names of the rows, from the cheapest up, whose `overall` is above that of every row which costs no more."""
+    table = table.sort_values([cost, "overall"], ascending=[True, False])
+    before = table["overall"].cummax().shift(fill_value=-np.inf)
+    return table.loc[table["overall"] > before, "name"].tolist()
 
 
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
-    """The front from the cheapest up: cost, overall, seeds, and what each gains on the one before it, with interval."""
+    """The front from the cheapest up: cost, overall, seeds, and the gain of each over the one before, with interval."""
     rows, before = {}, None
     for name in pareto(table, cost):
         row = table.set_index("name").loc[name]
-        gain = "–"
-        if before:
-            value, low, high = difference_together(runs[name], runs[before], "overall")
-            gain = f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
         rows[name] = {cost: f"{row[cost]:.1f}", "overall": f"{row['overall']:.3f}", "seeds": int(row["seeds"])}
-        rows[name] |= {"gain on the one before": gain}
+        rows[name]["gain on the one before"] = "–"
+        if before:
+            value, low, high = difference_together(runs[name], runs[before], 0.5)
+            rows[name]["gain on the one before"] = f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
         before = name
     return pd.DataFrame(rows).T
+
+
+TOGETHER = ("sst", "quora", "sts")
+
+
+def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
+    """Difference of the mean score of TOGETHER, and its 95 % interval; a resample draws the tasks of a run together.
+
+    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    """
+    both = [[stack_predictions(runs, task) for task in TOGETHER] for runs in (first, second)]
+    metrics = [_metric(task) for task in TOGETHER]
+    weights = np.array([pearson if TASKS[task].kind == "similarity" else 1 for task in TOGETHER])
+
+    def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
+        drawn = zip(metrics, parts, examples, strict=True)
+        scores = [metric(x[np.ix_(seeds, chosen)], y[chosen]).mean() for metric, (x, y), chosen in drawn]
+        return float((weights * scores).mean())
+
+    random, draws = np.random.default_rng(0), []
+    sizes, seeds = [len(y) for _, y in both[0]], [len(runs) for runs in (first, second)]
+    for _ in range(RESAMPLES):
+        examples = [random.integers(n, size=n) for n in sizes]
+        one, other = (mean(parts, random.integers(S, size=S), examples) for parts, S in zip(both, seeds, strict=True))
+        draws.append(one - other)
+    one, other = (mean(p, np.arange(S), [np.arange(n) for n in sizes]) for p, S in zip(both, seeds, strict=True))
+    return one - other, *np.nanpercentile(draws, [2.5, 97.5])

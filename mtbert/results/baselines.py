@@ -1,7 +1,7 @@
-"""What needs no training: the most frequent label, and the cosine of an untrained encoder's sentence embeddings.
+"""Baselines without training: the most frequent label, and the cosine of an untrained encoder's sentence embeddings.
 
-A table of trained models says little without them: always answering "no duplicate" is right on five eighths of Quora,
-and an encoder that was tuned on sentence pairs by its makers scores well on STS before any training.
+They put the scores of trained models into perspective: the answer "no duplicate" is right for five eighths of Quora,
+and an encoder that was tuned on sentence pairs by its makers has a high score on STS before any training.
 """
 
 from pathlib import Path
@@ -15,7 +15,6 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, pick_device
 from mtbert.results.runs import data_root
-from mtbert.results.store import write_table
 from mtbert.training import TaskRows, load_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
@@ -25,44 +24,33 @@ BASELINES = "baselines.csv"
 def baseline_table(config: RunConfig, data: str | Path | None = None, device: str = "auto") -> pd.DataFrame:
     """Dev scores of every task of the configuration: baseline, task, split, metric, value, low, high (95 %), n.
 
-    most frequent: the label, or for similarity the mean score, that is best on the training split. cosine: of the two
-    sentences' mean-pooled embeddings by the encoder as it is; a binary task's threshold is the best one on training
-    pairs. Raises DataError as `data_root` does.
+    most frequent: the most frequent label of the training split, for similarity the mean. cosine: of the two sentences'
+    mean-pooled embeddings; the threshold of a binary task is the best one on training pairs. Raises DataError as
+    `data_root` does.
     """
     corpus = load_corpus(config, data_root(config, data))
-    tables = []
+    tables = {}
     for task in config.tasks:
         train, dev = corpus.train[task], corpus.dev[task]
         labels = dev["label"].to_numpy()
         constant = train["label"].mean() if TASKS[task].kind == "similarity" else train["label"].mode()[0]
-        tables.append(_scores("most frequent", task, np.full(len(dev), constant), labels))
+        tables[task, "most frequent"] = score_table(task, "dev", np.full(len(dev), constant), labels)
         if TASKS[task].is_pair:
             cosines = _cosines(config, task, dev, device)
             if TASKS[task].kind == "binary":
                 chosen = train.sample(min(len(train), THRESHOLD_ROWS), random_state=0)
                 threshold = best_threshold(_cosines(config, task, chosen, device), chosen["label"].to_numpy())
                 cosines = (cosines > threshold).astype(int)
-            tables.append(_scores("cosine", task, cosines, labels))
-    return pd.concat(tables, ignore_index=True)
+            tables[task, "cosine"] = score_table(task, "dev", cosines, labels)
+    return pd.concat(tables, names=[None, "baseline"]).reset_index("baseline").reset_index(drop=True)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The threshold (N,) -> t for which `score > t` agrees with most of the labels, 0 or 1."""
+    """Scores (N,), labels (N,) of 0 and 1 -> the t for which `score > t` agrees with most labels."""
     zeros, ones = np.sort(scores[labels == 0]), np.sort(scores[labels == 1])
     thresholds = np.concatenate(([-np.inf], np.unique(scores)))
     right = np.searchsorted(zeros, thresholds, "right") - np.searchsorted(ones, thresholds, "right")  # + len(ones)
     return float(thresholds[right.argmax()])
-
-
-def write_baselines(config: RunConfig, store: Path, data: str | Path | None = None, device: str = "auto") -> Path:
-    """Compute `baselines` and write them into the store."""
-    return write_table(baseline_table(config, data, device), store / BASELINES)
-
-
-def _scores(name: str, task: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
-    table = score_table(task, "dev", predicted, labels)
-    table.insert(0, "baseline", name)
-    return table
 
 
 def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> np.ndarray:

@@ -15,18 +15,15 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarra
 
 
 def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
-    """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %), seeds, n (examples).
-
-    By default the first metric of the first training task. See `seed_mean` for the interval; the lowest and the
-    highest seed are beside it.
-    """
+    """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %, as in `seed_mean`),
+    lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
     metric = metric or next(iter(metrics_of(TASKS[task])))
     function = metrics_of(TASKS[task])[metric]
     predicted, labels = stack_predictions(runs, task)
     value, low, high = seed_mean(function, predicted, labels)
-    by_seed = [float(score) for score in function(predicted, labels)]
-    spread = {"lowest seed": min(by_seed), "highest seed": max(by_seed)}
+    by_seed = function(predicted, labels)
+    spread = {"lowest seed": float(min(by_seed)), "highest seed": float(max(by_seed))}
     return {"metric": metric, "value": value, "low": low, "high": high, **spread, "seeds": len(runs), "n": len(labels)}
 
 
@@ -39,14 +36,16 @@ def difference(first: list[Run], second: list[Run], task: str | None = None) -> 
 
 
 def forgetting(run: Run) -> pd.DataFrame:
-    """Dev scores after each task's pass of a run with tasks in turn: a row a pass, named by its task; a column a task.
+    """Dev scores after each pass of a run with tasks in turn: a row per pass, named by its task; a column per task.
 
-    What the rows below a task's last pass lose of its score is forgotten (Lopez-Paz and Ranzato 2017, section 3, whose
+    Forgetting is what a task loses of its score after its last pass (Lopez-Paz and Ranzato 2017, section 3, whose
     backward transfer is the last row minus the diagonal, without the last task). Raises ValueError for other schemes.
     """
     sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
     ends = turn_ends(run.config, sizes)
     if not ends:
-        raise ValueError(f"{run.run_id}: forgetting is told of several tasks in turn; scheme is {run.config.scheme!r}")
+        raise ValueError(
+            f"{run.run_id}: forgetting is defined for several tasks in turn; scheme is {run.config.scheme!r}"
+        )
     points = run.curve.set_index("step").loc[list(ends), [f"dev_{task}" for task in run.config.tasks]]
     return points.set_axis(run.config.tasks, axis=1).set_axis(pd.Index(ends.values(), name="after"))

@@ -1,7 +1,7 @@
 """Grids of runs, read from YAML files.
 
-A file names every run: `base` holds the fields that all runs share, `runs` maps a name to the fields that differ,
-`seeds` (of the file, or of one run) repeats a run.
+`base` has the fields that all runs share, `runs` maps a name to the fields that differ, and `seeds` (of the file, or of
+one run) repeats a run.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,7 @@ from mtbert.config import ConfigError, RunConfig
 
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
-    """Name -> the configurations of its seeds; raises ConfigError naming the file, the run and the key.
-
-    Where several runs are wrong, the message has a line for each.
-    """
+    """Name -> the configurations of its seeds; raises ConfigError with a line for each run that is wrong."""
     path = Path(path)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf8"))
@@ -39,7 +36,7 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
 
 
 def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
-    """The configurations of one run, one a seed."""
+    """The configurations of one run, one per seed."""
     if not isinstance(base, dict) or not isinstance(fields, dict):
         raise ConfigError("`base` and every run must be mappings from fields to values")
     fields = {**base, **fields}
@@ -54,8 +51,7 @@ def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
 def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tuple[str, RunConfig]]:
     """Name and configuration of every run of some grids whose name contains `only`, in their order.
 
-    Of several grids, names begin with that of the file: two grids may use one name for different runs. Raises
-    ConfigError with a line for each thing that is wrong in any of the files.
+    With several grids, names begin with that of the file. Raises ConfigError with a line for each problem in any file.
     """
     runs, errors = [], []
     for path in paths:

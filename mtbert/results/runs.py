@@ -15,16 +15,13 @@ from mtbert.training import PRETRAINING, load_corpus, score_table, train
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
-    """The folder of the run's tables: the embedded demo corpus, or the course's files.
-
-    Raises DataError where the configuration asks for the course's files and there are none.
-    """
+    """The folder of the run's tables: the embedded demo corpus, or the course's files; DataError if there are none."""
     if config.corpus == "demo":
         return demo.root()
     folder = find_data(data)
     if folder is None:
         raise DataError(
-            "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
+            "corpus is 'course', but its files were not found: name their folder with --data or MTBERT_DATA, "
             "download them with `mtbert data fetch`, or set corpus to 'demo'"
         )
     return folder
@@ -38,11 +35,11 @@ def load_or_run(
     train_missing: bool = True,
     progress: bool | None = None,
 ) -> Run:
-    """The stored result of a run, or train, store and return it.
+    """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
 
     data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
-    `train_missing=False` nothing is trained: the run is looked up by its configuration, MissingRun is raised where
-    it is not stored, and no data are needed. A trained model is kept in the cache (`model_folder`).
+    `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
+    MissingRun is raised if it is not stored.
     """
     store = Path(store) if store else results_dir()
     if not train_missing:
@@ -66,10 +63,8 @@ def load_or_run(
         provenance={
             **environment(pick_device(device)),
             "data": corpus.fingerprint,
-            "rows": {
-                **{f"train {task}": len(table) for task, table in corpus.train.items()},
-                **{f"dev {task}": len(t) for task, t in corpus.dev.items()},
-            },
+            "rows": {f"train {task}": len(table) for task, table in corpus.train.items()}
+            | {f"dev {task}": len(table) for task, table in corpus.dev.items()},
         },
     )
     folder = write_run(run, store)
@@ -79,12 +74,12 @@ def load_or_run(
 
 
 def model_folder(run_id: str) -> Path:
-    """Where the best model of a run is kept: in the cache, as it is too large to commit."""
+    """The folder of a run's best model, in the cache, as it is too large to commit."""
     return cache_dir() / "models" / run_id
 
 
 def load_model(run_id: str) -> MultitaskBert:
-    """The best model of a run; raises CheckpointError where the cache does not hold it."""
+    """The best model of a run; raises CheckpointError if it is not in the cache."""
     return MultitaskBert.load(model_folder(run_id))
 
 
@@ -100,8 +95,8 @@ def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run
     folders = sorted(path.parent for path in (store / "runs").glob(f"{config.digest}-*/run.json"))
     if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
         found = [content for content in stored_runs(store) if RunConfig.from_params(content["config"]) == config]
-        folders = [store / "runs" / content["run_id"] for content in found]  # its encoder's folder is elsewhere
-    if len(folders) > 1:  # the same configuration on several draws of the data: the one at hand decides
+        folders = [store / "runs" / content["run_id"] for content in found]  # without the encoder there is no digest
+    if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
     if not folders:

@@ -1,13 +1,13 @@
-"""The results store: one folder a run, and two tidy tables over all of them.
+"""The results store: a folder for each run, and two tidy tables of all runs.
 
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
-results/dev/<task>-<digest>.parquet        the examples of those rows, in their order, shared by all runs: id, label
-results/runs/<run id>/cosines.parquet      where recorded: step, layer, first, second, cosine of the tasks' gradients
-results/scores.csv, results/curves.csv     the same for reading: one row per run x task x split x metric; per point
+results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
+results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
+results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 
-A run id is `<configuration>-<data>`: the digests of the RunConfig and of the tables it reads. Without the data, a run
-is found by its configuration alone, so that the report opens anywhere.
+A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
+by its configuration.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
-TOLD = (  # the fields of a configuration that stand in scores.csv
+COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
 )  # fmt: skip
 
 
 class MissingRun(LookupError):
-    """A run that the store does not hold and that the caller did not want trained."""
+    """A run that is not in the store, and that was not to be trained."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Run:
     run_id: str
     config: RunConfig
     scores: pd.DataFrame  # of the kept model: task, split, metric, value, low, high, n
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; by task of several tasks
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; for several tasks also by task
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
     cost: dict
     provenance: dict
     step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point
-    cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, where recorded
+    cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, if recorded
 
     def score(self, task: str | None = None, metric: str | None = None) -> float:
-        """One dev score of a task, by default its first metric; without a task that of the training tasks together."""
+        """One dev score of a task, by default its first metric; by default the training tasks' overall score."""
         if task is None:
             return overall({name: self.score(name, metric) for name in self.config.tasks})
         table = self.scores[self.scores["task"] == task]
@@ -60,13 +60,13 @@ class Run:
 
 
 def write_run(run: Run, store: Path) -> Path:
-    """Put a finished run into the store, whole or not at all, and renew the tidy tables; returns its folder.
+    """Store a finished run, whole or not at all, and update the tidy tables; returns its folder.
 
-    Of the predictions, what is kept has half precision for confidences and single precision for scores.
+    Confidences are stored in half precision, predictions and labels in single precision.
     """
     folder = store / "runs" / run.run_id
     partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a process of the same number that was killed here
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
     partial.mkdir(parents=True)
     content = {
         "run_id": run.run_id,
@@ -84,16 +84,16 @@ def write_run(run: Run, store: Path) -> Path:
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
         run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-    if folder.exists():  # left by a process that finished the same run at the same time
+    if folder.exists():  # from a process that finished the same run at the same time
         shutil.rmtree(partial)
     else:
         os.replace(partial, folder)
-    _renew_tables(store)
+    _update_tables(store)
     return folder
 
 
 def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
-    """Write the ids and labels of every task's dev split once; returns the name of each task's file."""
+    """Write the ids and labels of every task's dev split, if they are new; returns task -> name of the file."""
     names = {}
     for task, part in predictions.groupby("task", sort=False):
         table = part[["id", "label"]].astype({"label": "float32"}).reset_index(drop=True)
@@ -101,29 +101,28 @@ def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
         names[task] = f"{task}-{digest}"
         path = store / "dev" / f"{names[task]}.parquet"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as partial:
                 table.to_parquet(partial, compression="zstd", index=False)
     return names
 
 
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
-    """The predictions of a run beside the ids and labels of its examples."""
+    """The predictions of a run, with the ids and labels of its examples."""
     store = folder.parent.parent
     parts = [pd.read_parquet(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
     known, predicted = pd.concat(parts, ignore_index=True), pd.read_parquet(folder / "predictions.parquet")
     if known["task"].tolist() != predicted["task"].tolist():
-        raise ValueError(f"{folder.name}: the predictions are not those of the examples {', '.join(examples.values())}")
+        raise ValueError(f"{folder.name}: the predictions do not fit the examples {', '.join(examples.values())}")
     columns = known.assign(split="dev")[["task", "split", "id", "label"]]
     return columns.join(predicted[["predicted", "confidence"]].astype("float32"))
 
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
-    """A stored run; with `config`, a stored configuration that differs from it is an error (ValueError)."""
+    """A stored run; raises ValueError if its configuration is not `config`."""
     content = json.loads((folder / "run.json").read_text(encoding="utf8"))
     stored = RunConfig.from_params(content["config"])
-    if config is not None and stored.but(encoder=config.encoder) != config:  # of an encoder the content is in the id
-        raise ValueError(f"{folder.name}: holds another configuration; a default changed its meaning, train it again")
+    if config is not None and stored.but(encoder=config.encoder) != config:  # the id has the encoder's content
+        raise ValueError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
         run_id=content["run_id"],
         config=stored,
@@ -138,25 +137,25 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 
 
 def stored_runs(store: Path) -> Iterator[dict]:
-    """What run.json holds of every run of the store, in the order of their folders, which are named by the run_id."""
+    """The content of run.json of every run of the store, in the order of run ids."""
     for path in sorted((store / "runs").glob("[!.]*/run.json")):
         yield json.loads(path.read_text(encoding="utf8"))
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
-    """Write a table of the store, whole or not at all; returns its path."""
+    """Write a table of the store; returns its path."""
     with replacing(path) as partial:
         table.to_csv(partial, index=False, float_format="%.6g")
     return path
 
 
-def _renew_tables(store: Path) -> None:
+def _update_tables(store: Path) -> None:
     scores, curves = [], []
     for content in stored_runs(store):
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
-        about |= {key: getattr(config, key) for key in TOLD} | {"plan": config.plan_text}
-        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*TOLD, "tasks"})
+        about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}
+        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*COLUMNS, "tasks"})
         about |= {"other_fields": json.dumps(others) if others else ""}
         spent = {key: cost[key] for key in SPENT}
         where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}

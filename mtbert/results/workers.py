@@ -1,9 +1,9 @@
-"""Processes that train one run each, some at a time: told to stop together, replaced where one dies.
+"""Worker processes that train one run each, several at a time.
 
-A worker is a process that runs `work`: it reads its run as a line of JSON from standard input, trains it with
-`load_or_run` and writes the score, or what went wrong, as a line of JSON to standard output. Each is in a session of
-its own, so that Ctrl-C reaches its parent alone, which tells it to stop. Where the parent is gone, standard input ends
-and the worker stops as it does on SIGTERM.
+A worker calls `work`: it reads its run as a line of JSON from standard input, trains it with `load_or_run` and writes
+the score, or an error, as a line of JSON to standard output. Each worker has its own session, so that Ctrl-C reaches
+only its parent, which then stops all workers. If the parent dies, standard input ends and the worker stops as on
+SIGTERM.
 """
 
 import json
@@ -31,17 +31,18 @@ from mtbert.results.runs import load_or_run
 from mtbert.training import stopping
 
 log = logging.getLogger(__name__)
+COMMAND = [sys.executable, "-c", "from mtbert.results.workers import work; work()"]
 RETRIES = 2  # of a run whose process died
-PAUSE = 0.25  # seconds between two starts, and between two looks at the processes
+PAUSE = 0.25  # seconds between two starts, and between two polls of the processes
 
 
 class RunFailed(RuntimeError):
-    """A run of a sweep that gave no score; the message says why."""
+    """A run of a sweep without a score; the message says why."""
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A run of a sweep, and what it is predicted to take: minutes, and MiB of its process."""
+    """A run of a sweep, with its predicted minutes and the predicted memory of its process in MiB."""
 
     name: str
     config: RunConfig
@@ -56,7 +57,7 @@ class SweepRun:
 
 @dataclass
 class _Worker:
-    """A process that trains one run; place: its line on the terminal, from 1; started: seconds, monotonic."""
+    """A process that trains one run; place: the line of its progress bar, from 1; started: time.monotonic()."""
 
     run: SweepRun
     place: int
@@ -70,17 +71,15 @@ def train_all(
     workers: int,
     threads: int,
     data: str | Path | None = None,
-    store: str | Path | None = None,
     device: str = "auto",
 ) -> Iterator[tuple[SweepRun, float | RunFailed, float]]:
-    """Train runs, started in this order; yields each at its end, with its score or error, and minutes.
+    """Train runs, started in this order; yields each when it ends, with its score or error, and its minutes.
 
-    `workers` processes of `threads` threads each. A run whose process died, as it does where memory runs out, goes on
-    from its checkpoint after the others, RETRIES times. On SIGINT or SIGTERM no further run is started, the workers
-    save their checkpoints and end, then KeyboardInterrupt or SystemExit is raised; a second SIGINT kills them.
+    `workers` processes of `threads` threads each. A run whose process died, for instance for lack of memory, goes on
+    from its checkpoint after the others, at most RETRIES times. On SIGINT or SIGTERM no further run is started, the
+    workers save their checkpoints and end, then KeyboardInterrupt or SystemExit is raised; a second SIGINT kills them.
     """
-    folders = {"data": data and str(data), "store": store and str(store)}
-    job = {"threads": threads, "device": device, **folders}
+    job = {"threads": threads, "device": device, "data": data and str(data)}
     queue, deaths, running = deque(runs), Counter(), []
     with stopping("stopped; the same command goes on from the checkpoints") as stop:
         try:
@@ -96,46 +95,42 @@ def train_all(
                         deaths[run.run_id] += 1
                         how = _how_it_ended(worker.process)
                         if deaths[run.run_id] <= RETRIES:
-                            log.warning("%s: its process ended with %s; it goes on from its checkpoint", run, how)
+                            log.warning("%s: its process died with %s; it goes on from its checkpoint", run, how)
                             queue.append(run)
                             continue
-                        outcome = RunFailed(
-                            f"its process ended {RETRIES + 1} times, at last with {how}; out of memory?"
-                        )
+                        outcome = RunFailed(f"its process died {RETRIES + 1} times, last with {how}; out of memory?")
                     yield run, outcome, (time.monotonic() - worker.started) / 60
             for worker in running:
                 worker.process.terminate()
             for worker in running:
                 worker.process.wait()
-        finally:  # where an error, or a second SIGINT, came in between
+        finally:  # after an error or a second SIGINT
             for worker in running:
                 worker.process.kill()
 
 
 def _start(run: SweepRun, place: int, job: dict) -> _Worker:
-    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH")]
     bar = {"DESC": str(run), "POSITION": str(place), "LEAVE": "", "MININTERVAL": "1"}  # arguments of tqdm
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    environment |= {f"TQDM_{name}": value for name, value in bar.items()}
-    command = [sys.executable, "-c", "from mtbert.results.workers import work; work()"]
-    output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115 - no pipe, which would be full at some time
+    environment = os.environ | {f"TQDM_{name}": value for name, value in bar.items()}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115 - a pipe could become full
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=output, env=environment, start_new_session=True, text=True
+        COMMAND, stdin=subprocess.PIPE, stdout=output, env=environment, start_new_session=True, text=True
     )
     process.stdin.write(json.dumps({**job, "config": run.config.model_dump(mode="json")}) + "\n")
-    process.stdin.flush()  # open until this process ends
+    process.stdin.flush()  # and stays open until this process ends
     return _Worker(run, place, process, output, time.monotonic())
 
 
 def _outcome(worker: _Worker) -> float | RunFailed | None:
-    """What a worker that has ended wrote: the score, or the error; None where it died before."""
+    """The score or the error that a worker wrote before it ended; None if it died before."""
     worker.process.stdin.close()
     with worker.output as output:
         output.seek(0)
         lines = output.read().splitlines()
     try:
-        said = json.loads(lines[-1])
-        return said["score"] if "score" in said else RunFailed(said["error"])
+        result = json.loads(lines[-1])
+        return result["score"] if "score" in result else RunFailed(result["error"])
     except (IndexError, ValueError, TypeError, KeyError):
         return None
 
@@ -148,17 +143,17 @@ def work() -> None:
     """Train the run that standard input names, and print its score or its error as a line of JSON."""
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)  # the parent has warned of rejected rows
+    logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)  # the parent has logged the rejected rows
     torch.set_num_threads(job.pop("threads"))
     try:
-        said = {"score": load_or_run(RunConfig.from_params(job.pop("config")), **job).score()}
-    except SystemExit:  # on SIGTERM, after a step; its message is the parent's to give
+        result = {"score": load_or_run(RunConfig.from_params(job.pop("config")), **job).score()}
+    except SystemExit:  # on SIGTERM, after a step; the parent prints the message
         sys.exit(128 + signal.SIGTERM)
     except Exception as error:
         if not type(error).__module__.startswith("mtbert."):
             traceback.print_exc()
-        said = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(said), flush=True)
+        result = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(result), flush=True)
 
 
 def _stop_with_parent() -> None:

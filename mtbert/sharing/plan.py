@@ -38,7 +38,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Segment:
-    """So many layers that are held alike."""
+    """Consecutive layers that are held alike."""
 
     level: Level
     layers: int
@@ -62,7 +62,7 @@ class SharingPlan:
 
         num_layers: None reads the plan without holding it to an encoder; a preset then has as few layers as it can.
         Raises PlanError, pointing at the character: a segment that cannot be read, a wrong sum of layers, an unknown
-        task, a task that stands twice or in no group.
+        task, a task in two groups or in none.
         """
         tasks = tuple(tasks)
         if not tasks or len(set(tasks)) < len(tasks):
@@ -74,9 +74,9 @@ class SharingPlan:
             if part is None and "pool" in parts:
                 raise reader.error(start, "a segment behind pool:")
             if part == "emb" and (segments or parts):
-                raise reader.error(start, "emb: stands in front of all segments")
+                raise reader.error(start, "emb: must come before all segments")
             if part in parts:
-                raise reader.error(start, f"{part}: stands twice")
+                raise reader.error(start, f"{part}: is given twice")
             if part is None:
                 segments.append((start, segment))
             else:
@@ -211,7 +211,7 @@ class _Reader:
                 if task not in self.tasks:
                     raise self.error(position, f"unknown task {task!r}; the run's tasks are {', '.join(self.tasks)}")
                 if task in group_of:
-                    raise self.error(position, f"task {task!r} stands twice")
+                    raise self.error(position, f"task {task!r} is given twice")
                 group_of[task] = number
         if missing := [task for task in self.tasks if task not in group_of]:
             raise self.error(start + len(text), f"{', '.join(missing)} in no group")

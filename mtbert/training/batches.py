@@ -17,9 +17,9 @@ def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     return [math.ceil(size / batch) for size, batch in zip(sizes, _batch_sizes(config, len(sizes)), strict=True)]
 
 
-def _batch_sizes(config: RunConfig, tasks: int) -> list[int]:
-    """Examples of a batch of each of so many tasks; the tasks need not be the configuration's if it has one number."""
-    return list(config.batch_sizes.values()) if isinstance(config.batch_size, dict) else [config.batch_size] * tasks
+def _batch_sizes(config: RunConfig, n: int) -> list[int]:
+    """Examples of a batch of each of n tasks; they need not be the configuration's where it has one number for all."""
+    return list(config.batch_sizes.values()) if isinstance(config.batch_size, dict) else [config.batch_size] * n
 
 
 def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
@@ -42,7 +42,7 @@ def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
 
 
 def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
-    """How often a run comes by each example, by task (T,); an expectation where tasks are drawn."""
+    """How often a run trains on each example, by task (T,); the expectation where tasks are drawn."""
     sizes, epochs = np.asarray(sizes), config.epochs
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
@@ -74,7 +74,7 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
         elif config.scheme == "in_turn":
             order = np.repeat(np.arange(len(tasks)), pass_steps(config, sizes))
         elif config.sampling == "round_robin":
-            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T, without the luck of a draw
+            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T without variance
         else:
             p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs)
             order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)

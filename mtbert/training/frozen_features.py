@@ -5,7 +5,7 @@ seeds and every plan with the same frozen layers read the same file.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from mtbert.data import TokenizedTable, mapped_array
 from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
-VERSION = "1"  # of what a file holds; another one makes all files anew
+VERSION = "1"  # of the files' content; after a change all files are made again
 
 
 class TokenStates:
@@ -37,23 +37,19 @@ def token_states(
     encoder: SharedEncoder,
     tokens: TokenizedTable,
     about: str,
-    over_all_rows: Callable[[Callable[[np.ndarray], None]], None],
-    compute: Callable[[np.ndarray], tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[np.ndarray, Tensor, Tensor]],
 ) -> TokenStates:
     """The states below `encoder.frozen_depth` of a whole table.
 
-    compute: rows -> states (B, T, d) and mask (B, T); over_all_rows calls its argument for every batch of the table.
+    batches: examples, their states (B, T, d) and mask (B, T), of the whole table; not computed where they are on disk.
     """
     starts = _starts(tokens)
 
     def fill(array: np.ndarray) -> None:
-        def store(rows: np.ndarray) -> None:
-            states, mask = compute(rows)
+        for examples, states, mask in batches:
             states, lengths = states.float().cpu().numpy(), mask.sum(1).tolist()
-            for i, (sequence, length) in enumerate(zip(tokens.sequences(rows), lengths, strict=True)):
+            for i, (sequence, length) in enumerate(zip(tokens.sequences(examples), lengths, strict=True)):
                 array[starts[sequence] : starts[sequence] + length] = states[i, :length]
-
-        over_all_rows(store)
 
     shape = (int(tokens.sequence_lengths.sum()), encoder.config.hidden_size)
     depth = encoder.frozen_depth
@@ -63,12 +59,16 @@ def token_states(
 
 
 def embeddings_of_all_rows(
-    encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, compute: Callable[[], Tensor]
+    encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, batches: Iterable[tuple[np.ndarray, Tensor]]
 ) -> Tensor:
-    """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole."""
+    """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole.
+
+    batches: examples and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
+    """
 
     def fill(array: np.ndarray) -> None:
-        array[:] = compute().cpu().numpy()
+        for examples, embeddings in batches:
+            array[examples] = embeddings.cpu().numpy()
 
     path = _path([encoder], tokens, f"embeddings {encoder.config} {about}")
     return torch.from_numpy(mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill))

@@ -24,7 +24,7 @@ from mtbert.training.batches import expected_passes, steps_per_epoch, training_s
 from mtbert.training.checkpoint import Checkpoint
 from mtbert.training.masked_lm import pretrain, pretraining_texts
 from mtbert.training.metrics import metrics_of, overall, score_table
-from mtbert.training.step import LossWeights, Trainer
+from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows
 
 CHECKPOINT_SECONDS = 300.0
@@ -50,18 +50,13 @@ class TrainedRun:
 
 @dataclass
 class _Progress:
-    """The part of a run that a checkpoint holds beside model, optimizer, schedule and averaged weights."""
+    """The part of a run that a checkpoint holds beside the model and the trainer."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0  # of training, evaluation not counted
     cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
     losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
-    first_losses: dict[str, float] = field(default_factory=dict)  # by task, for weighting by loss ratio
-    last_losses: dict[str, float] = field(default_factory=dict)
-    cosines: list[dict] = field(default_factory=list)  # step, layer, first, second, cosine
-    constraints: dict[str, int] = field(default_factory=dict)  # of GEM and A-GEM, counted by Trainer
-    fallbacks: dict[str, int] = field(default_factory=dict)  # of GEM's solver, counted by `gem`
     curve: list[dict] = field(default_factory=list)
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
@@ -103,20 +98,16 @@ def train(
     total_steps = config.epochs * epoch_steps
     trainer = Trainer(model, tables, total_steps)
     marks = evaluation_steps(config, sizes)
-    parts = {"model": model, "optimizer": trainer.optimizer, "schedule": trainer.schedule}
-    parts |= {"average": trainer.average} if trainer.average is not None else {}
+    parts = {"model": model, "trainer": trainer}
     saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
     state = _Progress(**(saver.restore() or {}))
-    updates = trainer.updates
-    updates.weights, updates.cosines = LossWeights(state.first_losses, state.last_losses), state.cosines
-    trainer.constraints, updates.fallbacks = state.constraints, state.fallbacks
 
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest = {}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
-            updates.remember(rows)
+            trainer.updates.remember(rows)
             continue
         started, cpu_started = time.perf_counter(), time.process_time()
         losses = trainer.step(step, rows)
@@ -130,14 +121,15 @@ def train(
         state.cpu_seconds += time.process_time() - cpu_started
         bar.update()
         if step in marks:
-            with trainer.averaged():
-                latest = _evaluate(state, model, config, dev, step / epoch_steps)
+            trainer.swap_average()
+            latest = _evaluate(state, model, config, dev, step / epoch_steps)
+            trainer.swap_average()
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
         trim()
     bar.close()
 
     started = time.perf_counter()
-    trainer.use_average()
+    trainer.swap_average()
     known = latest if config.curve_rows is None else {}
     predictions = {task: known[task] if task in known else dev[task].predictions("dev") for task in dev}
     step_scores = _step_scores(config, state, predictions, dev, tables)
@@ -159,16 +151,16 @@ def train(
         "best_step": state.best["overall"]["step"],
         "steps": total_steps,
         **parameter_counts(model),
-        **{f"constraints_{name}": count for name, count in state.constraints.items()},
+        **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
     if config.gradients == "gem":
-        cost["gem_fallbacks"] = sum(state.fallbacks.values())
+        cost["gem_fallbacks"] = sum(trainer.updates.fallbacks.values())
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),
         curve=pd.DataFrame(state.curve),
         step_scores=step_scores,
-        cosines=pd.DataFrame(state.cosines),
+        cosines=pd.DataFrame(trainer.updates.cosines),
         cost=cost,
     )
 
@@ -273,16 +265,15 @@ def _step_scores(
             found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             scores.append(found.assign(at="last", step=state.step))
         best, labels = state.best[task], dev[task].table["label"].to_numpy()
-        if (chosen := _subset(config.curve_rows, len(labels))) is not None:
-            labels = labels[chosen]
+        labels = labels[_subset(config.curve_rows, len(labels))]
         scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
     return pd.concat(scores, ignore_index=True)
 
 
-def _subset(n: int | None, size: int) -> np.ndarray | None:
-    """n of so many examples, the same ones for every seed; None: all."""
+def _subset(n: int | None, size: int) -> np.ndarray:
+    """Indices of n of `size` examples, the same for every seed; n None: of all."""
     if n is None or n >= size:
-        return None
+        return np.arange(size)
     return np.sort(np.random.default_rng(0).permutation(size)[:n])
 
 

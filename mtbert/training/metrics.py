@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.data import TASKS, Task
+from mtbert.data import TASKS, DataError, Task
 
 RESAMPLES = 1000  # at least
 MOST_RESAMPLES = 128_000
@@ -109,9 +109,9 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
 def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
     """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
 
-    Every resample draws examples and, where there are several, seeds: the interval covers the luck of the dev split
-    and the luck of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the
-    part of their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
+    Every resample draws examples and, where there are several, seeds: the interval covers the variance of the dev split
+    and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of
+    their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
     """
     low, high = _bounds(_replicates(metric, [predicted], labels))
     return float(np.mean(metric(predicted, labels))), low, high
@@ -185,7 +185,7 @@ def _replicates(metric: Metric, parts: list[np.ndarray], labels: np.ndarray, see
 
 
 def _take(blocks: Iterator[np.ndarray], count: int) -> np.ndarray:
-    """At least so many replicates, without those that are nan, rounded, so that equal scores are equal numbers."""
+    """At least `count` replicates, rounded, so that equal scores are equal numbers; nan is left out."""
     taken: list[np.ndarray] = []
     while sum(map(len, taken)) < count:
         taken.append(next(blocks))
@@ -227,8 +227,10 @@ def write_leaderboard(
     classifier.py), where a paraphrase is 1.0.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{LEADERBOARD_NAMES[task]}-{split}-output.csv"
+    path = folder / f"{LEADERBOARD_NAMES.get(task, task)}-{split}-output.csv"
     if course_format:
+        if task not in COURSE_COLUMNS:
+            raise DataError(f"{task} is not a task of the course and has no file in its format")
         form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
         rows = zip(predictions["id"], predictions["predicted"], strict=True)
         lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]

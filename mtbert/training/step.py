@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.gradients import EpisodicMemory, FlatGradients, agem, broken_constraints, gem, layer_cosines, pcgrad
+from mtbert.gradients import (
+    PROJECTIONS,
+    WEIGHTS,
+    EpisodicMemory,
+    FlatGradients,
+    broken_constraints,
+    combine,
+    gram_matrix,
+    layer_cosines,
+)
 from mtbert.multitask import MultitaskBert, divergence, task_loss
 from mtbert.optim import AdamW, make_schedule
 from mtbert.sharing import add_pull
@@ -82,21 +92,19 @@ class Updates:
     Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
     """
 
-    def __init__(
-        self, model: MultitaskBert, tables: dict[str, TaskRows], weights: LossWeights, cosines: list[dict]
-    ) -> None:
-        self.model, self.tables, self.weights = model, tables, weights
-        self.cosines = cosines  # gets the recorded step, layer, first, second, cosine
-        self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
+    def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows]) -> None:
+        self.model, self.tables, self.config = model, tables, model.run_config
+        self.weights = LossWeights()
+        self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
         self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
+        self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
         self.projected = False  # whether a constraint changed this step's gradient
-        self.config: RunConfig = model.run_config
         self.shared = FlatGradients(model.shared_parameters())
         self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
 
     def remember(self, rows: dict[str, np.ndarray]) -> None:
         """Put a step's examples into the episodic memory."""
-        if self.config.gradients in ("gem", "agem"):
+        if self.config.gradients in PROJECTIONS:
             for task, part in rows.items():
                 self.memory.add(task, part)
 
@@ -142,26 +150,22 @@ class Updates:
     def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
         config = self.config
-        memories = self._memory_gradients(step, rows) if config.gradients in ("gem", "agem") else None
+        memories = self._memory_gradients(step, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._one_by_one(rows)
         if not all(torch.isfinite(loss) for loss in losses.values()):
             return losses  # nothing can be projected; the caller stops
         used = uses.any(0)
         if record:
             self._record(step, G, list(rows))
-        if config.gradients == "pcgrad":
+        if config.gradients in WEIGHTS:
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-            self.shared.put(pcgrad(G, generator), used)
+            weights = WEIGHTS[config.gradients](gram_matrix(G), generator)
+            self.shared.put(combine(weights.numpy(), G), used)
             return losses
         g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             M, memory_used = memories
-            if config.gradients == "gem":
-                g, v = gem(g, M, config.gem_margin, self.fallbacks)
-                active = v != 0
-            else:
-                g, is_projected = agem(g, M)
-                active = torch.full((len(M),), is_projected)
+            g, active = PROJECTIONS[config.gradients](g, M, config.gem_margin, self.fallbacks)
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)
@@ -224,8 +228,8 @@ class Trainer:
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
-        self.updates = Updates(model, tables, LossWeights(), [])
-        self.constraints: dict[str, int] = {}  # of GEM and A-GEM: steps, of them projected; constraints checked, broken
+        self.updates = Updates(model, tables)
+        self.constraints: dict[str, int] = {}  # of GEM and A-GEM: steps, projected ones, constraints checked, broken
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
@@ -272,21 +276,33 @@ class Trainer:
                 self.constraints[name] = self.constraints.get(name, 0) + count
             self.updates.constraints = None
 
-    def use_average(self) -> None:
-        """Put the averaged weights into the model for good, where there are any."""
-        self._swap()
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """The averaged weights stand in the model meanwhile, where there are any."""
-        self._swap()
-        yield
-        self._swap()
-
-    def _swap(self) -> None:
+    def swap_average(self) -> None:
+        """Exchange the weights and their moving average, where there is one."""
         if self.average is not None:
             for weight, mean in zip(self.weights, self.average.module, strict=True):
                 weight.data, mean.data = mean.data, weight.data
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later step depends on beside the model and the episodic memory, and what was recorded so far."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "loss_weights": vars(self.updates.weights),
+            "cosines": self.updates.cosines,
+            "constraints": self.constraints,
+            "fallbacks": self.updates.fallbacks,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.updates.weights = LossWeights(**state["loss_weights"])
+        self.updates.cosines, self.updates.fallbacks = state["cosines"], state["fallbacks"]
+        self.constraints = state["constraints"]
 
 
 def parameter_groups(model: MultitaskBert) -> list[dict]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,11 @@ from torch import Tensor
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
-from mtbert.multitask import MultitaskBert, autocast, pick_device, predict
+from mtbert.multitask import EVAL_TOKENS, MultitaskBert, autocast, pick_device, predict
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
 
-EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
 KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
 
 
@@ -47,23 +47,20 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def _batches(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """These rows in length-sorted batches, as positions in `rows`; the model is in evaluation mode meanwhile."""
+    def _in_batches(self, examples: np.ndarray, compute: Callable[..., Any]) -> Iterator[tuple[np.ndarray, Any]]:
+        """Positions in `examples`, and compute(examples at these), in batches of similar length, without dropout."""
         was_training = self.model.training
         self.model.eval()
         trim = Trimmer()
         with torch.no_grad():
-            for part in eval_batches(self.tokens.lengths[rows], EVAL_TOKENS):
-                yield part
+            for part in eval_batches(self.tokens.lengths[examples], EVAL_TOKENS):
+                yield part, compute(examples[part])
                 trim()
         self.model.train(was_training)
 
-    def _over(self, rows: np.ndarray, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """compute(batch of rows) over these rows; the result is in their order."""
-        order, parts = [], []
-        for part in self._batches(rows):
-            order.append(part)
-            parts.append(compute(rows[part]))
+    def _in_order(self, examples: np.ndarray, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
+        """compute(batch of examples) of these examples, in their order."""
+        order, parts = zip(*self._in_batches(examples, compute), strict=True)
         result = torch.cat(parts)
         place = torch.as_tensor(np.concatenate(order), device=result.device)
         return torch.empty_like(result).index_copy_(0, place, result)
@@ -71,7 +68,9 @@ class TaskRows:
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         rows = np.arange(len(self)) if rows is None else rows
-        return self._over(rows, lambda part: task_logits(self.model, {self.task: self}, {self.task: part})[self.task])
+        return self._in_order(
+            rows, lambda part: task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
+        )
 
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
@@ -85,19 +84,17 @@ class TaskRows:
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
-        return self._all_embeddings[rows] if self._keeps_embeddings else self._embed(rows)
+        return self._all_embeddings[rows] if self._keeps_embeddings else self._in_order(rows, self._embed)
 
     def _embed(self, rows: np.ndarray) -> Tensor:
-        return self._over(rows, lambda part: encode(self.model, {self.task: self}, {self.task: part})[self.task])
+        return encode(self.model, {self.task: self}, {self.task: rows})[self.task]
 
     @cached_property
     def _all_embeddings(self) -> Tensor:
-        def compute() -> Tensor:
-            return self._embed(np.arange(len(self)))
-
         k = 2 if TASKS[self.task].is_pair and self.config.two_encodings else 1
         about = f"{self.config.pooling} {self._arithmetic}"
-        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, compute).to(self.device)
+        batches = self._in_batches(np.arange(len(self)), self._embed)
+        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches).to(self.device)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
@@ -105,16 +102,13 @@ class TaskRows:
 
     @cached_property
     def _states(self) -> TokenStates:
-        def over_all_rows(store: Callable[[np.ndarray], None]) -> None:
-            for part in self._batches(np.arange(len(self))):
-                store(part)
-
-        def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        def states_and_mask(rows: np.ndarray) -> tuple[Tensor, Tensor]:
             batch = self.tokens.batch(rows).to(self.device)
             with autocast(self.config, self.device):
                 return self.model.encoder.below({self.task: batch})[self.task], batch.attention_mask
 
-        return token_states(self.model.encoder, self.tokens, self._arithmetic, over_all_rows, compute)
+        batches = ((part, *both) for part, both in self._in_batches(np.arange(len(self)), states_and_mask))
+        return token_states(self.model.encoder, self.tokens, self._arithmetic, batches)
 
     @property
     def _arithmetic(self) -> str:

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from mtbert.bench import catalogue, harness, process
-from mtbert.bench.harness import BenchError, Setting
+from mtbert.bench import catalogue, harness
+from mtbert.bench.harness import Setting
 from mtbert.bench.steps import PLANS, violating_gradients, words_table
 from mtbert.data.tokens import tokenize
 from mtbert.results.grids import read_grid
-from mtbert.results.runs import load_or_run
 
 CPU = torch.device("cpu")
 GRID = """
@@ -20,30 +19,24 @@ runs: {1-bert: {}, 3-bert: {plan: 3-bert}, batch 1: {batch_size: 1}}
 TINY = {
     "step": dict(B=4, T=8),
     "epoch": dict(task="sst"),
-    "adamw": {},
     "plans": dict(B=2, T=8, precision="bf16"),
     "pal": dict(B=2, T=8, s=12, heads=3),
     "pcgrad": dict(B=2, T=8),
     "gem": dict(parameters=4096, memories=3),
     "growth-length": dict(sizes=(6, 12), B=2),
     "growth-batch": dict(sizes=(2, 4), T=8),
-    "growth-layers": dict(sizes=(1, 2), d=8, B=2, T=8),
     "growth-pcgrad": dict(sizes=(2, 3), parameters=4096),
     "memory": dict(task="sst", precision="bf16", longest=1, others=1),
-    "import": dict(module="paths"),
-    "stored-run": {},
 }
 
 
 @pytest.mark.parametrize("name", catalogue.BENCHMARKS)
-def test_every_benchmark_runs(name, tiny_encoder, course_data, tiny_config, tmp_path, monkeypatch):
+def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "LEAST_SECONDS", 0.0)
     size = dict(TINY[name])
     if name == "plans":
         size["grid"] = tmp_path / "grid.yaml"
         size["grid"].write_text(GRID)
-    if name == "stored-run":
-        load_or_run(tiny_config.but(epochs=1), progress=False)
     benchmarks = {name: (catalogue.BENCHMARKS[name][0], (size,))}
     setting = Setting(CPU, encoder=tiny_encoder, repeats=2)
     outcomes = list(harness.run_benchmarks(benchmarks, [setting], tmp_path / "bench.csv"))
@@ -69,13 +62,8 @@ def test_the_plans_are_timed_against_one_of_their_own():
     assert "1-bert" in read_grid(PLANS)
 
 
-def test_a_store_without_runs_is_told():
-    with pytest.raises(BenchError, match="holds no run; train some"):
-        process.stored_run(Setting(CPU))
-
-
 @pytest.mark.parametrize("task", ["sst", "quora"])
-def test_random_words_have_the_length_that_was_asked_for(task):
+def test_random_words_have_the_given_length(task):
     table = words_table(task, 20, 30, "minilm")
     lengths = tokenize(task, table, "minilm").lengths
     assert lengths[0] == 30 and lengths.min() >= 24 and lengths.max() == 30

@@ -31,7 +31,7 @@ SMALL = dict(SHAPES["d48-h3-L2"], max_position_embeddings=16)
 
 
 def random_reference(shape: dict) -> transformers.BertModel:
-    """transformers' model with every parameter away from its initial value, norms and biases too."""
+    """transformers' model with every parameter, also of norms and biases, changed from its initial value."""
     torch.manual_seed(0)
     reference = transformers.BertModel(transformers.BertConfig(**shape))
     with torch.no_grad():
@@ -67,7 +67,7 @@ def checkpoint(small, tmp_path) -> Path:
 
 
 def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
-    """A padded batch with random ids and two sentences a row, as keywords of both models."""
+    """A padded batch with random ids and two sentences an example, as keywords of both models."""
     generator = torch.Generator().manual_seed(1)
     shape = (len(lengths), max(lengths))
     position, length = torch.arange(shape[1]), torch.tensor(lengths)[:, None]
@@ -82,12 +82,10 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return (a - b).abs().max().item()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("lengths", [[1], [1, 1, 1], [9, 4, 1, 7], [512, 100]], ids=str)
 @torch.no_grad()
-def test_outputs_equal_those_of_transformers(models, lengths, attention):
+def test_outputs_equal_those_of_transformers(models, lengths):
     ours, reference = models
-    reference.set_attn_implementation(attention)
     batch = inputs(ours.config, lengths)
     mine, theirs = ours(**batch), reference(**batch)
     tokens = batch["attention_mask"].bool()
@@ -97,8 +95,7 @@ def test_outputs_equal_those_of_transformers(models, lengths, attention):
 
 @torch.no_grad()
 def test_outputs_at_padding_equal_those_of_transformers(models):
-    # In float64: MiniLM magnifies fp32's rounding at padding to 2e-4, which also parts transformers' own sdpa
-    # and eager attention.
+    # In float64, as MiniLM amplifies rounding errors of float32 at padding to 2e-4.
     ours, reference = (copy.deepcopy(model).double() for model in models)
     batch = inputs(ours.config, [120, 30])
     mine, theirs = ours(**batch), reference(**batch)
@@ -177,7 +174,6 @@ def test_attention_mask_may_be_bool(small):
 
 def test_saved_checkpoint_is_read_back_by_transformers_and_by_us(models, tmp_path):
     ours, reference = models
-    reference.set_attn_implementation("sdpa")
     ours.save_pretrained(tmp_path)
     batch = inputs(ours.config, [10, 6])
     with torch.no_grad():
@@ -307,7 +303,7 @@ def test_unusable_config_is_named(checkpoint, text, named):
     assert str(checkpoint) in str(error.value)
 
 
-def test_config_keys_of_other_tools_are_passed_over(small, checkpoint):
+def test_config_keys_of_other_tools_are_ignored(small, checkpoint):
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_cache": True, "_name_or_path": "x"}))
     assert BertModel.from_pretrained(checkpoint).config == small.config

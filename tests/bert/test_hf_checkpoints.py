@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT checkpoints against transformers' own classes: states, gradients, back again, errors."""
+"""RoBERTa and DistilBERT checkpoints against transformers' classes: states, gradients, saving, errors."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ LENGTHS = [[1], [9, 4, 1, 7], [64, 20]]
 
 @pytest.fixture(scope="module", params=SHAPES)
 def reference(request) -> torch.nn.Module:
-    """transformers' model with every parameter away from its initial value, norms and biases too."""
+    """transformers' model with every parameter, also of norms and biases, changed from its initial value."""
     config_class, model_class = CLASSES[request.param.split("-")[0]]
     torch.manual_seed(0)
     model = model_class(config_class(**SHAPES[request.param]))
@@ -175,7 +175,7 @@ def test_a_checkpoint_without_a_pooler_gets_one_and_a_warning(reference, ours, f
     torch.manual_seed(3)
     with caplog.at_level(logging.WARNING, logger="mtbert"):
         model = BertModel.from_pretrained(tmp_path)
-    assert "holds no pooler: it starts from random weights" in caplog.text
+    assert "has no pooler: it starts from random weights" in caplog.text
     assert str(tmp_path) in caplog.text
     assert model.pooler.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.1)
     assert not model.pooler.bias.any()
@@ -191,7 +191,7 @@ def test_half_a_pooler_is_an_error(ours, tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["pooler.dense.bias"]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"missing: pooler\.dense\.bias"):
+    with pytest.raises(CheckpointError, match=r"pooler\.dense\.bias is missing"):
         BertModel.from_pretrained(tmp_path)
 
 
@@ -258,8 +258,8 @@ def test_unusable_config_is_named(tmp_path, content, named):
         BertConfig.from_json(tmp_path / "config.json")
 
 
-def test_what_a_type_has_not_cannot_be_asked_for():
-    with pytest.raises(ValueError, match="type_vocab_size is 2; distilbert has 0"):
+def test_distilbert_with_token_types_is_refused():
+    with pytest.raises(ValueError, match="type_vocab_size is 2; minBERT's distilbert needs 0"):
         BertConfig(model_type="distilbert")
 
 

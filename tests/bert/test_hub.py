@@ -1,4 +1,4 @@
-"""Where checkpoints are found, and what is refused."""
+"""Where checkpoints are found, and which are refused."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ def test_packaged_minilm_holds_weights_and_tokenizer():
 
 @pytest.fixture
 def fresh_check():
-    """The packaged weights are checked anew in the test, and again after it."""
+    """The packaged weights are verified again in the test, and again after it."""
     hub._packaged_minilm.cache_clear()
     yield
     hub._packaged_minilm.cache_clear()
@@ -45,7 +45,7 @@ def test_unknown_name_without_a_network_is_named_quickly(monkeypatch, tmp_path, 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     begin = time.monotonic()
-    with pytest.raises(CheckpointError, match=f"'{name}' is no folder here") as error:
+    with pytest.raises(CheckpointError, match=f"'{name}' is not a folder") as error:
         locate(name)
     assert "minilm" in str(error.value)
     assert time.monotonic() - begin < 5

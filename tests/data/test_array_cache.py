@@ -1,4 +1,4 @@
-"""The cache gives back what was written, for the same texts only, and nothing where a file is damaged."""
+"""The cache: what was computed is read again for the same input only, and not from a damaged file."""
 
 import logging
 import shutil
@@ -7,33 +7,44 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mtbert.data.array_cache import file_of, mapped_array, read_arrays, write_arrays
+from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.paths import cache_dir
 
 
-def test_arrays_come_back(tmp_path):
-    path = tmp_path / "folder" / "a.npz"
-    write_arrays(path, ids=np.arange(5), shares=np.ones((2, 3), dtype=np.float32))
-    shares, ids = read_arrays(path, "shares", "ids")
-    assert ids.tolist() == [0, 1, 2, 3, 4] and shares.dtype == np.float32 and shares.shape == (2, 3)
-    assert [file.name for file in path.parent.iterdir()] == ["a.npz"]
+def cached(texts: list[str], value: float, made_with: str = "") -> float:
+    """The value that the cache has for these texts, or this one."""
+    a, b = cached_arrays("kind", ("a", "b"), texts, lambda: [np.full(3, value), np.arange(2)], made_with)
+    assert a.shape == (3,) and b.tolist() == [0, 1]
+    return a[0]
 
 
-@pytest.mark.parametrize("damage", ["absent", "cut", "no zip", "another name"])
-def test_a_file_that_does_not_serve_gives_nothing(tmp_path, damage):
-    path = tmp_path / "a.npz"
-    if damage != "absent":
-        write_arrays(path, ids=np.arange(500))
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-30])
-    if damage == "no zip":
-        path.write_bytes(b"text")
-    assert read_arrays(path, "offsets" if damage == "another name" else "ids") is None
+def test_arrays_are_computed_once_for_the_same_input():
+    assert [cached(["x", "y"], 1.0), cached(["x", "y"], 2.0)] == [1.0, 1.0]
+    assert [file.suffix for file in (cache_dir() / "kind").iterdir()] == [".npz"]
+    others = [(["y", "x"], ""), (["xy"], ""), (["x\0y"], ""), (["x", "y", "x"], ""), (["x", "y"], "made otherwise")]
+    assert [cached(texts, i, made_with) for i, (texts, made_with) in enumerate(others)] == list(range(len(others)))
 
 
-def test_a_file_is_named_by_texts_kind_and_making():
-    names = [file_of(["a", "b"], "tokens"), file_of(["ab"], "tokens"), file_of(["a", "b"], "tokens", "vocabulary")]
-    assert len(set(names)) == 3 and names[0] == file_of(["a", "b"], "tokens")
-    assert names[0].parent.name == "tokens"
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"text", lambda content: content[:-1],
+                                    lambda content: content[: len(content) // 2]])  # fmt: skip
+def test_a_damaged_file_is_computed_again(damage):
+    cached(["x"], 1.0)
+    [path] = (cache_dir() / "kind").iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert [cached(["x"], 2.0), cached(["x"], 3.0)] == [2.0, 2.0]
+
+
+def test_no_flipped_bit_is_read():
+    """Whatever byte of a file is damaged: what is read is right, or it is computed again."""
+    cached(["x"], 1.0)
+    [path] = (cache_dir() / "kind").iterdir()
+    content, again = path.read_bytes(), 0
+    for place in range(0, len(content), 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x80]) + content[place + 1 :])
+        value = cached(["x"], 2.0)
+        assert value in (1.0, 2.0)
+        again += value == 2.0
+    assert again > len(content) / 6
 
 
 def counting(value: float):
@@ -47,7 +58,7 @@ def counting(value: float):
     return fill, calls
 
 
-def test_a_mapped_array_is_made_once(tmp_path):
+def test_a_mapped_array_is_computed_once(tmp_path):
     fill, calls = counting(2.5)
     path = tmp_path / "folder" / "a.npy"
     for _ in range(2):
@@ -59,7 +70,7 @@ def test_a_mapped_array_is_made_once(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["a byte", "cut", "no checksum", "another shape"])
-def test_a_damaged_mapped_array_is_made_again(tmp_path, damage, caplog):
+def test_a_damaged_mapped_array_is_computed_again(tmp_path, damage, caplog):
     path = tmp_path / "a.npy"
     mapped_array(path, (3, 4), counting(1.0)[0])
     content = bytearray(path.read_bytes())

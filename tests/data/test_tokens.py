@@ -175,42 +175,6 @@ def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path):
     assert lower[0] == lower[1] and cased[0] != cased[-1]
 
 
-DAMAGES = {
-    "empty": lambda path: path.write_bytes(b""),
-    "garbage": lambda path: path.write_bytes(b"this is no archive"),
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "end lost": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "other rows": lambda path: np.savez(path, ids=np.arange(3), offsets=np.array([0, 3])),
-    "ids cut": lambda path: np.savez(path, ids=np.arange(3), offsets=np.arange(len(TEXTS) + 1) * 9),
-    "no offsets": lambda path: np.savez(path, ids=np.arange(3)),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_rebuilt(tiny_encoder, monkeypatch, damage):
-    fresh = ids_of(tokenize("sst", singles(TEXTS), tiny_encoder))
-    [path] = cache_files()
-    DAMAGES[damage](path)
-    assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
-    monkeypatch.setattr(tokens, "_encode", refuse)  # rebuilt: the next call reads it
-    assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
-
-
-def test_no_flipped_bit_is_read(tmp_path):
-    """Whatever byte of a cache file is damaged, what is read is right or nothing."""
-    path = tmp_path / "ids.npz"
-    ids, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 1, 3])
-    tokens._write_ids(path, Ragged(ids, offsets))
-    content = path.read_bytes()
-    refused = 0
-    for place in range(len(content)):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 0x80]) + content[place + 1 :])
-        read = tokens._read_ids(path, 2)
-        refused += read is None
-        assert read is None or (read.ids.tolist(), read.offsets.tolist()) == ([7, 8, 9], [0, 1, 3])
-    assert refused > len(content) / 2
-
-
 @given(st.integers(1, 400), st.integers(1, 9), st.integers(0, 5), st.integers(0, 5))
 def test_an_epoch_has_every_row_once(rows, batch_size, seed, epoch):
     lengths = np.random.default_rng(rows).integers(3, 60, size=rows)

@@ -2,13 +2,19 @@
 
 import os
 import re
+import signal
+import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
+import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from mtbert.report.build import MathTokens, ReportError, _select, build_report
+from mtbert.report import build
+from mtbert.report.build import MathTokens, ReportError, build_report
 
 CARD = """# A tiny notebook
 
@@ -22,13 +28,13 @@ $$\\mathrm{softmax}\\left(\\frac{QK^\\top}{\\sqrt{d_k}}\\right)V$$
 COUNT = """import os, sys
 from pathlib import Path
 Path("executions").open("a").write("x")
-print(seed + 1, sys.executable, os.environ.get("MTBERT_RESULTS"), Path.cwd().name, data_dir)"""
+threads = os.environ.get("OMP_NUM_THREADS")
+print(seed + 1, sys.executable, os.environ.get("MTBERT_RESULTS"), Path.cwd().name, data_dir, threads)"""
 
 
 def write_notebook(root, name, *sources, card=CARD):
-    parameters = new_code_cell(
-        "seed: int = 1  # random seed\ndata_dir: str = ''  # the datasets", metadata={"tags": ["parameters"]}
-    )
+    declared = "seed: int = 1  # random seed\ndata_dir: str = ''  # the datasets\ntrain_missing: bool = False  # train"
+    parameters = new_code_cell(declared, metadata={"tags": ["parameters"]})
     cells = [new_markdown_cell(card), parameters, *map(new_code_cell, sources)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     (root / "notebooks").mkdir(exist_ok=True)
@@ -42,6 +48,12 @@ def root(tmp_path):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "mtbert" / "code.py").write_text("ANSWER = 42\n")
     return tmp_path
+
+
+@pytest.fixture
+def in_threads(monkeypatch):
+    """Notebooks are executed from threads of this process, which start at once; the kernels inherit its variables."""
+    monkeypatch.setattr(build, "ProcessPoolExecutor", lambda workers, *others: ThreadPoolExecutor(workers))
 
 
 def executions(root):
@@ -62,11 +74,13 @@ def test_executes_with_parameters_and_exports_pages_that_read_offline(root, caps
 
     assert index == root / "build/report/index.html"
     output = root / "build/report"
-    expected = f"41 {sys.executable} {output / 'results'} report {root / 'my data'}\n"
+    [results] = output.glob("results-*")
+    expected = f"41 {sys.executable} {results} report {root / 'my data'} 1\n"
     assert printed(root, "01_tiny") == expected
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    assert re.match(r"\[1/1\] 01_tiny \.\.\. \d+ s\nThe report: .*index\.html\n$", shown)
+    first = r"1 notebooks to execute, 0 runs to train, \d at a time"
+    assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
 
     page = (output / "01_tiny.html").read_text()
     assert "<title>A tiny notebook</title>" in page
@@ -80,22 +94,26 @@ def test_executes_with_parameters_and_exports_pages_that_read_offline(root, caps
     assert "It adds <math" in listing and "profile demo" in listing and "torch 2" in listing
 
 
-def test_what_is_up_to_date_is_not_executed_again(root):
-    write_notebook(root, "01_tiny", COUNT)
+def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
+    write_notebook(root, "01_tiny", COUNT + '\ngrid = "sweep"')
+    grid = root / "params/demo/sweep.yaml"
+    grid.write_text("runs: {}\n")
+    (root / "params/demo/other.yaml").write_text("runs: {}\n")
     build_report(root=root)
+    (root / "params/demo/other.yaml").write_text("runs: {a: {}}\n")
     build_report(root=root)
     assert executions(root) == 1
-    (root / "params/demo/01_tiny.yaml").write_text("seed: 2\n")
-    build_report(root=root)
-    assert executions(root) == 2
-    (root / "mtbert/code.py").write_text("ANSWER = 43\n")
-    build_report(root=root)
-    assert executions(root) == 3
+    changes = {root / "params/demo/01_tiny.yaml": "seed: 2\n", root / "mtbert/code.py": "ANSWER = 43\n"}
+    changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n"}
+    for count, (file, text) in enumerate(changes.items(), start=2):
+        file.write_text(text)
+        build_report(root=root)
+        assert executions(root) == count, file.name
     build_report(root=root, force=True)
-    assert executions(root) == 4
+    assert executions(root) == count + 1
 
 
-def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch):
+def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, in_threads):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     store = "\nPath(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')"
     write_notebook(root, "01_stores", COUNT + store)
@@ -107,22 +125,26 @@ def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkey
     assert executions(root) == 2
 
 
-def test_demo_results_of_other_code_are_thrown_away(root):
-    write_notebook(root, "01_tiny", "import os\nprint(os.listdir(os.environ['MTBERT_RESULTS']))")
+def test_demo_results_of_other_code_are_thrown_away(root, in_threads):
+    write_notebook(root, "01_tiny")
     build_report(root=root)
-    (root / "build/report/results/old_run.csv").write_text("0.5")
+    [results] = root.glob("build/report/results-*")
+    (results / "old_run.csv").write_text("0.5")
     build_report(root=root)
-    assert printed(root, "01_tiny") == "['old_run.csv']\n"
+    assert (results / "old_run.csv").exists()
+    build_report(root=root, force=True)
+    assert not (results / "old_run.csv").exists()
     (root / "mtbert/code.py").write_text("ANSWER = 43\n")
     build_report(root=root)
-    assert printed(root, "01_tiny") == "[]\n"
+    [other] = root.glob("build/report/results-*")
+    assert other != results
 
 
-def test_stops_at_the_first_failing_cell_and_shows_it(root):
+def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threads, capsys):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_fails", "x = 1", "numbers = [1, 2]\nnumbers[seed + 1]")
-    write_notebook(root, "03_never", COUNT)
-    for _ in range(2):  # the second time: the first notebook is up to date, the failed one is not
+    write_notebook(root, "03_tiny", COUNT)
+    for _ in range(2):  # the second time: only the failed one is executed
         with pytest.raises(ReportError) as caught:
             build_report(root=root)
         assert str(caught.value).splitlines()[:4] == [
@@ -131,23 +153,102 @@ def test_stops_at_the_first_failing_cell_and_shows_it(root):
             "    numbers[seed + 1]",
             "IndexError: list index out of range",
         ]
-    assert executions(root) == 1
-    assert not (root / "build/report/index.html").exists()
+    assert executions(root) == 2
+    assert re.search(r"\[\d/3\] 02_fails failed", capsys.readouterr().out)
+    listing = (root / "build/report/index.html").read_text()
+    assert re.findall(r'href="(.+?)\.html"', listing) == ["01_tiny", "03_tiny"]
 
 
-def test_only_selects_by_number_or_name(root):
+def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_encoder, capsys):
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1}}\n"
+    (root / "params/demo/first.yaml").write_text(base + "runs: {a: {}}\n")
+    (root / "params/demo/second.yaml").write_text(base + "runs: {the same: {}, b: {pooling: cls}}\n")
+    for name, grid in (("01_one", "first"), ("02_two", "second")):
+        code = f"import os\nprint(len(os.listdir(os.environ['MTBERT_RESULTS'] + '/runs')))  # of {grid}.yaml"
+        write_notebook(root, name, code)
+        (root / f"params/demo/{name}.yaml").write_text("train_missing: true\n")
+    write_notebook(root, "03_needs_none")
+    build_report(root=root, workers=2)
+    assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "3 notebooks to execute, 2 runs to train, 2 at a time"
+    labels = [re.fullmatch(r"\[\d/5\] (.+?)(; less than a minute left)?", line)[1] for line in shown[1:6]]
+    assert set(labels[:3]) == {"run a, seed 1", "run b, seed 1", "03_needs_none"}
+    assert set(labels[3:]) == {"01_one", "02_two"}
+    build_report(root=root)
+    assert "to train" not in capsys.readouterr().out
+
+
+def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
+    write_notebook(root, "01_tiny", COUNT)
+    (root / "build/report").mkdir(parents=True)
+    execute, deaths = papermill.execute_notebook, ["Kernel died before replying to kernel_info"]
+
+    def dying(*arguments, **options):
+        if deaths:
+            raise RuntimeError(deaths.pop())
+        return execute(*arguments, **options)
+
+    monkeypatch.setattr(papermill, "execute_notebook", dying)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    notebook = root / "notebooks/01_tiny.ipynb"
+    record = build._execute(notebook, root / "build/report", {}, {"profile": "demo"})
+    assert record["title"] == "A tiny notebook" and executions(root) == 1
+    deaths += ["it died"] * build.ATTEMPTS
+    with pytest.raises(ReportError, match=r"01_tiny\.ipynb failed: it died"):
+        build._execute(notebook, root / "build/report", {}, {})
+
+
+def test_what_has_ended_is_kept_when_the_report_is_killed(root, in_threads):
+    write_notebook(root, "01_tiny", COUNT)
+    write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
+    output = root / "build/report"
+    call = f"from mtbert.report.build import build_report; build_report(workers=2, root={str(root)!r})"
+    process = subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.DEVNULL)
+    wait_for(lambda: (output / "01_tiny.record").exists() and (output / "pid").exists())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert '<a href="01_tiny.html">' in (output / "index.html").read_text()
+    kernel = int((output / "pid").read_text())
+    wait_for(lambda: not is_alive(kernel))
+
+    write_notebook(root, "02_slow", "print('fast now')")
+    build_report(root=root)
+    assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("only", ["03", "3", "03_sing", "single_task"])
+def test_only_selects_by_number_or_name(root, only):
+    write_notebook(root, "01_tiny")
+    write_notebook(root, "03_single_task")
+    paths = sorted((root / "notebooks").glob("*.ipynb"))
+    assert build._select(paths, only) == paths[1:]
+    assert build._select(paths, "") == paths
+
+
+def test_only_executes_one_notebook(root, in_threads):
     write_notebook(root, "01_tiny")
     write_notebook(root, "03_single_task")
     build_report(only="03", root=root)
     listing = (root / "build/report/index.html").read_text()
     assert "03_single_task.html" in listing and "01_tiny" not in listing
-
-    paths = sorted((root / "notebooks").glob("*.ipynb"))
-    for only in ("3", "03_sing", "single_task"):
-        assert _select(paths, only) == paths[1:]
-    assert _select(paths, None) == paths
     with pytest.raises(ReportError, match="no notebook '07' found; there are: 01_tiny, 03_single_task"):
-        _select(paths, "07")
+        build_report(only="07", root=root)
 
 
 @pytest.mark.parametrize(

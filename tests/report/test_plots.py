@@ -1,20 +1,22 @@
-"""Figures show the numbers of their table, and are written as the same bytes each time."""
+"""Figures show every number of their table, with labelled axes and fixed colours, and no text over another."""
 
 import itertools
-import math
 
 import matplotlib
 
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
+from mtbert.cost import PARTS
 from mtbert.data.tasks import TASKS
-from mtbert.report import plots
+from mtbert.report import plots, plots_sweeps
+from mtbert.report.plots_sweeps import CLAIM_COLOURS, VERDICTS
 from mtbert.sharing.plan import SharingPlan
 from mtbert.training.metrics import metrics_of
 
@@ -25,9 +27,15 @@ def closed():
     plt.close("all")
 
 
-def test_every_task_and_metric_has_a_name_and_every_task_a_colour():
+def drawn(ax: plt.Axes) -> set[tuple[float, float]]:
+    """The points of all lines, the ends of error bars included."""
+    points = np.concatenate([line.get_xydata() for line in ax.get_lines()])
+    return {tuple(point) for point in points.round(6).tolist()}
+
+
+def test_every_task_and_metric_has_a_name_and_every_task_a_colour_of_its_own():
     assert set(plots.TASK_LABELS) == set(TASKS)
-    assert set(TASKS) <= set(plots.COLOURS)
+    assert len({plots.COLOURS[task] for task in TASKS}) == len(TASKS)
     assert {name for task in TASKS.values() for name in metrics_of(task)} == set(plots.METRIC_LABELS)
 
 
@@ -43,59 +51,34 @@ def test_figures_are_written_as_the_same_bytes(isolated):
         assert (folder / f"first.{kind}").read_bytes() == (folder / f"second.{kind}").read_bytes()
 
 
-def test_scores_show_values_and_intervals():
-    table = pd.DataFrame(
-        [
-            ("SST", "fine-tuned", 0.5, 0.45, 0.56),
-            ("STS", "fine-tuned", 0.8, 0.7, 0.85),
-            ("SST", "paper", 0.52, None, None),
-        ],
-        columns=["label", "kind", "value", "low", "high"],
-    )
-    ax = plt.subplots()[1]
-    assert plots.scores(table, ax) is ax
+def test_intervals_stand_beside_their_labels():
+    rows = [("SST", "fine-tuned", 0.5, 0.45, 0.56), ("STS", "fine-tuned", 0.8, 0.7, 0.85)]
+    rows.append(("SST", "paper", 0.52, np.nan, np.nan))
+    ax = plots.intervals(pd.DataFrame(rows, columns=["label", "kind", "value", "low", "high"]))
     assert [label.get_text() for label in ax.get_yticklabels()] == ["SST", "STS"]
-    [bars] = ax.containers
-    assert bars.lines[0].get_xydata().tolist() == [[0.5, 0], [0.8, 1]]
-    ends = [segment[:, 0].tolist() for segment in bars.lines[2][0].get_segments()]
-    assert ends == [pytest.approx([0.45, 0.56]), pytest.approx([0.7, 0.85])]
-    [paper] = [line for line in ax.get_lines() if line.get_label() == "paper"]
-    assert paper.get_xydata().tolist() == [[0.52, 0]]
+    assert drawn(ax) >= {(0.45, 0), (0.5, 0), (0.56, 0), (0.7, 1), (0.8, 1), (0.85, 1), (0.52, 0)}
+    assert ax.get_legend_handles_labels()[1] == ["fine-tuned", "paper"]
 
 
-def test_learning_curves_are_a_line_a_seed_with_one_label_a_kind():
-    rows = [("frozen", seed, epoch, seed / 10 + epoch) for seed in (1, 2) for epoch in (1, 2, 3)]
-    table = pd.DataFrame(rows, columns=["kind", "seed", "epoch", "dev_score"])
-    ax = plots.learning_curves(table, plt.subplots()[1])
-    lines = ax.get_lines()
-    assert [line.get_ydata().tolist() for line in lines] == [[1.1, 2.1, 3.1], [1.2, 2.2, 3.2]]
-    assert {to_hex(line.get_color()).upper() for line in lines} == {plots.COLOURS["frozen"]}
-    assert ax.get_legend_handles_labels()[1] == ["frozen"]
-
-
-def test_costs_are_bars():
-    table = pd.DataFrame({"kind": ["frozen", "fine-tuned"], "minutes": [1.5, 20.0]}, index=["a", "b"])
-    ax = plots.cost(table, "minutes", "minutes of training", plt.subplots()[1])
-    assert [bar.get_width() for bar in ax.patches] == [1.5, 20.0]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
-    assert ax.get_xlabel() == "minutes of training"
-    assert math.isclose(ax.patches[0].get_y() + ax.patches[0].get_height() / 2, 0)
+def test_ratios_are_on_a_log_axis():
+    ax = plots.ratios(pd.DataFrame(dict(label=["x"], ratio=[1.2], low=[1.1], high=[1.3])))
+    assert drawn(ax) >= {(1.1, 0), (1.2, 0), (1.3, 0)} and ax.get_yticklabels()[0].get_text() == "x"
+    assert ax.get_xscale() == "log" and ax.get_xlabel() == "time of the peer / our time"
 
 
 def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     tasks = ("sst", "quora", "sts")
     table = SharingPlan.parse("F1 S1(sst,sts|quora) I1", tasks, 3).table()
-    ax = plots.plan(table, tasks, plt.subplots()[1])
+    ax = plots.plan(table, tasks)
     boxes = [patch for patch in ax.patches if patch.get_height() > 0.5]
-    colours = {level: set() for level in range(5)}
+    assert len(boxes) == 5 * 3
+    colours, widths = {level: set() for level in range(5)}, {level: [] for level in range(5)}
     for box in boxes:
-        colours[round(box.get_y() + 0.4)].add(to_hex(box.get_facecolor()).upper())
+        level = round(box.get_y() + 0.4)
+        colours[level].add(to_hex(box.get_facecolor()).upper())
+        widths[level].append(round(box.get_width(), 3))
     modes = ["frozen", "frozen", "shared", "individual", "individual"]
     assert colours == {level: {plots.COLOURS[mode]} for level, mode in enumerate(modes)}
-    assert len(boxes) == 5 * 3
-    widths = {level: [] for level in range(5)}
-    for box in boxes:
-        widths[round(box.get_y() + 0.4)].append(round(box.get_width(), 3))
     assert widths[0] == widths[1] == [1.0, 1.0, 0.9], "boxes of neighbours touch"
     assert widths[2] == widths[3] == [0.9, 0.9, 0.9]
     bars = [(round(bar.get_y() + 0.1), bar.get_x(), bar.get_width()) for bar in ax.patches if bar not in boxes]
@@ -103,67 +86,138 @@ def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     assert [label.get_text() for label in ax.get_yticklabels()] == list(table.index)
 
 
-def test_probabilities_are_drawn_by_epoch():
-    table = pd.DataFrame({"sst": [0.1, 0.3], "sts": [0.9, 0.7]}, index=[1, 2])
-    ax = plots.probabilities(table, plt.subplots()[1])
-    assert [line.get_ydata().tolist() for line in ax.get_lines()] == [[0.1, 0.3], [0.9, 0.7]]
-    assert [line.get_label() for line in ax.get_lines()] == ["SST", "STS"]
-
-
 def test_vectors_start_at_the_origin():
-    table = pd.DataFrame([("g", "gradient", 1.0, -2.0)], columns=["name", "kind", "x", "y"])
-    ax = plots.vectors(table, plt.subplots()[1])
+    ax = plots.vectors(pd.DataFrame([("g", "gradient", 1.0, -2.0)], columns=["name", "kind", "x", "y"]))
     arrow, text = ax.texts
     assert arrow.xy == (1, -2) and arrow.get_position() == (0, 0) and text.get_text() == "g"
-    assert ax.get_xlim() == (-2.5, 2.5)
+    assert ax.get_xlim() == ax.get_ylim() == (-2.5, 2.5)
 
 
 def test_gradient_cosines_are_means_by_level():
     rows = [("embeddings", "a", 0.5), ("embeddings", "a", 0.1), ("layer 1", "a", -1.0), ("layer 1", "b", 0.0)]
-    table = pd.DataFrame([*rows, ("embeddings", "b", 1.0)], columns=["layer", "pair", "cosine"])
-    ax = plots.gradient_cosines(table, plt.subplots()[1])
-    assert [text.get_text() for text in ax.texts] == ["-1.00", "0.00", "0.30", "1.00"], "the input is at the bottom"
-
-
-def test_scores_against_parameters():
-    table = pd.DataFrame([("x", "1-bert", 22.5e6, 0.5, 0.4, 0.7)],
-                         columns=["name", "kind", "parameters", "value", "low", "high"])  # fmt: skip
-    [bars] = plots.against_parameters(table, plt.subplots()[1]).containers
-    assert bars.lines[0].get_xydata().tolist() == [[22.5, 0.5]]
-    assert bars.lines[2][0].get_segments()[0][:, 1].tolist() == [pytest.approx(0.4), pytest.approx(0.7)]
-
-
-COSTS = pd.DataFrame(
-    dict(name=["a", "b"], kind=["1-bert", "hybrid"], value=[0.7, 0.8], dev_score=[0.6, 0.7], minutes=[1.0, 4.0])
-)
-
-
-def test_scores_against_costs():
-    ax = plots.scores_against(COSTS, "minutes")
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in ax.lines] == [(1.0, 0.7), (4.0, 0.8)]
-    assert [text.get_text() for text in ax.texts] == ["a", "b"]
-    plt.close("all")
-    crowd = pd.DataFrame(
-        dict(name=list("abcdef"), kind="1-bert", value=0.7, minutes=[1.0, 1.01, 1.02, 1.03, 1.04, 9.0])
+    ax = plots.gradient_cosines(
+        pd.DataFrame([*rows, ("embeddings", "b", 1.0)], columns=["layer", "pair", "cosine"]), plt.subplots()[1]
     )
-    boxes = [Text.get_window_extent(text) for text in plots.scores_against(crowd, "minutes").texts]
-    assert len(boxes) == 6 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    plt.close("all")
-    ax = plots.scores_over(COSTS, "minutes")
-    assert [line.get_label() for line in ax.lines] == ["a", "b"] and ax.lines[1].get_ydata() == [0.7]
+    assert [text.get_text() for text in ax.texts] == ["-1.00", "0.00", "0.30", "1.00"], "the input is at the bottom"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["layer 1", "embeddings"]
+
+
+def test_scores_over_a_cost_are_a_line_per_run():
+    rows = [("a", "1-bert", 1.0, 0.6), ("a", "1-bert", 2.0, 0.7), ("b", "hybrid", 4.0, 0.8)]
+    ax = plots.scores_over(pd.DataFrame(rows, columns=["name", "kind", "minutes", "dev_score"]), "minutes")
+    assert ax.get_legend_handles_labels()[1] == ["a", "b"] and drawn(ax) == {(1, 0.6), (2, 0.7), (4, 0.8)}
+
+
+def test_names_of_points_cover_nothing():
+    minutes = [1.0, 1.01, 1.02, 1.03, 1.04, 9.0]
+    ax = plots.scores_against(
+        pd.DataFrame(dict(name=list("abcdef"), kind="1-bert", value=0.7, minutes=minutes)), "minutes"
+    )
+    assert drawn(ax) == {(x, 0.7) for x in minutes} and {text.get_text() for text in ax.texts} == set("abcdef")
+    boxes = [Text.get_window_extent(text) for text in ax.texts]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    points = ax.transData.transform([(x, 0.7) for x in minutes])
+    assert not any(box.count_contains(points) for box in boxes)
+    assert all(ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 for box in boxes)
 
 
 def test_predicted_against_measured():
     ax = plots.predicted_measured(pd.DataFrame(dict(predicted=[90.0, 210.0], measured=[100.0, 200.0])), "MiB")
-    assert ax.lines[0].get_ydata().tolist() == [90, 210] and ax.get_xscale() == ax.get_yscale() == "log"
-    assert ax.get_xlabel() == "measured (MiB)"
+    assert drawn(ax) == {(100, 90), (200, 210)} and ax.get_xscale() == ax.get_yscale() == "log"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("measured (MiB)", "predicted (MiB)")
 
 
-def test_stacked_bars_and_ratios():
-    ax = plots.stacked(
-        pd.DataFrame(dict(a=[1.0, 2.0], b=[3.0, 4.0]), index=["x", "y"]), dict(a="#000000", b="#0072B2"), "MiB"
-    )
+def test_stacked_bars():
+    table = pd.DataFrame(dict(a=[1.0, 2.0], b=[3.0, 4.0]), index=["x", "y"])
+    ax = plots.stacked(table, dict(a="#000000", b="#0072B2"), "MiB")
     assert sorted(bar.get_width() for bar in ax.patches) == [1, 2, 3, 4] and ax.get_xlabel() == "MiB"
-    plt.close("all")
-    ax = plots.ratios(pd.DataFrame(dict(label=["x"], ratio=[1.2], low=[1.1], high=[1.3])))
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["x"] and ax.get_xscale() == "log"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["y", "x"]  # the first row on top
+
+
+def rows(*verdicts: str, task: str = "sst") -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"run": f"plan {i}", "task": task, "value": i / 100, "low": i / 100 - 0.02, "high": i / 100 + 0.03,
+             "verdict": verdict}
+            for i, verdict in enumerate(verdicts, 1)
+        ]
+    )  # fmt: skip
+
+
+def test_verdicts_are_distinguishable_without_colour():
+    assert len({(style.get("fmt", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
+    greys = [sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in CLAIM_COLOURS.values()]
+    decided = ["reproduced", "contradicted", "not distinguishable", "not measured yet"]
+    shades = [greys[list(CLAIM_COLOURS).index(name)] for name in decided]
+    assert all(b - a > 0.15 for a, b in itertools.pairwise(shades))
+
+
+def test_counts_stand_in_their_bars():
+    table = pd.DataFrame({"reproduced": [3, 0], "not measured yet": [20, 7]}, index=["000", "001"])
+    ax = plots_sweeps.counts(table, CLAIM_COLOURS, "claims", plt.subplots()[1])
+    numbers = {text.get_text(): to_hex(text.get_color()) for text in ax.texts if text.get_text()}
+    assert numbers == {"3": "#ffffff", "7": "#000000", "20": "#000000"}  # light on dark, dark on light
+    edges = [to_hex(patch.get_edgecolor()) for patch in ax.get_legend().get_patches()]
+    assert edges == ["#000000"] * 2  # or a white patch would not be seen
+
+
+def test_differences_have_a_panel_per_task_with_the_same_lines():
+    table = rows("better", "worse", "not distinguishable", "not decided yet (2 seeds)")
+    figure = plots_sweeps.differences_by_task(pd.concat([table, rows("worse", task="sts")]), "minus 1-bert")
+    first, second = figure.axes
+    assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and second.get_xlabel() == "minus 1-bert"
+    assert [label.get_text() for label in first.get_yticklabels()] == [f"plan {i}" for i in range(1, 5)]
+    for place in range(4):
+        value = (place + 1) / 100
+        assert drawn(first) >= {(value, place), (round(value - 0.02, 6), place), (round(value + 0.03, 6), place)}
+    assert (0.01, 0) in drawn(second) and (0.02, 1) not in drawn(second)  # plan 2 has no STS
+    assert first.get_ylim() == second.get_ylim()
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(VERDICTS)
+
+
+def test_turns_show_mean_and_range_over_seeds():
+    scores = [("sst", 0.5), ("quora", 0.3)]
+    table = pd.DataFrame(
+        [(run, task, score + seed / 10) for run in ("plain", "GEM") for seed in (0, 2) for task, score in scores],
+        columns=["run", "after", "score"],
+    )
+    ax = plots_sweeps.over_turns(table, plt.subplots()[1])
+    assert {(0, 0.6), (1, 0.4)} <= drawn(ax)
+    ends = {tuple(end) for bars in ax.collections for line in bars.get_segments() for end in line.round(6).tolist()}
+    assert ends == {(0, 0.5), (0, 0.7), (1, 0.3), (1, 0.5)}
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["after SST", "after Quora"]
+    assert ax.get_legend_handles_labels()[1] == ["plain", "GEM"]
+
+
+def test_only_the_front_is_named_and_few_seeds_are_hollow():
+    table = pd.DataFrame(
+        [("a", 3, 1.0, 0.5), ("b", 1, 2.0, 0.6), ("c", 1, 2.5, 0.4)], columns=["name", "seeds", "cost", "overall"]
+    )
+    ax = plots_sweeps.front(table, ["a", "b"], "cost", plt.subplots()[1])
+    assert {text.get_text() for text in ax.texts} == {"a", "b"}
+    faces = {}
+    for line in ax.get_lines():
+        if line.get_marker() == "o":
+            faces |= {tuple(point): to_hex(line.get_markerfacecolor()) for point in line.get_xydata().tolist()}
+    assert faces[2.0, 0.6] == faces[2.5, 0.4] == "#ffffff" and faces[1.0, 0.5] != "#ffffff"
+    first, second = (Text.get_window_extent(text) for text in ax.texts)
+    assert not first.overlaps(second)
+    step = ax.transData.transform([(x, 0.5) for x in np.linspace(1, 2, 500)])
+    assert not first.count_contains(step), "the line from a to b crosses the name of a"
+
+
+def test_memory_over_a_step():
+    parts = dict.fromkeys(PARTS, 0.0)
+    table = pd.DataFrame(
+        [
+            {"phase": "forward", **parts, "weights": 2.0, "activations": 1.0, "total": 3.0},
+            {"phase": "forward", **parts, "weights": 2.0, "activations": 4.0, "total": 6.0},
+            {"phase": "backward", **parts, "weights": 2.0, "gradients": 2.0, "total": 4.0},
+        ]
+    )
+    ax = plots_sweeps.memory_over_step(table, plt.subplots()[1])
+    assert list(plots_sweeps.PART_COLOURS) == PARTS
+    assert ax.get_legend_handles_labels()[1][:3] == ["weights", "gradients", "activations"]
+    assert (1, 6.0) in drawn(ax) and 2 in {x for x, _ in drawn(ax)}, "the peak, and where the backward pass starts"
+    assert ax.get_ylim()[1] > 6 and ax.get_ylabel() == "memory (MiB)"

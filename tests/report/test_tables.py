@@ -107,16 +107,16 @@ def test_the_differences_as_a_sentence(plans):
     assert "less is worse than one on STS, -0.40" in plans.answer and "same" not in plans.answer
     assert plans.answer.endswith("; and 2 smaller ones; 3 more are not decided yet (fewer than 3 seeds).")
     table = plans.differences
-    open_ones = tables.told(table[table["run"] == "two"])
+    open_ones = tables.summary(table[table["run"] == "two"])
     assert open_ones.startswith(
         "Not decided yet (2 seeds): the largest of the 3 differences is that of two minus one on"
     )
     assert not any(word in open_ones for word in ("better", "worse"))
-    equal = tables.told(table[table["run"] == "same"])
+    equal = tables.summary(table[table["run"] == "same"])
     assert equal.startswith("None of the 3 differences is distinguishable from 0; the largest is same minus one on ")
     one = table[(table["run"] == "more") & (table["task"] == "sst")]
-    assert tables.told(one).startswith("1 of 1 differences is distinguishable")
-    assert tables.told(table.iloc[:0]) == ""
+    assert tables.summary(one).startswith("1 of 1 differences is distinguishable")
+    assert tables.summary(table.iloc[:0]) == ""
 
 
 def test_differences_for_reading(plans):
@@ -147,7 +147,7 @@ def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
     assert compare(found, "plan", where=lambda config: config.plan == "3-bert").references == {}
 
 
-def test_what_is_stored_is_told():
+def test_how_many_runs_are_stored():
     found = grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
     assert found.stored == (
         "4 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
@@ -155,14 +155,15 @@ def test_what_is_stored_is_told():
     )
     none = Grid(found.paths, found.configs, {})
     assert none.stored == (
-        "None of the 6 runs of this question is stored yet; `mtbert train params/cpu/plans.yaml` trains them."
+        "0 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
+        "`mtbert train params/cpu/plans.yaml` trains them."
     )
     whole = grid_of(one=("1-bert", 0.8, 3))
     assert whole.stored == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
     assert Grid((), {}, {}).stored == "This profile has no runs of this question."
 
 
-def test_kept_steps_other_than_the_last_are_told():
+def test_kept_steps_other_than_the_last_are_named():
     configs = [BASE.but(plan=plan, keep="best") for plan in ("1-bert", "3-bert")]
     found = Grid(("a.yaml",), {c.plan: [c] for c in configs}, {c.plan: [synthetic(c, 0.9)] for c in configs})
     assert "Differences are those of the kept steps" in compare(found, "plan").stored
@@ -255,30 +256,19 @@ def test_what_is_forgotten():
     assert forgetting(runs[0]).loc["sts", "sst"] == 0.4
 
 
-def test_groups_are_references_with_their_stored_runs(plans):
-    assert plans.groups == {"one": ["one", "more", "less", "same", "two"]}
-    without = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 1)), "plan")
-    assert without.groups == {"one": ["more"]}
-
-
-def test_the_state_of_training():
-    assert tables.state_mib(2**20, 0) == 4
-    assert tables.state_mib(2**20, 2**20) == 16
-
-
-def test_what_a_plan_is_worth():
+def test_the_costs_of_plans():
     runs = {
         "small": [synthetic(BASE.but(seed=s), 0.8, parameters=2 * 2**20) for s in (1, 2)],
         "large": [synthetic(BASE, 0.9, parameters=4 * 2**20)],
         "older": [synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame(), cost={"steps": 2, "best_step": 1,
                             "parameters": 1, "trained_parameters": 1})],
     }  # fmt: skip
-    table = tables.worth(runs).set_index("name")
+    table = tables.costs(runs).set_index("name")
     assert table.index.tolist() == ["small", "large"]  # the older one has no score of its last step
     assert table.loc["small", "seeds"] == 2 and table.loc["small", "state (MiB)"] == 4 * (2 + 3)
     assert table.loc["small", "overall"] == pytest.approx(0.8, abs=0.002)
     assert table.loc["large", "parameters (M)"] == pytest.approx(4 * 2**20 / 1e6)
-    assert len(tables.worth({})) == 0
+    assert len(tables.costs({})) == 0
 
 
 def test_the_front_holds_what_nothing_cheaper_beats():
@@ -292,6 +282,6 @@ def test_gains_along_the_front():
         name: [synthetic(BASE.but(plan=plan, seed=s), right, parameters=size) for s in (1, 2, 3)]
         for name, plan, right, size in (("a", "1-bert", 0.7, 10), ("b", "3-bert", 0.9, 30), ("c", "S2 I4", 0.6, 20))
     }
-    front = tables.front_gains(tables.worth(runs), runs, "parameters (M)")
+    front = tables.front_gains(tables.costs(runs), runs, "parameters (M)")
     assert front.index.tolist() == ["a", "b"] and front.loc["a", "gain on the one before"] == "–"
     assert front.loc["b", "gain on the one before"].startswith("+0.200 (+0.1")

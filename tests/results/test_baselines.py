@@ -1,4 +1,4 @@
-"""Baselines without training, and the threshold chosen for them."""
+"""Baselines without training, and their threshold."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from mtbert.results.baselines import _cosines, baseline_table, best_threshold
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=12))
 def test_no_threshold_is_better(pairs):
-    """Equal scores included: they cannot be told apart by any threshold."""
+    """Also with equal scores, which no threshold separates."""
     scores, labels = np.array(pairs).T
     right = (scores > best_threshold(scores, labels)) == labels
     others = [((scores > t) == labels).mean() for t in (-1.0, *scores)]
@@ -21,7 +21,9 @@ def test_no_threshold_is_better(pairs):
 
 def test_baselines_of_the_tiny_data(tiny_encoder, course_data):
     config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora", "sts"))
-    table = baseline_table(config).set_index(["task", "baseline", "metric"])["value"]
+    table = baseline_table(config)
+    assert list(table.columns[:4]) == ["baseline", "task", "split", "metric"] and table.index.is_unique
+    table = table.set_index(["task", "baseline", "metric"])["value"]
     train, dev = (load_table("sst", split, course_data)[0]["label"] for split in ("train", "dev"))
     assert table["sst", "most frequent", "accuracy"] == (dev == train.mode()[0]).mean()
     assert np.isnan(table["sts", "most frequent", "pearson"]), "a constant has no correlation"

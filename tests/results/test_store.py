@@ -1,9 +1,8 @@
-"""The store: trained once, whole or not at all, found with and without the data."""
+"""The store: a run is trained once, stored whole or not at all, and found with and without the data."""
 
+import functools
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -14,11 +13,12 @@ from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
-from mtbert.paths import REPOSITORY, results_dir
-from mtbert.results import store as results
-from mtbert.results.compare import forgetting
+from mtbert.paths import results_dir
+from mtbert.results import runs
+from mtbert.results.compare import forgetting, stack_predictions
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, read_run, write_run
+from mtbert.training import loop
 from mtbert.training.metrics import accuracy
 from mtbert.training.task_data import predict_table
 
@@ -46,7 +46,7 @@ def assert_same(first: Run, second: Run) -> None:
 
 def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
     trained = run_of(config)
-    monkeypatch.setattr(results, "train", refuse)
+    monkeypatch.setattr(runs, "train", refuse)
     assert_same(trained, run_of(config))
     assert_same(trained, run_of(config, data=course_data, store=results_dir()))
     with pytest.raises(AssertionError, match="trained"):
@@ -68,7 +68,7 @@ def test_what_a_run_holds(config, course_data):
 
 
 def test_the_tidy_tables(config, course_data):
-    runs = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
+    stored = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
     scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
     assert list(scores.columns) == [
         "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
@@ -79,10 +79,10 @@ def test_the_tidy_tables(config, course_data):
     assert list(curves.columns) == [
         "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
     ]  # fmt: skip
-    for run in runs:
+    for run in stored:
         rows = scores[scores["run_id"] == run.run_id]
         assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
-        assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is told"
+        assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is stored"
         assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
         points = curves[curves["run_id"] == run.run_id]
         assert points["step"].tolist() == [2, 5]
@@ -119,7 +119,7 @@ def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
 
 
 def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
-    monkeypatch.setattr(results, "train", refuse)
+    monkeypatch.setattr(runs, "train", refuse)
     with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
         run_of(config, train_missing=False)
 
@@ -127,13 +127,13 @@ def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch
 def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
-    monkeypatch.setattr(results, "find_data", lambda path=None: None)
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
     assert_same(run, run_of(config, train_missing=False))
     with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
         run_of(config)
 
 
-def test_of_two_draws_of_the_data_the_one_at_hand_is_taken(config, course_data, tmp_path):
+def test_of_two_versions_of_the_data_the_one_that_is_here_is_taken(config, course_data, tmp_path):
     first = run_of(config)
     other = shutil.copytree(course_data, tmp_path / "other")
     path = other / "ids-sst-train.csv"
@@ -158,7 +158,7 @@ def test_a_stored_configuration_that_differs_is_refused(config, course_data):
     content = json.loads(path.read_text())
     content["config"]["batch_size"] = 16
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f"{run.run_id}: holds another configuration"):
+    with pytest.raises(ValueError, match=f"{run.run_id}: has another configuration"):
         run_of(config)
     assert read_run(path.parent).config == config.but(batch_size=16)
 
@@ -175,7 +175,7 @@ def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data
 
 
 def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch):
-    """Not the path of its folder: neither other weights in its place nor another way to write it may go unnoticed."""
+    """Not the path of its folder: other weights in the same folder make another run, another path does not."""
     folder = shutil.copytree(config.encoder, tmp_path / "encoder")
     first = run_of(config.but(encoder=str(folder)))
     assert first.run_id == run_of(config).run_id
@@ -205,7 +205,7 @@ def test_ids_and_labels_are_stored_once(config, course_data):
         run_of(config)
 
 
-def test_forgetting_is_told_pass_by_pass(config, course_data):
+def test_forgetting_has_a_row_per_pass(config, course_data):
     config = config.but(frozen=False, tasks=("sst", "quora"), scheme="in_turn", epochs=2, keep="last")
     run = run_of(config)
     table = forgetting(run)
@@ -222,37 +222,35 @@ def test_a_model_that_is_not_in_the_cache_is_named():
 
 
 def test_predictions_of_several_seeds(config, course_data):
-    runs = [run_of(config.but(seed=seed)) for seed in (1, 2)]
-    predicted, labels = results.stack_predictions(runs, "sst")
+    stored = [run_of(config.but(seed=seed)) for seed in (1, 2)]
+    predicted, labels = stack_predictions(stored, "sst")
     assert predicted.shape == (2, 20) and labels.shape == (20,)
     scores = accuracy(predicted, labels)
-    assert scores.tolist() == pytest.approx([run.score() for run in runs])
+    assert scores.tolist() == pytest.approx([run.score() for run in stored])
 
 
 def test_the_demo_corpus_needs_no_data():
     assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
 
 
-def test_a_killed_process_resumes_and_stores_the_same_run(tiny_config, course_data, isolated):
-    """A process that dies without a chance to clean up; the next one goes on from its checkpoint."""
+def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):
+    """Nothing is cleaned up after the interruption; the next call goes on from the checkpoint."""
     config = tiny_config.but(epochs=3, evals_per_epoch=2)
-    script = """
-import functools, json, os, sys
-from mtbert.config import RunConfig
-from mtbert.results import runs
-from mtbert.training import loop
+    save = loop.Checkpoint.save
 
-def save_and_die(self, progress, save=loop.Checkpoint.save):
-    save(self, progress)
-    if progress["step"] == 8:
-        os._exit(9)
+    class Killed(BaseException):
+        pass
 
-loop.Checkpoint.save = save_and_die
-runs.train = functools.partial(loop.train, checkpoint_seconds=0)
-runs.load_or_run(RunConfig.from_params(json.loads(sys.argv[1])), device="cpu", progress=False)
-"""
-    process = subprocess.run([sys.executable, "-c", script, config.model_dump_json()], cwd=REPOSITORY)
-    assert process.returncode == 9
+    def save_and_die(self, progress):
+        save(self, progress)
+        if progress["step"] == 8:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Checkpoint, "save", save_and_die)
+        patch.setattr(runs, "train", functools.partial(loop.train, checkpoint_seconds=0))
+        with pytest.raises(Killed):
+            run_of(config)
     [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
     assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == 8
     resumed = run_of(config)

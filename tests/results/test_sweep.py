@@ -1,7 +1,9 @@
-"""Grids: what is wrong in a file is named; runs are looked up, predicted, trained in processes of their own."""
+"""Grids and their errors; runs are looked up, predicted, and trained in worker processes."""
 
+import io
+import json
 import logging
-import subprocess
+import sys
 
 import pytest
 
@@ -11,8 +13,8 @@ from mtbert.data.corpus import Corpus
 from mtbert.results import workers
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_or_run
-from mtbert.results.sweep import describe, duration, longest_first, look_up, minutes_left, run_grid
-from mtbert.results.workers import RunFailed, SweepRun
+from mtbert.results.sweep import describe, duration, look_up, minutes_left
+from mtbert.results.workers import RunFailed, SweepRun, train_all
 
 GRID = """
 base: {learning_rate: 1e-3, epochs: 2}
@@ -90,17 +92,17 @@ def test_several_grids(tmp_path):
     assert read_grids(paths[:1]) == [("a", RunConfig(epochs=2)), ("b", RunConfig())]
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path):
+def test_every_problem_has_a_line(tmp_path):
     (tmp_path / "one.yaml").write_text("runs: {a: {epoch: 2}, fine: {}, b: {epochs: 0}}")
     (tmp_path / "two.yaml").write_text("run: {}")
     (tmp_path / "three.yaml").write_text("runs: {c: {tasks: [imdb]}}")
     with pytest.raises(ConfigError) as error:
         read_grids([tmp_path / f"{name}.yaml" for name in ("one", "two", "three", "four")])
-    told = str(error.value).splitlines()
-    assert [line.split(":")[0] for line in told[:2] + told[3:4]] == [
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[0] for line in lines[:2] + lines[3:4]] == [
         "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
     ]  # fmt: skip
-    assert "two.yaml: a grid needs" in told[2] and "four.yaml: not a readable" in told[4] and len(told) == 5
+    assert "two.yaml: a grid needs" in lines[2] and "four.yaml: not a readable" in lines[4] and len(lines) == 5
 
 
 def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
@@ -108,9 +110,9 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     stored = load_or_run(base, device="cpu", progress=False)
     load, loaded = Corpus.load, []
 
-    def counted(config, root):
-        loaded.append(config.tasks)
-        return load(config, root)
+    def counted(root, tasks, *others):
+        loaded.append(tasks)
+        return load(root, tasks, *others)
 
     monkeypatch.setattr(Corpus, "load", counted)
     few = base.but(train_rows=10)
@@ -123,47 +125,32 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert loaded == [("sst",), ("sts",), ("sst",), ("sst",)]  # whole, of another task, two draws of 10 rows
     trained = load_or_run(few.but(seed=2), device="cpu", progress=False)
     assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
-    assert not any(run.is_stored for run in look_up(pairs, store=isolated / "another"))
+    monkeypatch.setenv("MTBERT_RESULTS", str(isolated / "another"))
+    assert not any(run.is_stored for run in look_up(pairs))
 
 
-def test_stored_runs_start_no_process(tiny_config, course_data, monkeypatch):
-    config = tiny_config.but(epochs=1, frozen=True)
-    stored = load_or_run(config, device="cpu", progress=False)
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("a process")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert list(run_grid({"one": [config], "the same": [config]})) == [("one", config, stored.score())]
-    with pytest.raises(AssertionError, match="a process"):
-        list(run_grid({"one": [config.but(seed=2)]}))
-
-
-def test_all_are_trained_whatever_fails_and_only_once(tiny_config, course_data, isolated):
-    good = tiny_config.but(epochs=1, frozen=True)
-    grid = {
-        "explodes": [good.but(frozen=False, learning_rate=1e30, schedule="none")],
-        "good": [good, good.but(seed=2)],
-    }
-    outcomes = {(name, config.seed): outcome for name, config, outcome in run_grid(grid, workers=2, threads=1)}
-    assert set(outcomes) == {("explodes", 1), ("good", 1), ("good", 2)}
-    assert "the loss of sst is nan at step" in str(outcomes["explodes", 1])
-    for seed in (1, 2):
-        stored = load_or_run(good.but(seed=seed), train_missing=False)
-        assert outcomes["good", seed] == stored.score() and stored.provenance["threads"] == 1
-
-    def state() -> dict:
-        return {path: path.stat().st_mtime_ns for path in (isolated / "results").rglob("*")}
-
-    before = state()
-    [(name, config, score)] = run_grid({"good": [good]}, workers=1, threads=1)
-    assert (name, config, score) == ("good", good, outcomes["good", 1])
-    assert state() == before, "the second call trains nothing"
+FAKE = """
+import json, sys, time
+job = json.loads(sys.stdin.readline())
+time.sleep(0.05)
+if job["config"]["seed"] == 3:
+    print(json.dumps({"error": "TrainingError: the loss is nan"}))
+else:
+    print("a line of some library")
+    print(json.dumps({"score": job["config"]["seed"] + 0.5 * (job["threads"] == 2)}))
+"""
 
 
 @pytest.fixture
-def killed(monkeypatch):
-    """killed(name, times): the processes of the run of this name die as soon as they are started, so many times."""
+def fake_workers(monkeypatch):
+    """Workers that train nothing: their score is their seed, plus a half with two threads; seed 3 fails."""
+    monkeypatch.setattr(workers, "COMMAND", [sys.executable, "-c", FAKE])
+    monkeypatch.setattr(workers, "PAUSE", 0.01)
+
+
+@pytest.fixture
+def killed(monkeypatch, fake_workers):
+    """killed(name, times): the first processes of the run of this name are killed when they start."""
     start, started = workers._start, []
 
     def killed(name: str, times: int) -> list[str]:
@@ -180,28 +167,51 @@ def killed(monkeypatch):
     return killed
 
 
-def test_a_killed_process_stops_no_other_and_is_tried_again(tiny_config, course_data, killed, caplog):
-    good = tiny_config.but(epochs=1, frozen=True)
-    started = killed("victim", 1)
+def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
+    return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
+
+
+def test_all_runs_are_trained_also_after_a_failure(fake_workers):
+    outcomes = {run.name: outcome for run, outcome, _ in train_all([sweep_run(i) for i in (1, 3, 2)], 2, threads=2)}
+    assert outcomes.pop("run 1") == 1.5 and outcomes.pop("run 2") == 2.5
+    assert isinstance(outcomes["run 3"], RunFailed) and str(outcomes["run 3"]) == "TrainingError: the loss is nan"
+
+
+def test_a_killed_process_stops_no_other_and_is_tried_again(killed, caplog):
+    started = killed("run 1", 1)
     with caplog.at_level(logging.WARNING):
-        outcomes = list(run_grid({"victim": [good], "other": [good.but(seed=2)]}, workers=2, threads=1))
-    assert {name for name, _, _ in outcomes} == {"other", "victim"} and started == ["victim", "other", "victim"]
-    for _, config, score in outcomes:
-        assert score == load_or_run(config, train_missing=False).score()
-    assert "victim, seed 1: its process ended with SIGKILL" in caplog.text
+        outcomes = {run.name: outcome for run, outcome, _ in train_all([sweep_run(1), sweep_run(2)], 2, threads=1)}
+    assert outcomes == {"run 1": 1.0, "run 2": 2.0} and started == ["run 1", "run 2", "run 1"]
+    assert "run 1, seed 1: its process died with SIGKILL" in caplog.text
 
 
-def test_a_run_whose_processes_all_die_is_given_up(tiny_config, course_data, killed):
-    good = tiny_config.but(epochs=1, frozen=True)
-    started = killed("victim", 9)
-    outcomes = list(run_grid({"victim": [good], "other": [good.but(seed=2)]}, workers=1, threads=1))
-    assert started == ["victim", "other", "victim", "victim"]
-    [(_, _, score), (name, _, error)] = outcomes
-    assert isinstance(score, float) and name == "victim" and isinstance(error, RunFailed)
-    assert "ended 3 times, at last with SIGKILL" in str(error)
+def test_a_run_whose_processes_all_die_is_given_up(killed):
+    started = killed("run 1", 9)
+    [(_, score, _), (run, error, _)] = train_all([sweep_run(1), sweep_run(2)], 1, threads=1)
+    assert started == ["run 1", "run 2", "run 1", "run 1"]
+    assert score == 2.0 and run.name == "run 1" and isinstance(error, RunFailed)
+    assert "died 3 times, last with SIGKILL" in str(error)
 
 
-# --- what a sweep will take ------------------------------------------------------------------------------------------
+def test_a_worker_trains_its_run_or_says_why_not(tiny_config, course_data, monkeypatch, capsys):
+    """`work` itself, in this process: its input is a line of JSON, its last line of output too."""
+    config = tiny_config.but(epochs=1, frozen=True)
+
+    def work(config: RunConfig) -> dict:
+        job = {"config": config.model_dump(mode="json"), "threads": 1, "device": "cpu", "data": str(course_data)}
+        monkeypatch.setattr(workers, "_stop_with_parent", lambda: None)
+        monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
+        workers.work()
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    assert work(config) == {"score": load_or_run(config, train_missing=False).score()}
+    assert load_or_run(config, train_missing=False).provenance["threads"] == 1
+    explodes = config.but(frozen=False, learning_rate=1e30, schedule="none")
+    assert "the loss of sst is nan at step" in work(explodes)["error"]
+
+
+# --- predictions of time and memory -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -222,25 +232,20 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibra
     pairs += [("too deep", tiny_config.but(plan="S9")), ("no encoder", tiny_config.but(encoder="nowhere/none"))]
     monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
     with caplog.at_level(logging.WARNING):
-        a, long, again, too_deep, no_encoder = runs = predict_runs(look_up(pairs), "cpu", 1)
+        a, long, again, too_deep, no_encoder = predict_runs(look_up(pairs), "cpu", 1)
     assert a.minutes == again.minutes > 0 and a.mib == again.mib > 300
     assert long.minutes == pytest.approx(10 * a.minutes, rel=0.1)
     assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
     assert "too deep, seed 1: no prediction (PlanError" in caplog.text
     assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
     assert len(calibrated) == 1, "one encoder, precision and data set"
-    assert longest_first(runs) == [too_deep, no_encoder, long, a, again]
 
 
 def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, calibrated, monkeypatch):
     monkeypatch.setattr("mtbert.cost.forecast.MEMORY_SECONDS", 0.0)
     runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
-    assert "the memory of 2 is not predicted" in describe(runs, 1)
-
-
-def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
-    return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
+    assert "2 to train without a predicted memory" in describe(runs, 1)
 
 
 def test_a_table_of_runs():
@@ -263,9 +268,9 @@ def test_a_table_of_runs():
     assert rows[5:] == [
         "1 of 5 are stored already",
         "3 to train: 135.0 minutes, 2 at a time about 1 h 30 min",
-        "1 to train, of which the minutes are unknown",
+        "1 to train without a predicted time",
         "memory of 2 at a time: at most 1500 MiB",
-        "the memory of 1 is not predicted",
+        "1 to train without a predicted memory",
     ]
 
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mtbert.config import PAIR_TASKS, TASK_NAMES, ConfigError, RunConfig
-from mtbert.data import demo
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data import TASKS, demo
 from mtbert.data.corpus import Corpus
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.heads import TAG_COUNT
@@ -46,8 +46,8 @@ PAIRS = ("joint", "sum", "concat+product", "difference+cosine")
 def params_of(random: Random) -> dict:
     """Fields of a configuration for an encoder of two layers, each value as likely as the others."""
     pick, coin = random.choice, lambda: random.random() < 0.5
-    tasks = random.sample(TASK_NAMES, pick([1, 2, 2, 3, 3, 3]))
-    scored = random.sample(TASK_NAMES, pick([0, 0, 1]))
+    tasks = random.sample(list(TASKS), pick([1, 2, 2, 3, 3, 3]))
+    scored = random.sample(list(TASKS), pick([0, 0, 1]))
     everyone = list(dict.fromkeys(tasks + scored))
     plan = pick(PLANS + GROUPED)
     if plan in GROUPED:
@@ -99,7 +99,7 @@ def params_of(random: Random) -> dict:
     params["feeds"] = []
     for i, upstream in enumerate(order):
         for task in order[i + 1 :]:
-            one_sentence = params["pairs"] != "joint" and upstream in PAIR_TASKS and task not in PAIR_TASKS
+            one_sentence = params["pairs"] != "joint" and TASKS[upstream].is_pair and not TASKS[task].is_pair
             if not one_sentence and not {upstream, task} & headless and coin():
                 params["feeds"].append(f"{upstream}>{task}")
     if any(level.mode == "I" for level in levels.values()) and len(everyone) > 1:
@@ -144,7 +144,7 @@ def trained_by(config: RunConfig, model: MultitaskBert) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     """Eight training rows of every task of the demo corpus: a batch of six, and one of two."""
-    return load_corpus(RunConfig(tasks=TASK_NAMES, train_rows=8), demo.root())
+    return load_corpus(RunConfig(tasks=tuple(TASKS), train_rows=8), demo.root())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,7 +159,7 @@ def prepared():
         return kept[key]
 
     def some_tags(task, table):
-        sentences = 2 if task in PAIR_TASKS else 1
+        sentences = 2 if TASKS[task].is_pair else 1
         return np.random.default_rng(0).random((len(table), TAG_COUNT * sentences), dtype=np.float32)
 
     with pytest.MonkeyPatch.context() as patch:

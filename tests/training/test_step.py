@@ -20,7 +20,7 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
 from mtbert.sharing.soft_sharing import soft_penalty
 from mtbert.training import step as updates
-from mtbert.training.step import LossWeights, Updates
+from mtbert.training.step import Updates
 from mtbert.training.task_data import TaskRows, load_corpus
 
 THREE = ("sst", "quora", "sts")
@@ -81,7 +81,7 @@ def step_of(calm_encoder, course_folder) -> Callable[..., Step]:
                 parameter += 0.05 * torch.randn_like(parameter)
         corpus = load_corpus(config, course_folder)
         tables = {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
-        return Step(model.train(), tables, Updates(model, tables, LossWeights(), []))
+        return Step(model.train(), tables, Updates(model, tables))
 
     return build
 

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
+from mtbert.data.tasks import TASKS
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training.task_data import TaskRows, encode, load_corpus, predict_table, task_logits
 
@@ -105,3 +107,26 @@ def test_part_of_speech_features_reach_the_heads(course_folder, tiny_config, mon
         weight.zero_()
         weight[0, -1] = 2.0
     assert rows.logits().tolist() == [2.0 * i for i in range(40)]
+
+
+@pytest.mark.parametrize("pairs", ["joint", "concat+cosine"])
+@pytest.mark.parametrize("task", ["sst", "quora", "sts"])
+def test_a_model_predicts_texts_as_it_predicts_a_table(tiny_encoder, course_folder, task, pairs):
+    config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora", "sts"), pairs=pairs)
+    torch.manual_seed(0)
+    model = MultitaskBert(config)
+    table, _ = load_table(task, "dev", course_folder)
+    texts = list(table[list(TASKS[task].sentence_columns)].itertuples(index=False))
+    found = model.predict([text[0] for text in texts] if task == "sst" else texts, task)
+    expected = predict_table(model, task, table, "dev", "cpu")
+    np.testing.assert_array_equal(found["predicted"], expected["predicted"])
+    np.testing.assert_array_equal(found["confidence"], expected["confidence"])
+    assert model.predict([], task).empty and model.training
+
+
+def test_texts_that_a_task_does_not_take(tiny_encoder):
+    model = MultitaskBert(RunConfig(encoder=tiny_encoder, tasks=("sst", "sts")))
+    with pytest.raises(ValueError, match="task is 'quora'; this model has sst, sts"):
+        model.predict(["fine"], "quora")
+    with pytest.raises(ValueError, match=r"sts takes 2 sentence\(s\) an example; not so: number 1"):
+        model.predict([("a b", "c"), "d"], "sts")

@@ -15,7 +15,7 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import results_dir
-from mtbert.results import store as results
+from mtbert.results import runs as stored_runs
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
@@ -277,7 +277,7 @@ def test_a_multitask_run_is_stored_and_loaded(config, course_data, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(results, "train", refuse)
+    monkeypatch.setattr(stored_runs, "train", refuse)
     for loaded in (load_or_run(config, **options), load_or_run(config, train_missing=False)):
         assert loaded.config == config and loaded.cost == trained.cost
         for name in ("scores", "curve", "predictions", "cosines"):

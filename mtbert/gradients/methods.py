@@ -1,0 +1,34 @@
+"""The methods that a configuration can name in `gradients`, beside "sum".
+
+To add one, put a function here or in a file of its own, and its name into one of the two registries.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mtbert.gradients.gem import agem, gem
+from mtbert.gradients.pcgrad import pcgrad_weights
+
+# Of the tasks' gradients in a unified step: their Gram matrix (T, T), float64, and a generator -> the weights (T,) of
+# the gradients in the update.
+WEIGHTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"pcgrad": pcgrad_weights}
+
+
+def _gem(g: Tensor, M: Tensor, margin: float, fallbacks: dict[str, int]) -> tuple[Tensor, Tensor]:
+    projected, v = gem(g, M, margin, fallbacks)
+    return projected, v != 0
+
+
+def _agem(g: Tensor, M: Tensor, margin: float, fallbacks: dict[str, int]) -> tuple[Tensor, Tensor]:
+    projected, is_projected = agem(g, M)
+    return projected, torch.full((len(M),), is_projected)
+
+
+# Of a step's gradient g (P,) and those of the episodic memory M (K, P), with GEM's margin and the counts of `gem`:
+# the projected gradient (P,), and which memories took part, bool (K,).
+PROJECTIONS: dict[str, Callable[[Tensor, Tensor, float, dict[str, int]], tuple[Tensor, Tensor]]] = {
+    "gem": _gem,
+    "agem": _agem,
+}

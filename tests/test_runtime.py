@@ -1,0 +1,94 @@
+"""Memory, its peak and what becomes of freed memory, measured on the process itself."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mtbert import __version__, runtime
+from mtbert.runtime import PeakMemory, Trimmer, environment, keep_freed_memory, release_freed_memory, resident_mib
+
+CPU = torch.device("cpu")
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of other systems cannot be reset")
+def test_peak_memory_sees_what_was_freed_and_forgets_what_was_before():
+    held = bytearray(b"x") * (200 * 2**20)
+    del held
+    release_freed_memory()  # what other tests in this process left would serve the next block
+    memory = PeakMemory(CPU)
+    start = memory.mib()
+    assert 10 < start < 100_000
+    held = bytearray(b"x") * (100 * 2**20)
+    del held
+    assert 90 < memory.mib() - start < 150
+
+
+def test_environment():
+    found = environment(CPU)
+    assert found["device"].startswith("cpu (") and len(found["device"]) > len("cpu ()")
+    assert found["threads"] == torch.get_num_threads()
+    assert (found["mtbert"], found["torch"]) == (__version__, torch.__version__)
+    assert found["python"] == platform.python_version()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_peak_memory_of_a_gpu():
+    device = torch.device("cuda")
+    memory = PeakMemory(device)
+    start = memory.mib()
+    held = torch.ones(100 * 2**18, device=device)
+    del held
+    assert memory.mib() - start == pytest.approx(100, rel=0.1)
+
+
+@glibc
+def test_freed_blocks_are_kept_used_again_and_released():
+    """Of blocks of 1 MiB every second one is freed; then a freed block of 64 MiB is allocated again."""
+    script = """
+import resource
+import torch
+from mtbert.runtime import keep_freed_memory, release_freed_memory, resident_mib
+keep_freed_memory()
+blocks = [torch.ones(2**18) for _ in range(200)]
+full = resident_mib()
+del blocks[::2]
+kept = resident_mib()
+release_freed_memory()
+print(full - kept, kept - resident_mib())
+bytearray(2**26)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+bytearray(2**26)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    lost, released, page_faults = (float(word) for word in process.stdout.split())
+    assert abs(lost) < 10 and released > 80
+    assert page_faults < 1000  # a block of 64 MiB has 16,384 pages
+
+
+def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
+    """Half of the slack above a large batch, all of it above what a trim leaves."""
+    slack, trims = runtime.SLACK_MIB, []
+    large, small, left = 2 * slack, 0.7 * slack, 0.6 * slack
+    sizes = iter(
+        [large, 2.5 * slack, 2.5 * slack + 1, left]  # a trim reads the size once more
+        + [small, left + slack, left + slack + 1, left]
+        + [large, 2.5 * slack]
+    )
+    monkeypatch.setattr(runtime, "resident_mib", lambda: next(sizes))
+    monkeypatch.setattr(runtime, "release_freed_memory", lambda: trims.append(call))
+    trim = Trimmer()
+    for call in range(8):  # noqa: B007 (appended to trims)
+        trim()
+    assert trims == [2, 5] and next(sizes, None) is None
+
+
+def test_systems_without_glibc_change_nothing(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    keep_freed_memory()
+    release_freed_memory()
+    assert resident_mib() >= 0
