@@ -176,7 +176,7 @@ def plan(
     memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
     minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
     profile: Annotated[
-        Path | None, typer.Option(help="a YAML grid: its runs, and plans like its first; default: cpu/memory_time.yaml")
+        Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, for the calibration of this machine")] = 1,
@@ -184,24 +184,23 @@ def plan(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """List the sharing plans that fit into a budget, and the scores that stored runs have of them.
+    """List the runs of a grid that fit into a budget, and the scores that stored runs have of them.
 
-    The first call calibrates the machine, which takes a minute.
+    The first call calibrates the machine, which takes half a minute.
     """
     from mtbert import cost
     from mtbert.paths import results_dir
     from mtbert.runtime import pick_device
 
-    place = pick_device(device)
+    place = pick_device(device).type
     if measure:
-        for path in cost.renew_measurements(results_dir(), place.type, threads, data):
+        for path in cost.renew_measurements(results_dir(), place, threads, data):
             typer.echo(path)
         return
-    limit, minutes = cost.parse_memory(memory), cost.check_minutes(minutes)
+    limit = cost.parse_memory(memory)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
-    calibration = cost.load_or_calibrate(next(iter(configs.values())), place.type, threads)
-    is_cuda = place.type == "cuda"
-    table = cost.plan_table(configs, calibration, limit, minutes, data=data, store=results_dir(), cuda=is_cuda)
+    calibration = cost.load_or_calibrate(next(iter(configs.values())), place, threads)
+    table = cost.plan_table(configs, calibration, limit, minutes, data, results_dir(), place == "cuda")
     typer.echo(cost.describe(table, memory, minutes))
 
 

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 from mtbert.bert.hub import locate
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.cost.dry_run import KINDS
 from mtbert.cost.time import Calibration
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
@@ -129,14 +128,12 @@ def tiny_config(tiny_encoder) -> RunConfig:
 
 
 @pytest.fixture
-def calibration_at(tiny_encoder):
+def calibration_at():
     """A machine on which one floating-point operation takes so many seconds, and the rest nothing."""
 
     def calibration_at(seconds: float) -> Calibration:
-        prices = pd.Series(0.0, index=KINDS)
-        prices["flops"] = seconds
-        about = {"base_mib": 300.0, "holes": 0.5, "variety": 1.0, "encoder": tiny_encoder, "precision": "fp32"}
-        return Calibration(prices, pd.DataFrame(), about)
+        steps = {"flops": [1.0, 1.0], "moved": [1.0, 2.0], "seconds": seconds, "beside_mib": 300.0}
+        return Calibration(pd.DataFrame(steps))
 
     return calibration_at
 

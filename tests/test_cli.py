@@ -279,17 +279,10 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 
 
 @pytest.fixture
-def calibrated(tiny_config, monkeypatch):
+def calibrated(calibration_at, monkeypatch):
     """No machine is calibrated: a floating-point operation takes a nanosecond, the rest nothing."""
-    from mtbert import cost
-    from mtbert.cost import forecast
-    from mtbert.cost.dry_run import KINDS
-
-    prices = pd.Series(0.0, index=KINDS)
-    prices["flops"] = 1e-9
-    made = cost.Calibration(prices, pd.DataFrame(), {"base_mib": 300.0, "holes": 0.5, "variety": 1.0})
-    for place in (cost, forecast):
-        monkeypatch.setattr(place, "load_or_calibrate", lambda config, device, threads: made)
+    for place in ("mtbert.cost", "mtbert.cost.forecast"):
+        monkeypatch.setattr(f"{place}.load_or_calibrate", lambda config, device, threads: calibration_at(1e-9))
 
 
 def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
@@ -298,9 +291,11 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
     result = mtbert("plan", "--profile", grid, *limits)
     assert result.exit_code == 0
     first, header, *plans = result.stdout.splitlines()
-    assert re.search(r"plans fit into 10GB and 30(\.0)? minutes$", first)
+    assert first == "2 of 2 plans fit into 10GB and 30 minutes"
     assert header.split()[:3] == ["plan", "expected", "score"]
-    assert {"one", "1-bert", "F1"} <= {line.split()[0] for line in plans}
+    assert {line.split()[0] for line in plans} == {"one", "two"}
+    few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
+    assert few.exit_code == 0 and few.stdout.startswith("0 of ") and few.stdout.count("\n") == 1
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Parameters of a configuration, by level, adapter and head, counted on its model without numbers (the meta device).
+"""Parameters of a configuration, counted on its model without numbers (the meta device).
 
 Source: papers 001 (section 4.2: 2sd + L 3s^2 of a PAL, L (4d^2 + 2 d d_i) of the layers), 002 (section 4: 1-bert,
 3-bert, hybrid-bert), 000 (section 4: performance against the dimensions of the parameters).
@@ -10,7 +10,6 @@ import torch
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert, parameter_counts
-from mtbert.sharing import SharingPlan
 
 
 def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
@@ -24,27 +23,25 @@ def parameter_table(config: RunConfig, encoder: BertConfig | None = None) -> pd.
     return meta_model(config, encoder).table()
 
 
-def count_parameters(config: RunConfig, encoder: BertConfig | None = None) -> dict[str, int]:
-    """parameters and trained_parameters."""
-    return parameter_counts(meta_model(config, encoder))
-
-
 def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None = None) -> pd.DataFrame:
     """A row a named configuration: encoder, adapters, heads, parameters, trained, and in units of one encoder."""
     rows = {}
     for name, config in configs.items():
         model = meta_model(config, encoder)
-        counts = parameter_counts(model)
-        adapters, heads = (parameter_counts(part)["parameters"] for part in (model.encoder.adapters, model.heads))
-        sizes = model.encoder.config
-        one = SharingPlan.parse("frozen", ("sst",), sizes.num_hidden_layers).table(sizes)["parameters"].sum()
+        every, with_adapters, adapters, heads = (
+            parameter_counts(part) for part in (model, model.encoder, model.encoder.adapters, model.heads)
+        )
+        one = sum(p.numel() for copies in model.encoder.levels().values() for p in copies[1][0].parameters())
         rows[name] = {
-            "encoder": parameter_counts(model.encoder)["parameters"] - adapters,
-            "adapters": adapters,
-            "heads": heads,
-            "parameters": counts["parameters"],
-            "trained": counts["trained_parameters"],
-            "times one encoder": counts["parameters"] / one,
+            "encoder": with_adapters["parameters"] - adapters["parameters"],
+            "adapters": adapters["parameters"],
+            "heads": heads["parameters"],
+            "parameters": every["parameters"],
+            "trained": every["trained_parameters"],
+            "times one encoder": every["parameters"] / one,
         }
-    table = pd.DataFrame(rows).T
-    return table.astype({name: int for name in table.columns if name != "times one encoder"})
+    return (
+        pd.DataFrame(rows)
+        .T.astype({"times one encoder": float})
+        .astype(dict.fromkeys(["encoder", "adapters", "heads", "parameters", "trained"], int))
+    )

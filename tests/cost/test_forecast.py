@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from mtbert.config import RunConfig
-from mtbert.cost.forecast import Forecast, Lengths, check_runs, count_lengths, read_lengths, step_shapes
+from mtbert.cost.forecast import Forecast, Lengths, count_lengths, read_lengths
 from mtbert.cost.memory import at_peak, step_timeline
+from mtbert.cost.planner import check_runs
 from mtbert.cost.time import Calibration
 from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
@@ -28,13 +29,13 @@ def config(tiny_config) -> RunConfig:
     return tiny_config.but(tasks=THREE, scheme="unified", epochs=2)
 
 
-def test_shapes_are_those_of_the_batches(config, course_data):
+def test_shapes_are_those_of_the_batches(config, calibration, course_data):
     lengths = read_lengths(config)
     corpus = load_corpus(config, course_data)
     tokens = {task: tokenize(task, table, config.encoder) for task, table in corpus.train.items()}
     steps = training_steps(config, {task: part.lengths for task, part in tokens.items()})
     batches = [{task: tuple(tokens[task].batch(rows).input_ids.shape) for task, rows in step.items()} for step in steps]
-    assert step_shapes(config, lengths) == batches and len(batches) == 10
+    assert Forecast(config, lengths, calibration).steps == batches and len(batches) == 10
 
 
 def test_lengths_without_the_data(config, course_data, tmp_path, monkeypatch):
@@ -74,57 +75,63 @@ def test_the_longest_batch_decides(config, calibration):
     peaks = [at_peak(step_timeline(config, step))["total"] for step in run.steps]
     assert run.peak["total"] == max(peaks)
     best = run.counts["trained_parameters"] * 4 / 2**20
-    assert run.process_mib() == pytest.approx(calibration.process_mib(run.peak) + best + 2 * SLACK_MIB, rel=1e-3)
+    assert run.process_mib() == pytest.approx(300 + run.peak["total"] + best + 2 * SLACK_MIB, rel=1e-3)
 
 
 def test_time_is_that_of_the_steps(config, calibration):
-    row = forecast(config, calibration).row()
-    assert row["steps"] == row["steps_that_fit"] == 10
-    assert row["train_seconds"] == pytest.approx(10 * row["step_seconds"]) and row["once_seconds"] == 0
+    run = forecast(config, calibration)
+    assert len(run.steps) == 10 and run.once_seconds == 0
     weights = 2 * (4 * 32 * 32 + 2 * 32 * 48)
-    assert row["step_seconds"] == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.15)  # and attention
-    assert row["evaluation_seconds"] == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.15)
-    seconds = row["train_seconds"] + row["evaluation_seconds"]
-    assert row["minutes"] * 60 == pytest.approx(seconds)
-    assert forecast(config, calibration).row(minutes=0.55 * row["minutes"])["steps_that_fit"] == 5
+    assert run.step_seconds == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.15)  # and attention
+    assert run.evaluation_seconds == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.15)
+    assert run.train_seconds == pytest.approx(10 * run.step_seconds)
+    assert run.minutes * 60 == pytest.approx(run.train_seconds + run.evaluation_seconds)
+    fractions = (0.0, 0.55, 1.0, 2.0)
+    assert [run.steps_within(fraction * run.minutes) for fraction in fractions] == [0, 5, 10, 10]
+
+
+def test_the_points_of_the_learning_curve(config, calibration):
+    """Each on curve_rows of the dev examples, and the scores at the end on all."""
+    some = forecast(config.but(curve_rows=5, evals_per_epoch=2), calibration)
+    assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * 10 * (4 * 5 + 20))
 
 
 def test_frozen_layers_are_computed_once(config, calibration):
     whole = forecast(config, calibration)
-    once = whole._reading(whole.lengths.train)
+    once = 3 * 20 * 22 * whole.token_seconds
     half = forecast(config.but(plan="F1 S1"), calibration)
-    assert half.known == list(THREE) and half.once_seconds() == pytest.approx(once / 2)
-    assert half.mapped_mib() * 2**20 == 3 * (40 * 11 + 20 * 10) * 32 * 4
-    assert half.step_seconds() < 0.55 * whole.step_seconds()
+    assert half.known == list(THREE) and half.once_seconds == pytest.approx(once / 2)
+    assert half.step_seconds < 0.55 * whole.step_seconds
+    assert half.evaluation_seconds == pytest.approx(
+        0.75 * whole.evaluation_seconds
+    )  # the lower half at one of 2 points
     frozen = forecast(config.but(plan="frozen"), calibration)
-    assert frozen.once_seconds() == pytest.approx(once) and frozen.step_seconds() < 1e-3 * whole.step_seconds()
-    assert frozen.mapped_mib() * 2**20 == 3 * (40 + 20) * 32 * 4
+    assert frozen.once_seconds == pytest.approx(once) and frozen.step_seconds < 1e-3 * whole.step_seconds
+    assert frozen.evaluation_seconds == pytest.approx(whole.evaluation_seconds / 2)
     few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), calibration)
-    assert few.once_seconds() == pytest.approx(once * config.batch_size / 40)  # of the rows that it sees
-    assert few.mapped_mib() * 2**20 == 3 * 20 * 32 * 4
+    assert few.once_seconds == pytest.approx(once * config.batch_size / 40)  # of the examples that it sees
     assert forecast(config.but(plan="F1 S1", epochs=1), calibration).known == []  # one pass: nothing to gain
 
 
 def test_gem_draws_from_its_memory(config, calibration):
     run = forecast(config.but(gradients="gem", scheme="sampled"), calibration)
-    assert run._memory() == {task: (32, 12) for task in THREE}
+    assert run.memory == dict.fromkeys(THREE, 12)
     assert run.peak["task gradients"] > 0
 
 
 def test_stored_runs_beside_their_predictions(config, calibration, course_data):
     run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
     load_or_run(config.but(epochs=1, precision="bf16"), device="cpu", progress=False)
-    table = check_runs(results_dir(), calibration)
-    assert table["run_id"].tolist() == [run.run_id]  # that of the calibration's precision
-    row = table.iloc[0]
-    assert row["steps"] == run.cost["steps"] and row["peak_memory_mib"] == run.cost["peak_memory_mib"]
-    assert row["memory_ratio"] == pytest.approx(row["predicted_mib"] / row["peak_memory_mib"])
-    assert row["time_ratio"] == pytest.approx(row["predicted_seconds"] / row["train_seconds"])
-    assert row["cpu_ratio"] == pytest.approx(row["predicted_seconds"] / row["train_cpu_seconds"])
+    table = check_runs(results_dir(), config, calibration, course_data)
+    assert table["run_id"].tolist() == [run.run_id]  # that of the configuration's precision
+    row, expected = table.iloc[0], Forecast(run.config, read_lengths(run.config), calibration)
+    assert row["predicted_mib"] == expected.process_mib() and row["predicted_seconds"] == expected.train_seconds
+    assert row["peak_memory_mib"] == run.cost["peak_memory_mib"]
+    assert row["train_cpu_seconds"] == run.cost["train_cpu_seconds"]
 
 
 def test_runs_of_the_old_code_are_left_out(config, calibration, course_data):
     run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
     path = results_dir() / "runs" / run.run_id / "run.json"
     path.write_text(path.read_text().replace("train_cpu_seconds", "other_seconds"))
-    assert check_runs(results_dir(), calibration).empty
+    assert check_runs(results_dir(), config, calibration, course_data).empty

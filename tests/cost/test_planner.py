@@ -7,20 +7,16 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert.cost import planner
-from mtbert.cost.forecast import read_lengths
 from mtbert.cost.planner import (
     BudgetError,
-    candidates,
-    check_minutes,
     describe,
     expected_score,
-    overall_interval,
     parse_memory,
     plan_table,
     read_candidates,
 )
 from mtbert.cost.time import Calibration
-from mtbert.paths import REPOSITORY, results_dir
+from mtbert.paths import results_dir
 from mtbert.results.compare import summarize
 from mtbert.results.runs import load_or_run
 
@@ -50,39 +46,25 @@ def test_memory_that_cannot_be_read(text):
         parse_memory(text)
 
 
-@pytest.mark.parametrize("minutes", [0.0, -1.0, math.inf, math.nan])
-def test_minutes_that_cannot_be(minutes):
+@pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan])
+def test_minutes_that_cannot_be(minutes, calibration):
     with pytest.raises(BudgetError, match="minutes is"):
-        check_minutes(minutes)
-
-
-def test_candidates_cover_the_ways_of_sharing(config):
-    found = candidates(config)
-    assert {"1-bert", "3-bert", "hybrid-1", "frozen", "F1 S1", "1 layer", "PAL 48", "PAL 192", "batch 4", "batch 2",
-            "accumulation 4"} == set(found)  # fmt: skip
-    assert len(set(map(str, found.values()))) == len(found)
-    assert found["batch 4"].batch_size == 4 and found["F1 S1"].plan == "F1 S1"
-    assert "hybrid-1" not in candidates(config.but(tasks=("sst",), scheme="sampled"))
-
-
-def test_what_does_not_go_with_a_plan_is_left_out(config):
-    found = candidates(config.but(gradients="pcgrad", feeds=("sst>quora",)))
-    assert found["1-bert"].gradients == "pcgrad" and found["frozen"].gradients == "sum"
-    assert "PAL 48" in found
+        plan_table({}, calibration, minutes=minutes)
 
 
 def test_candidates_of_a_profile(tmp_path, tiny_encoder):
-    runs = read_candidates(REPOSITORY / "params" / "demo" / "sharing.yaml")
-    assert "hybrid-3" in runs and "frozen" in runs and runs["frozen"].corpus == "demo"
+    assert {"1-bert", "3-bert", "hybrid-3", "frozen", "F3 S3", "2 layers", "PAL 48", "batch 8"} <= set(
+        read_candidates(None)
+    )
     base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified}}"
     path = tmp_path / "grid.yaml"
     own = "all: {}, fed: {feeds: [sst>quora]}, frozen: {plan: frozen, learning_rate: 0.01}"
     path.write_text(f"base: {base}\nruns: {{{own}}}\n")
     found = read_candidates(path)
-    assert {"all", "fed", "F1 S1"} <= set(found) and "1-bert" not in found  # which is "all"
-    assert found["frozen"].learning_rate == 0.01  # the file's own
+    assert list(found) == ["all", "fed", "frozen"] and found["frozen"].learning_rate == 0.01
     alone = read_candidates(path, ("sts",))
-    assert "fed" not in alone and {config.tasks for config in alone.values()} == {("sts",)}
+    assert list(alone) == ["all", "frozen"] and {config.tasks for config in alone.values()} == {("sts",)}
+    assert {config.scheme for config in alone.values()} == {"sampled"}
 
 
 def test_the_plans_that_fit_come_first(config, calibration, course_data):
@@ -92,7 +74,7 @@ def test_the_plans_that_fit_come_first(config, calibration, course_data):
     assert everything["fits"].all() and everything["name"][0] == "1-bert"
     one = everything.iloc[0]
     assert one["score"] == pytest.approx(run.score()) and one["low"] < one["score"] < one["high"]
-    assert one["seeds"] == 1 and one["score_step"] == one["steps"] == 5
+    assert one["steps"] == one["steps_that_fit"] == 5
     assert everything.loc[1:, "minutes"].is_monotonic_increasing  # no scores: the fastest first
     need = everything.set_index("name")["process_mib"]
     small = plan_table(configs, calibration, need["1-bert"], data=course_data, store=results_dir())
@@ -100,35 +82,31 @@ def test_the_plans_that_fit_come_first(config, calibration, course_data):
     assert small["name"].iloc[-1] == "3-bert"
 
 
-def test_lengths_may_be_given(config, calibration, course_data, monkeypatch):
-    lengths = read_lengths(config)
-    monkeypatch.delenv("MTBERT_DATA")
-    table = plan_table({"1-bert": config}, calibration, lengths=lengths)
-    assert table["steps"].tolist() == [5] and math.isnan(table["score"][0])
-
-
 def test_a_part_of_a_run_has_the_score_of_its_curve(config, calibration, course_data):
     run = load_or_run(config.but(evals_per_epoch=5), device="cpu", progress=False)
-    runs = planner._stored_runs(results_dir())
-    like = config.but(evals_per_epoch=5, seed=3, accumulation=2)
-    part = expected_score(like, runs, steps=3)
-    assert part["score"] == run.curve["dev_score"][2] and part["score_step"] == 3 and math.isnan(part["low"])
-    assert math.isnan(expected_score(like, runs, steps=0)["score"])
-    assert expected_score(config, runs, steps=5)["seeds"] == 0
-    minutes = plan_table({"1-bert": like}, calibration, minutes=1e-3, data=course_data, store=results_dir())
-    assert minutes["steps_that_fit"][0] < 5 and not minutes["fits_minutes"][0]
+    part = expected_score([run], steps=3)
+    assert part["score"] == run.curve["dev_score"][2] and math.isnan(part["low"])
+    assert math.isnan(expected_score([run], steps=0)["score"]) and math.isnan(expected_score([], steps=5)["score"])
+    like = {"alike": config.but(evals_per_epoch=5, seed=3, accumulation=2), "unlike": config}
+    whole = plan_table(like, calibration, data=course_data, store=results_dir()).set_index("name")
+    assert whole["score"]["alike"] == pytest.approx(run.score()) and math.isnan(whole["score"]["unlike"])
+    minutes = 0.7 * whole["minutes"]["alike"]
+    table = plan_table(like, calibration, minutes=minutes, data=course_data, store=results_dir()).set_index("name")
+    assert table["steps_that_fit"]["alike"] == 3 and table["score"]["alike"] == part["score"]
 
 
 def test_the_interval_of_several_tasks(config, course_data):
     runs = [load_or_run(config.but(seed=seed), device="cpu", progress=False) for seed in (1, 2)]
-    found, parts = overall_interval(runs), {task: summarize(runs, task) for task in THREE}
+    found, parts = expected_score(runs, 5), {task: summarize(runs, task) for task in THREE}
     weights = {"sst": 1 / 3, "quora": 1 / 3, "sts": 1 / 6}
     assert found["score"] == pytest.approx((runs[0].score() + runs[1].score()) / 2)
     below = sum((weights[task] * (part["value"] - part["low"])) ** 2 for task, part in parts.items()) ** 0.5
     assert found["score"] - found["low"] == pytest.approx(below)
     alone = load_or_run(config.but(tasks=("sst",), scheme="sampled"), device="cpu", progress=False)
     expected = summarize([alone])
-    assert overall_interval([alone]) == {"score": expected["value"], "low": expected["low"], "high": expected["high"]}
+    assert expected_score([alone], 99) == pytest.approx(
+        {"score": expected["value"], "low": expected["low"], "high": expected["high"]}
+    )
 
 
 def test_the_list_says_what_fits(config, calibration, course_data):
@@ -143,13 +121,14 @@ def test_the_list_says_what_fits(config, calibration, course_data):
 
 
 def test_measurements_are_written(config, calibration, course_data, tmp_path, monkeypatch):
-    steps = pd.DataFrame({"step": ["one"], "seconds": [1.0]})
-    made = Calibration(calibration.prices, steps, calibration.about | {"device": "cpu", "threads": 1})
-    monkeypatch.setattr(planner, "measure_grid", lambda device: pd.DataFrame({"name": ["one"], "measured": [1 / 3]}))
-    monkeypatch.setattr(planner, "load_or_calibrate", lambda config, device, threads, again: made)
+    measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
+    monkeypatch.setattr(planner, "measure_grid", lambda configs, device: measured)
+    monkeypatch.setattr(planner, "load_or_calibrate", lambda config, device, threads, again: calibration)
     monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
     paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
     assert [path.name for path in paths] == ["memory.csv", "speed.csv", "lengths.csv", "runs_predicted.csv"]
     assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
-    assert pd.read_csv(tmp_path / "speed.csv")["threads"].tolist() == [1, 1]
+    speed = pd.read_csv(tmp_path / "speed.csv")
+    assert speed["modelled"].tolist() == pytest.approx(speed["seconds"].tolist())
+    assert speed["precision"].tolist() == ["fp32", "fp32", "bf16", "bf16"]
     assert not list(tmp_path.glob(".*"))
