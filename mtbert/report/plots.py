@@ -129,7 +129,7 @@ def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
             )  # fmt: skip
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(text)
-            is_free = not box.padded(3).count_contains(points) and not box.count_overlaps(names)
+            is_free = not box.padded(5).count_contains(points) and not box.count_overlaps(names)
             if (is_free and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1) or (dx, dy) == NAME_PLACES[-1]:
                 names.append(box)
                 break
