@@ -155,7 +155,7 @@ def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threa
             "IndexError: list index out of range",
         ]
     assert executions(root) == 2
-    assert re.search(r"\[\d/3\] 02_fails failed", capsys.readouterr().out)
+    assert re.search(r"\[\d/3\] 02_fails failed: 02_fails\.ipynb failed in cell", capsys.readouterr().out)
     listing = (root / "build/report/index.html").read_text()
     assert re.findall(r'href="(.+?)\.html"', listing) == ["01_tiny", "03_tiny"]
 
@@ -218,6 +218,12 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     write_notebook(root, "02_slow", "print('fast now')")
     build_report(root=root)
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
+
+
+def test_a_worker_that_is_killed_ends_the_report_with_a_message():
+    jobs = [("a run", os._exit, 1), ("another", os.getpid)]
+    with pytest.raises(ReportError, match="a process was killed"):
+        list(build._work([jobs], {}, workers=1))
 
 
 def wait_for(condition, seconds=60):
