@@ -126,7 +126,10 @@ def build_report(
 
     index, failures, workers = _write(output, records, all_notebooks, before), [], workers or _cores()
     if early or late:
-        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train, {workers} at a time", flush=True)
+        print(
+            f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up, {workers} at a time",
+            flush=True,
+        )
     for name, future in _work([[*early, *runs.values()], late], environment, workers):
         if name in notebooks:
             try:

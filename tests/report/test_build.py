@@ -80,7 +80,7 @@ def test_executes_with_parameters_and_exports_pages_that_read_offline(root, caps
     assert printed(root, "01_tiny") == expected
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    first = r"1 notebooks to execute, 0 runs to train, \d at a time"
+    first = r"1 notebooks to execute, 0 runs to train or look up, \d at a time"
     assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
 
     page = (output / "01_tiny.html").read_text()
@@ -172,7 +172,7 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     build_report(root=root, workers=2)
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "3 notebooks to execute, 2 runs to train, 2 at a time"
+    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up, 2 at a time"
     labels = [re.fullmatch(r"\[\d/5\] (.+?)(; less than a minute left)?", line)[1] for line in shown[1:6]]
     assert set(labels[:3]) == {"run a, seed 1", "run b, seed 1", "03_needs_none"}
     assert set(labels[3:]) == {"01_one", "02_two"}
