@@ -126,7 +126,10 @@ def build_report(
 
     index, failures, workers = _write(output, records, all_notebooks, before), [], workers or _cores()
     if early or late:
-        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train, {workers} at a time", flush=True)
+        print(
+            f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up, {workers} at a time",
+            flush=True,
+        )
     for name, future in _work([[*early, *runs.values()], late], environment, workers):
         if name in notebooks:
             try:
@@ -186,8 +189,9 @@ def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) 
                         raise ReportError("a process was killed; is memory short? --workers 1 needs the least")
                     minutes = (time.monotonic() - started) / 60
                     left = minutes / (done + workers / 2) * (total - done)  # the jobs begun are half done on average
+                    why = " failed: " + str(error).partition("\n")[0] if error else ""
                     rest = f"; {sweep.duration(left)} left" if done < total else ""
-                    print(f"[{done}/{total}] {label}{' failed' if error else ''}{rest}", flush=True)
+                    print(f"[{done}/{total}] {label}{why}{rest}", flush=True)
                     yield label, future
         except BaseException:  # Ctrl-C; kernels end with the process that started them
             for process in multiprocessing.active_children():

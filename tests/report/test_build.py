@@ -80,7 +80,7 @@ def test_executes_with_parameters_and_exports_pages_that_read_offline(root, caps
     assert printed(root, "01_tiny") == expected
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    first = r"1 notebooks to execute, 0 runs to train, \d at a time"
+    first = r"1 notebooks to execute, 0 runs to train or look up, \d at a time"
     assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
 
     page = (output / "01_tiny.html").read_text()
@@ -155,7 +155,7 @@ def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threa
             "IndexError: list index out of range",
         ]
     assert executions(root) == 2
-    assert re.search(r"\[\d/3\] 02_fails failed", capsys.readouterr().out)
+    assert re.search(r"\[\d/3\] 02_fails failed: 02_fails\.ipynb failed in cell", capsys.readouterr().out)
     listing = (root / "build/report/index.html").read_text()
     assert re.findall(r'href="(.+?)\.html"', listing) == ["01_tiny", "03_tiny"]
 
@@ -172,7 +172,7 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     build_report(root=root, workers=2)
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "3 notebooks to execute, 2 runs to train, 2 at a time"
+    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up, 2 at a time"
     labels = [re.fullmatch(r"\[\d/5\] (.+?)(; less than a minute left)?", line)[1] for line in shown[1:6]]
     assert set(labels[:3]) == {"run a, seed 1", "run b, seed 1", "03_needs_none"}
     assert set(labels[3:]) == {"01_one", "02_two"}
@@ -218,6 +218,12 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     write_notebook(root, "02_slow", "print('fast now')")
     build_report(root=root)
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
+
+
+def test_a_worker_that_is_killed_ends_the_report_with_a_message():
+    jobs = [("a run", os._exit, 1), ("another", os.getpid)]
+    with pytest.raises(ReportError, match="a process was killed"):
+        list(build._work([jobs], {}, workers=1))
 
 
 def wait_for(condition, seconds=60):
