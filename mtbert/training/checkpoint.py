@@ -106,7 +106,7 @@ class Checkpoint:
         if self.path is None:
             yield from steps
             return
-        with stopping(f"stopped between two steps; the same call continues from {self.path.name}") as stop:
+        with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
             for step in steps:
                 yield step
                 if self.is_due or stop.number:
