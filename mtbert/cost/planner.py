@@ -13,7 +13,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost.dry_run import KINDS
-from mtbert.cost.forecast import LENGTHS, Forecast, count_lengths, read_lengths
+from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import COURSE, TASKS, DataError
@@ -74,12 +74,9 @@ def plan_table(
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored, texts, rows = _by_likeness(store) if store else {}, {}, []
+    stored, texts, rows = _by_likeness(store) if store else {}, Texts(data, store), []
     for name, config in configs.items():
-        key = (config.corpus, config.encoder, config.scored, config.tasks, config.two_encodings, config.max_length,
-               config.train_rows, config.seed if config.train_rows else None)  # fmt: skip
-        texts[key] = texts.get(key) or read_lengths(config, data, store)
-        forecast = Forecast(config, texts[key], calibration, cuda)
+        forecast = Forecast(config, texts[config], calibration, cuda)
         steps, mib = forecast.steps_within(minutes), forecast.process_mib()
         row = {"name": name, "fits": mib <= memory_mib and steps > 0}
         row |= expected_score([read_run(folder) for folder in stored.get(_likeness(config), ())], steps)
@@ -150,11 +147,11 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     Columns: run_id; predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, which runs of older
     code do not have: they are left out.
     """
-    rows = []
+    rows, texts = [], Texts(data, store)
     for content in stored_runs(store):
         run, cost = RunConfig.from_params(content["config"]), content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
-            forecast = Forecast(run, read_lengths(run, data, store), calibration)
+            forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
             row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": cost["train_cpu_seconds"]}
             rows.append({"run_id": content["run_id"], **row})
