@@ -144,7 +144,7 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
     """Predictions against the stored runs of a configuration's encoder and precision, a row a run.
 
-    Columns: run_id; predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, which runs of older
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, which runs of older
     code do not have: they are left out.
     """
     rows, texts = [], Texts(data, store)
@@ -154,7 +154,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
             row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": cost["train_cpu_seconds"]}
-            rows.append({"run_id": content["run_id"], **row})
+            rows.append({"run_id": content["run_id"], "mtbert": content["provenance"]["mtbert"], **row})
     return pd.DataFrame(rows)
 
 
