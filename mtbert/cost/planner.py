@@ -68,7 +68,7 @@ def plan_table(
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); score, low, high; steps, steps_that_fit; minutes (of the whole run), process_mib; parameters,
+    one step); score, low, high (of what fits); steps, steps_that_fit; minutes of the whole run; process_mib; parameters,
     trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError, PlanError, CheckpointError and
     DataError as a run of the configuration would, BudgetError for minutes that are not above 0.
     """
@@ -79,7 +79,8 @@ def plan_table(
         forecast = Forecast(config, texts[config], calibration, cuda)
         steps, mib = forecast.steps_within(minutes), forecast.process_mib()
         row = {"name": name, "fits": mib <= memory_mib and steps > 0}
-        row |= expected_score([read_run(folder) for folder in stored.get(_likeness(config), ())], steps)
+        folders = stored.get(_likeness(config), ()) if row["fits"] else ()
+        row |= expected_score([read_run(folder) for folder in folders], steps)
         row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": forecast.minutes, "process_mib": mib}
         rows.append(row | forecast.counts)
     order = {"by": ["fits", "score", "minutes"], "ascending": [False, False, True]}
@@ -144,8 +145,8 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
     """Predictions against the stored runs of a configuration's encoder and precision, a row a run.
 
-    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, which runs of older
-    code do not have: they are left out.
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
+    of older code, which do not have it, are left out.
     """
     rows, texts = [], Texts(data, store)
     for content in stored_runs(store):
