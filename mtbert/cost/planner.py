@@ -68,7 +68,7 @@ def plan_table(
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); score, low, high (of what fits); steps, steps_that_fit; minutes of the whole run; process_mib; parameters,
+    one step); score, low, high (of what fits); steps, steps_that_fit; minutes of all steps; process_mib; parameters,
     trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError, PlanError, CheckpointError and
     DataError as a run of the configuration would, BudgetError for minutes that are not above 0.
     """
