@@ -154,7 +154,7 @@ class _Ledger(FakeTensorMode):
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
         if self.is_inside:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return self.dispatch(func, types, args, kwargs)
         if func is _aten._local_scalar_dense.default:  # item, float, bool
             return _constant(args[0]).item()
         if func is _aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
@@ -162,7 +162,7 @@ class _Ledger(FakeTensorMode):
         self.operations.append(self.phase)
         self.is_inside = True
         try:
-            out = super().__torch_dispatch__(func, types, args, kwargs)
+            out = self.dispatch(func, types, args, kwargs)
         finally:
             self.is_inside = False
         tensors = list(_tensors([*args, *kwargs.values(), out]))

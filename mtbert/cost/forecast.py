@@ -94,6 +94,19 @@ def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
     return Lengths(train, {task: draw(task, "dev") for task in config.scored})
 
 
+class Texts:
+    """Lengths of runs' texts, read once for all runs on the same; data, store and errors as of `read_lengths`."""
+
+    def __init__(self, data: str | Path | None = None, store: Path | None = None) -> None:
+        self.data, self.store, self.known = data, store, {}
+
+    def __getitem__(self, c: RunConfig) -> Lengths:
+        key = (c.corpus, c.encoder, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
+        if key not in self.known:
+            self.known[key] = read_lengths(c, self.data, self.store)
+        return self.known[key]
+
+
 class Forecast:
     """What a run takes. `steps`: the shapes of its steps, in order. Raises as `MultitaskBert` does."""
 
@@ -202,21 +215,19 @@ def predict_runs(
     Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
     it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
     """
-    lengths, calibrations, predictions, deadline = {}, {}, {}, None
+    texts, calibrations, predictions, deadline = Texts(data, store), {}, {}, None
     keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
     for run, key in zip(runs, keys, strict=True):
         if key in predictions:
             continue
         predictions[key], c = {}, run.config
-        texts = (c.corpus, c.tasks, c.scored, c.encoder, c.two_encodings, c.max_length, c.train_rows)
         speed = (c.encoder, c.precision, c.attention_dropout)
         try:
-            if texts not in lengths:
-                lengths[texts] = read_lengths(c, data, store)
+            lengths = texts[c]
             if speed not in calibrations:
                 calibrations[speed] = load_or_calibrate(c, device, threads)
             deadline = deadline or time.monotonic() + MEMORY_SECONDS
-            forecast = Forecast(c, lengths[texts], calibrations[speed], device == "cuda")
+            forecast = Forecast(c, lengths, calibrations[speed], device == "cuda")
             predictions[key]["minutes"] = forecast.minutes
             if time.monotonic() < deadline:
                 predictions[key]["mib"] = forecast.process_mib()

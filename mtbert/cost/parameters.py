@@ -40,8 +40,4 @@ def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None
             "trained": every["trained_parameters"],
             "times one encoder": every["parameters"] / one,
         }
-    return (
-        pd.DataFrame(rows)
-        .T.astype({"times one encoder": float})
-        .astype(dict.fromkeys(["encoder", "adapters", "heads", "parameters", "trained"], int))
-    )
+    return pd.DataFrame.from_dict(rows, orient="index")

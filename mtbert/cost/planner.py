@@ -13,7 +13,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost.dry_run import KINDS
-from mtbert.cost.forecast import LENGTHS, Forecast, count_lengths, read_lengths
+from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import COURSE, TASKS, DataError
@@ -68,21 +68,19 @@ def plan_table(
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); score, low, high; steps, steps_that_fit; minutes (of the whole run), process_mib; parameters,
+    one step); score, low, high (of what fits); steps, steps_that_fit; minutes of all steps; process_mib; parameters,
     trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError, PlanError, CheckpointError and
     DataError as a run of the configuration would, BudgetError for minutes that are not above 0.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored, texts, rows = _by_likeness(store) if store else {}, {}, []
+    stored, texts, rows = _by_likeness(store) if store else {}, Texts(data, store), []
     for name, config in configs.items():
-        key = (config.corpus, config.encoder, config.scored, config.tasks, config.two_encodings, config.max_length,
-               config.train_rows, config.seed if config.train_rows else None)  # fmt: skip
-        texts[key] = texts.get(key) or read_lengths(config, data, store)
-        forecast = Forecast(config, texts[key], calibration, cuda)
+        forecast = Forecast(config, texts[config], calibration, cuda)
         steps, mib = forecast.steps_within(minutes), forecast.process_mib()
         row = {"name": name, "fits": mib <= memory_mib and steps > 0}
-        row |= expected_score([read_run(folder) for folder in stored.get(_likeness(config), ())], steps)
+        folders = stored.get(_likeness(config), ()) if row["fits"] else ()
+        row |= expected_score([read_run(folder) for folder in folders], steps)
         row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": forecast.minutes, "process_mib": mib}
         rows.append(row | forecast.counts)
     order = {"by": ["fits", "score", "minutes"], "ascending": [False, False, True]}
@@ -147,17 +145,17 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
     """Predictions against the stored runs of a configuration's encoder and precision, a row a run.
 
-    Columns: run_id; predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, which runs of older
-    code do not have: they are left out.
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
+    of older code, which do not have it, are left out.
     """
-    rows = []
+    rows, texts = [], Texts(data, store)
     for content in stored_runs(store):
         run, cost = RunConfig.from_params(content["config"]), content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
-            forecast = Forecast(run, read_lengths(run, data, store), calibration)
+            forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
             row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": cost["train_cpu_seconds"]}
-            rows.append({"run_id": content["run_id"], **row})
+            rows.append({"run_id": content["run_id"], "mtbert": content["provenance"]["mtbert"], **row})
     return pd.DataFrame(rows)
 
 
