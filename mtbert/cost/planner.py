@@ -47,6 +47,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
     runs = {name: configs[0] for name, configs in grid.items()}
     if not tasks:
         return runs
+    RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
     changes, found = {"tasks": tuple(tasks), "score_tasks": ()}, {}
     for name, config in runs.items():
         try:
