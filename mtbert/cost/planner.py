@@ -69,20 +69,23 @@ def plan_table(
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); score, low, high (of what fits); steps, steps_that_fit; minutes of all steps; process_mib; parameters,
-    trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError, PlanError, CheckpointError and
-    DataError as a run of the configuration would, BudgetError for minutes that are not above 0.
+    one step); score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory does not
+    fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError,
+    PlanError, CheckpointError and DataError as a run of the configuration would, BudgetError for minutes that are not
+    above 0.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
     stored, texts, rows = _by_likeness(store) if store else {}, Texts(data, store), []
     for name, config in configs.items():
         forecast = Forecast(config, texts[config], calibration, cuda)
-        steps, mib = forecast.steps_within(minutes), forecast.process_mib()
-        row = {"name": name, "fits": mib <= memory_mib and steps > 0}
+        mib, steps, needed = forecast.process_mib(), 0, math.nan
+        if mib <= memory_mib:
+            steps, needed = forecast.steps_within(minutes), forecast.minutes
+        row = {"name": name, "fits": steps > 0}
         folders = stored.get(_likeness(config), ()) if row["fits"] else ()
         row |= expected_score([read_run(folder) for folder in folders], steps)
-        row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": forecast.minutes, "process_mib": mib}
+        row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": needed, "process_mib": mib}
         rows.append(row | forecast.counts)
     order = {"by": ["fits", "score", "minutes"], "ascending": [False, False, True]}
     return pd.DataFrame(rows).sort_values(**order, na_position="last", ignore_index=True)
