@@ -197,6 +197,7 @@ def plan(
         for path in cost.renew_measurements(results_dir(), place, threads, data):
             typer.echo(path)
         return
+    cost.check_minutes(minutes)
     limit = cost.parse_memory(memory)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
     calibration = cost.load_or_calibrate(next(iter(configs.values())), place, threads)

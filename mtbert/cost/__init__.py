@@ -4,7 +4,15 @@ from mtbert.cost.dry_run import PARTS, DryRun
 from mtbert.cost.forecast import Forecast, predict_runs
 from mtbert.cost.memory import step_timeline
 from mtbert.cost.parameters import compare_parameters, parameter_table
-from mtbert.cost.planner import BudgetError, describe, parse_memory, plan_table, read_candidates, renew_measurements
+from mtbert.cost.planner import (
+    BudgetError,
+    check_minutes,
+    describe,
+    parse_memory,
+    plan_table,
+    read_candidates,
+    renew_measurements,
+)
 from mtbert.cost.time import Calibration, load_or_calibrate
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "Calibration",
     "DryRun",
     "Forecast",
+    "check_minutes",
     "compare_parameters",
     "describe",
     "load_or_calibrate",

@@ -38,6 +38,12 @@ def parse_memory(text: str) -> float:
     return size / MIB
 
 
+def check_minutes(minutes: float) -> None:
+    """Raises BudgetError unless minutes are above 0."""
+    if not minutes > 0:
+        raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
+
+
 def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
     """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
 
@@ -71,11 +77,8 @@ def plan_table(
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
     one step); score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory does not
     fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError,
-    PlanError, CheckpointError and DataError as a run of the configuration would, BudgetError for minutes that are not
-    above 0.
+    PlanError, CheckpointError and DataError as a run of the configuration would.
     """
-    if not minutes > 0:
-        raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
     stored, texts, rows = _by_likeness(store) if store else {}, Texts(data, store), []
     for name, config in configs.items():
         forecast = Forecast(config, texts[config], calibration, cuda)

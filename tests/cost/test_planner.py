@@ -9,6 +9,7 @@ from mtbert.config import RunConfig
 from mtbert.cost import planner
 from mtbert.cost.planner import (
     BudgetError,
+    check_minutes,
     describe,
     expected_score,
     parse_memory,
@@ -47,9 +48,9 @@ def test_memory_that_cannot_be_read(text):
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan])
-def test_minutes_that_cannot_be(minutes, calibration):
+def test_minutes_that_cannot_be(minutes):
     with pytest.raises(BudgetError, match="minutes is"):
-        plan_table({}, calibration, minutes=minutes)
+        check_minutes(minutes)
 
 
 def test_candidates_of_a_profile(tmp_path, tiny_encoder):
