@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
@@ -28,7 +29,7 @@ _SHOWN_IN = {
     "#7F7F7F": ("paper", "other batches", "gradient"),
 }
 COLOURS = {name: colour for colour, names in _SHOWN_IN.items() for name in names}
-TASK_LABELS = {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
+TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
 METRIC_LABELS = {"accuracy": "accuracy", "pearson": "Pearson correlation", "f1": "F1", "macro_f1": "macro F1"}
 
 

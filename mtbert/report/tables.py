@@ -245,7 +245,7 @@ def summary(differences: pd.DataFrame) -> str:
             for row in found.head(NAMED).itertuples()
         ]
         if len(found) > NAMED:
-            named.append(f"and {len(found) - NAMED} smaller ones")
+            named.append(f"and {len(found) - NAMED} smaller")
         are = "is" if len(found) == 1 else "are"
         text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(named)}"
     undecided = len(differences) - len(decided)

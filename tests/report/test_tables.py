@@ -105,7 +105,7 @@ def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plan
 def test_the_differences_as_a_sentence(plans):
     assert plans.answer.startswith("6 of 9 differences are distinguishable from 0: ")
     assert "less is worse than one on STS, -0.40" in plans.answer and "same" not in plans.answer
-    assert plans.answer.endswith("; and 2 smaller ones; 3 more are not decided yet (fewer than 3 seeds).")
+    assert plans.answer.endswith("; and 2 smaller; 3 more are not decided yet (fewer than 3 seeds).")
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
     assert open_ones.startswith(
