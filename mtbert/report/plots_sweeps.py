@@ -58,7 +58,8 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         ax.tick_params(axis="x", labelsize="small")
     handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
+    columns = min(len(labels), 2 * len(tasks))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     return figure
 
 
