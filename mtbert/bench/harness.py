@@ -197,7 +197,6 @@ def write_row(path: Path, row: dict) -> None:
     rows = {_key(old): old for old in read_rows(path)} if path.exists() else {}
     row = {name: f"{value:.6g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in COLUMNS}
     rows[_key(row)] = row
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         pd.DataFrame(rows.values(), columns=list(COLUMNS)).to_csv(partial, index=False)
 

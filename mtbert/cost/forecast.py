@@ -22,11 +22,10 @@ from mtbert.cost.memory import at_peak
 from mtbert.cost.steps import Shapes
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import DataError, tokenize
-from mtbert.multitask import parameter_counts
+from mtbert.multitask import EVAL_TOKENS, parameter_counts
 from mtbert.results import SweepRun, data_root
 from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
-    EVAL_TOKENS,
     HEAVY,
     KEPT_FROM,
     batch_shapes,

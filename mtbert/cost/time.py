@@ -69,7 +69,6 @@ def load_or_calibrate(
         print(f"calibrating this machine, once: {what}; about half a minute", file=sys.stderr, flush=True)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             content = pool.submit(_measure_steps, fields, device, threads).result()
-        file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as partial:
             partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
     return Calibration(pd.DataFrame(json.loads(file.read_text(encoding="utf8"))))

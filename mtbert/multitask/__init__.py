@@ -8,6 +8,7 @@ from mtbert.multitask.model import (
     autocast,
     build_encoder,
     encoder_config,
+    in_order,
     parameter_counts,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "build_encoder",
     "divergence",
     "encoder_config",
+    "in_order",
     "parameter_counts",
     "predict",
     "task_loss",

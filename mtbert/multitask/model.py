@@ -1,9 +1,10 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import predict
+from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
 
@@ -86,13 +88,12 @@ class MultitaskBert(nn.Module):
         embeddings = self.embed(batches)
         return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
 
-    @torch.no_grad()
     def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]], task: str) -> pd.DataFrame:
         """Predictions of a task for sentences or pairs of them: a row an example, predicted and confidence.
 
         Raises ValueError for a task without a head, and for texts that are not what the task takes.
         """
-        config, was_training = self.run_config, self.training
+        config = self.run_config
         if task not in config.scored:
             raise ValueError(f"task is {task!r}; this model has {', '.join(config.scored)}")
         columns = TASKS[task].sentence_columns
@@ -104,18 +105,29 @@ class MultitaskBert(nn.Module):
         table = pd.DataFrame(examples, columns=list(columns))
         tokens = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         tags = torch.from_numpy(pos_features(task, table)).to(self.device) if config.pos_features else None
-        self.eval()
-        parts, order = [], list(eval_batches(tokens.lengths, EVAL_TOKENS))
-        for rows in order:
+
+        def logits(rows: np.ndarray) -> Tensor:
             with autocast(config, self.device):
                 embeddings = self.embed({task: tokens.batch(rows).to(self.device)})[task].float()
-            logits = self.heads(task, embeddings, None if tags is None else tags[rows])
-            parts.append(torch.stack([p.float() for p in predict(TASKS[task], logits, config.similarity)]).cpu())
+            return self.heads(task, embeddings, None if tags is None else tags[rows])
+
+        found = in_order(self.in_batches(tokens.lengths, logits))
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found, config.similarity))
+        return pd.DataFrame({"predicted": predicted, "confidence": confidence})
+
+    def in_batches(self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any]) -> Iterator[tuple[np.ndarray, Any]]:
+        """Indices of examples of these lengths (tokens) and compute(indices), in batches of similar length.
+
+        Without dropout and gradients.
+        """
+        was_training = self.training
+        self.eval()
+        trim = Trimmer()
+        with torch.no_grad():
+            for part in eval_batches(lengths, EVAL_TOKENS):
+                yield part, compute(part)
+                trim()
         self.train(was_training)
-        place = np.argsort(np.concatenate(order))
-        predicted, confidence = torch.cat(parts, dim=1).numpy()[:, place]
-        is_score = TASKS[task].kind == "similarity"
-        return pd.DataFrame({"predicted": predicted if is_score else predicted.astype(int), "confidence": confidence})
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""
@@ -176,6 +188,14 @@ class MultitaskBert(nn.Module):
         model = cls(config, encoder)
         model.load_state_dict(load_file(folder / "model.safetensors"))
         return model.eval()
+
+
+def in_order(batches: Iterable[tuple[np.ndarray, Tensor]]) -> Tensor:
+    """What `MultitaskBert.in_batches` computed, in the order of the examples."""
+    order, parts = zip(*batches, strict=True)
+    result = torch.cat(parts)
+    place = torch.as_tensor(np.concatenate(order), device=result.device)
+    return torch.empty_like(result).index_copy_(0, place, result)
 
 
 def encoder_config(config: RunConfig) -> BertConfig:

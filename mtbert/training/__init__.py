@@ -16,10 +16,9 @@ from mtbert.training.metrics import (
     write_leaderboard,
 )
 from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
-from mtbert.training.task_data import EVAL_TOKENS, KEPT_FROM, TaskRows, encode, load_corpus, predict_table
+from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table
 
 __all__ = [
-    "EVAL_TOKENS",
     "HEAVY",
     "KEPT_FROM",
     "PRETRAINING",

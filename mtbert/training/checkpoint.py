@@ -85,16 +85,10 @@ class Checkpoint:
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
         if torch.cuda.is_available():
             content["cuda_rng"] = torch.cuda.get_rng_state()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as partial:
-            try:
-                with open(partial, "wb") as file:
-                    torch.save(content, file)
-                    file.flush()
-                    os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
+        with replacing(self.path) as partial, open(partial, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
         self._last = time.monotonic()
 
     def guard(self, steps: Iterable[Step], progress: Callable[[], dict[str, Any]]) -> Iterator[Step]:

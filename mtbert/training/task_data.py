@@ -13,9 +13,8 @@ from torch import Tensor
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
-from mtbert.multitask import EVAL_TOKENS, MultitaskBert, autocast, predict
-from mtbert.runtime import Trimmer, pick_device
-from mtbert.samplers import eval_batches
+from mtbert.multitask import MultitaskBert, autocast, in_order, predict
+from mtbert.runtime import pick_device
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
 
 KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
@@ -47,30 +46,17 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def _in_batches(self, examples: np.ndarray, compute: Callable[..., Any]) -> Iterator[tuple[np.ndarray, Any]]:
-        """Positions in `examples`, and compute(examples at these), in batches of similar length, without dropout."""
-        was_training = self.model.training
-        self.model.eval()
-        trim = Trimmer()
-        with torch.no_grad():
-            for part in eval_batches(self.tokens.lengths[examples], EVAL_TOKENS):
-                yield part, compute(examples[part])
-                trim()
-        self.model.train(was_training)
-
-    def _in_order(self, examples: np.ndarray, compute: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """compute(batch of examples) of these examples, in their order."""
-        order, parts = zip(*self._in_batches(examples, compute), strict=True)
-        result = torch.cat(parts)
-        place = torch.as_tensor(np.concatenate(order), device=result.device)
-        return torch.empty_like(result).index_copy_(0, place, result)
+    def _in_batches(self, rows: np.ndarray, compute: Callable[[np.ndarray], Any]) -> Iterator[tuple[np.ndarray, Any]]:
+        """`MultitaskBert.in_batches` of these rows: their positions in `rows`, and compute(rows)."""
+        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]))
 
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         rows = np.arange(len(self)) if rows is None else rows
-        return self._in_order(
-            rows, lambda part: task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
-        )
+        return in_order(self._in_batches(rows, self._logits))
+
+    def _logits(self, rows: np.ndarray) -> Tensor:
+        return task_logits(self.model, {self.task: self}, {self.task: rows})[self.task]
 
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
@@ -84,7 +70,7 @@ class TaskRows:
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
-        return self._all_embeddings[rows] if self._keeps_embeddings else self._in_order(rows, self._embed)
+        return self._all_embeddings[rows] if self._keeps_embeddings else in_order(self._in_batches(rows, self._embed))
 
     def _embed(self, rows: np.ndarray) -> Tensor:
         return encode(self.model, {self.task: self}, {self.task: rows})[self.task]
