@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -200,7 +199,7 @@ def _train(config: RunConfig, data: str | None, device: str) -> None:
 
 def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dict:
     """Execute into `output`, which is also the working directory; returns the record."""
-    begin, executed = time.monotonic(), output / notebook.name
+    executed = output / notebook.name
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
     for attempt in range(1, ATTEMPTS + 1):
@@ -208,7 +207,7 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
             papermill.execute_notebook(
                 notebook, executed, parameters, kernel_name="python3", cwd=output, progress_bar=False, config=config
             )
-            break
+            return about
         except PapermillExecutionError as error:
             source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
             raise ReportError(
@@ -219,8 +218,6 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
             if attempt == ATTEMPTS:
                 raise ReportError(f"{notebook.name} failed: {error}") from None
             time.sleep(attempt)
-    seconds, date = time.monotonic() - begin, datetime.now().strftime("%Y-%m-%d %H:%M")
-    return {**about, "seconds": seconds, "date": date}
 
 
 def _write_records(output: Path, records: dict[str, dict], results: str) -> None:

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mtbert.paths import REPOSITORY
 from mtbert.report.build import _build_site
 
-RECORD = {"profile": "cpu", "seconds": 12.0, "date": "2026-01-31 12:00", "params": {"hybrids": "runs: {}\n"}}
+RECORD = {"profile": "cpu", "params": {"hybrids": "runs: {}\n"}}
 START = """# 00 - Start
 
 Which papers?
@@ -44,8 +44,9 @@ def output(**data):
 
 def write(folder, name, cells, **record):
     folder.mkdir(exist_ok=True)
-    language = {"language_info": {"name": "python"}}
-    nbformat.write(new_notebook(cells=cells, metadata=language), folder / f"{name}.ipynb")
+    executed = {"start_time": "2026-01-31T12:00", "duration": 12.3}
+    about = {"language_info": {"name": "python"}, "papermill": executed}
+    nbformat.write(new_notebook(cells=cells, metadata=about), folder / f"{name}.ipynb")
     (folder / f"{name}.record").write_text(json.dumps(RECORD | record))
 
 
@@ -106,7 +107,6 @@ def test_the_front_page_has_questions_and_answers_and_the_demo_a_banner(tiny, tm
     pages = {path.stem: path.read_text() for path in _build_site(tmp_path / "executed").parent.glob("*.html")}
     assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == [
         "01_tiny",
-        "genindex",
         "index",
         "params",
         "search",
@@ -120,7 +120,9 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site") / "executed"
     for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         write(folder, path.stem, nbformat.read(path, as_version=4).cells)
-    return _build_site(folder).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTBERT_FIGURES", str(REPOSITORY / "figures"))
+        return _build_site(folder).parent
 
 
 class Links(HTMLParser):
@@ -140,6 +142,7 @@ class Links(HTMLParser):
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_another_host(site):
     pages = {path.name: Links(path) for path in site.glob("*.html")}
+    assert "_images/04_pareto.png" in pages["index.html"].loaded
     for name, page in pages.items():
         assert not [link for link in page.loaded if link and re.match(r"(https?:)?//", link)], name
         for link in page.links:
@@ -198,22 +201,10 @@ def test_pages_in_chromium_fit_into_400_and_1200_pixels_without_errors(site, tmp
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1300,1000"]
+        options = "--headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=60000 --dump-dom"
         url = f"http://127.0.0.1:{server.server_port}/look.html"
-        process = subprocess.run(
-            [
-                "chromium",
-                *options,
-                f"--user-data-dir={tmp_path}",
-                "--timeout=60000",
-                "--virtual-time-budget=60000",
-                "--dump-dom",
-                url,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        command = ["chromium", *options.split(), f"--user-data-dir={tmp_path}", url]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120)
         server.shutdown()
     (site / "look.html").unlink()
     assert "<title>done</title>" in process.stdout, process.stderr[-2000:]
