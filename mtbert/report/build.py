@@ -80,6 +80,9 @@ def build_report(
         results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
 
+    for file in output.glob("*.record"):
+        if not (root / "notebooks" / f"{file.stem}.ipynb").exists():
+            file.unlink()
     records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
     for name, path in notebooks.items():

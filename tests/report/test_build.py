@@ -106,6 +106,9 @@ def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
         assert executions(root) == count, file.name
     build_report(root=root, force=True)
     assert executions(root) == count + 1
+    (root / "notebooks/01_tiny.ipynb").rename(root / "notebooks/02_tiny.ipynb")
+    build_report(root=root)
+    assert executed(root) == ["02_tiny"]
 
 
 def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, in_threads):

@@ -166,7 +166,7 @@ const look = (page, width) => new Promise(done => {
     const say = (what, element) => found.push(`${page} at ${width} px: ${what} ${element.outerHTML.slice(0, 120)}`);
     if (root.scrollWidth > width) say(`${root.scrollWidth} px wide`, root);
     for (const image of inner.images) if (!image.naturalWidth) say("no image", image);
-    for (const box of inner.querySelectorAll("article *")) {
+    for (const box of inner.querySelectorAll("article *, .announcement *")) {
       const clips = ["hidden", "clip"].includes(getComputedStyle(box).overflowX) || box.tagName === "PRE";
       if (clips && box.scrollWidth > box.clientWidth + 1 && box.clientWidth > 1) say("clipped", box);
     }
