@@ -87,7 +87,7 @@ def build_report(
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
     for name, path in notebooks.items():
         source, values = _source(path), parameters[name]
-        grids = [file for file in all_grids if re.search(rf'"{file.stem}"|{file.name}', source)]  # it names them
+        grids = [file for file in all_grids if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]  # it names them
         params = {file.stem: file.read_text("utf8") for file in [folder / f"{name}.yaml", *grids] if file.exists()}
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), params])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile, "params": params}

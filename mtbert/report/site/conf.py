@@ -93,7 +93,7 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
         if any("image/png" in data for _, data in outputs):
             image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
             image |= {"alt": alt, "scale": 100} | image  # Sphinx links an image that has a scale
-            grids = [file for file in params if re.search(rf'"{file}"|{file}\.yaml', section)] or params
+            grids = [file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', section)] or params
             links = [f"[{file}](#{record['profile']}-{file})" for file in params if file == name or file in grids]
             line = {"text/markdown": f"{{.small}}\nParameters: {', '.join(links) or 'those of the notebook'}"}
             cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
