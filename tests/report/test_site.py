@@ -97,6 +97,12 @@ def test_cells_are_folded_and_figures_described_and_linked_to_their_params(tiny)
     assert 'href="_sources/01_tiny.ipynb" download' in page
 
 
+def test_a_site_without_notebooks_says_so(tmp_path):
+    (tmp_path / "executed").mkdir()
+    front = _build_site(tmp_path / "executed").read_text(encoding="utf8")
+    assert "The notebooks are being executed" in front
+
+
 def test_the_front_page_has_questions_and_answers_and_the_demo_a_banner(tiny, tmp_path):
     front = tiny["index"]
     assert "Does it?" in front and "42, <math" in front and "torch 2" in front
