@@ -210,6 +210,8 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
             papermill.execute_notebook(
                 notebook, executed, parameters, kernel_name="python3", cwd=output, progress_bar=False, config=config
             )
+            text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
+            executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
             return about
         except PapermillExecutionError as error:
             source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
