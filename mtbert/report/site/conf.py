@@ -77,6 +77,8 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
 
     The params of a figure are those of its notebook and the grids that its section names, else all of the notebook.
     """
+    # Anchors keep capitals in JupyterLab: [paper 002](00_start.ipynb#Paper-002).
+    source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
     if not (record := app.config.html_context["records"].get(name)):
         return
     notebook, params, section, alt = json.loads(source[0]), record["params"], "", ""
