@@ -55,15 +55,14 @@ def tiny(tmp_path_factory):
     """The pages of two notebooks: name -> HTML."""
     folder = tmp_path_factory.mktemp("tiny") / "executed"
     widget = new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "HBox(...)"})
+    described = new_output("display_data", {"image/png": PIXEL}, metadata={"image/png": {"alt": "a red pixel"}})
     answer = output(text_markdown="**Answer.** 42, $x$")
     cells = [
         new_markdown_cell(CARD),
         new_code_cell("import os", metadata={"tags": ["hide-input"]}, outputs=[answer]),
         new_code_cell("plot()", outputs=[widget, output(image_png=PIXEL)]),
         new_markdown_cell("## By plan\n\nAs `params/cpu/hybrids.yaml` says."),
-        new_code_cell(
-            "plot()", metadata={"mystnb": {"image": {"alt": "a red pixel"}}}, outputs=[output(image_png=PIXEL)]
-        ),
+        new_code_cell("plot()", outputs=[described]),
     ]
     write(folder, "00_start", [new_markdown_cell(START)], params={})
     write(folder, "01_tiny", cells, params={"01_tiny": "seed: 40", "hybrids": "runs: {}", "singles": "runs: {}"})
