@@ -29,7 +29,7 @@ CARD = r"""# 01 - A tiny notebook
 
 It adds $a_1 * b < c$ for \$5, says paper 002. Does it?
 
-**Answer in a line:** see `paper 002`, paper 009 and [paper 002](https://example.org).
+**Answer in a line:** see `paper 002`, paper 009, [paper 002](https://example.org) and [this](00_start.ipynb#Paper-002).
 
 $$\mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V \qquad \lVert x \rVert$$
 
@@ -55,15 +55,14 @@ def tiny(tmp_path_factory):
     """The pages of two notebooks: name -> HTML."""
     folder = tmp_path_factory.mktemp("tiny") / "executed"
     widget = new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "HBox(...)"})
+    described = new_output("display_data", {"image/png": PIXEL}, metadata={"image/png": {"alt": "a red pixel"}})
     answer = output(text_markdown="**Answer.** 42, $x$")
     cells = [
         new_markdown_cell(CARD),
         new_code_cell("import os", metadata={"tags": ["hide-input"]}, outputs=[answer]),
         new_code_cell("plot()", outputs=[widget, output(image_png=PIXEL)]),
         new_markdown_cell("## By plan\n\nAs `params/cpu/hybrids.yaml` says."),
-        new_code_cell(
-            "plot()", metadata={"mystnb": {"image": {"alt": "a red pixel"}}}, outputs=[output(image_png=PIXEL)]
-        ),
+        new_code_cell("plot()", outputs=[described]),
     ]
     write(folder, "00_start", [new_markdown_cell(START)], params={})
     write(folder, "01_tiny", cells, params={"01_tiny": "seed: 40", "hybrids": "runs: {}", "singles": "runs: {}"})
@@ -82,7 +81,8 @@ def test_formulas_are_mathml(tiny):
 
 
 def test_papers_are_linked_to_their_cards(tiny):
-    assert tiny["01_tiny"].count('href="00_start.html#paper-002"') == 1  # neither in code nor in another link
+    links = re.findall(r'href="00_start\.html#paper-002".*?>(.*?)</a>', tiny["01_tiny"])
+    assert [re.sub("<.*?>", "", text) for text in links] == ["paper 002", "this"]  # not in code, not in other links
     assert "paper 009" in tiny["01_tiny"]
 
 

@@ -77,6 +77,8 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
 
     The params of a figure are those of its notebook and the grids that its section names, else all of the notebook.
     """
+    # Anchors keep capitals in JupyterLab: [paper 002](00_start.ipynb#Paper-002).
+    source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
     if not (record := app.config.html_context["records"].get(name)):
         return
     notebook, params, section, alt = json.loads(source[0]), record["params"], "", ""
@@ -86,13 +88,13 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
         if cell["cell_type"] == "markdown" and (headings := re.findall(r"^#+ (.+)", text, re.MULTILINE)):
             section, alt = "", f"Figure of section {headings[-1]!r}"
         section += text
-        outputs = [(output, output.get("data", {})) for output in cell.get("outputs", ())]
-        for output, data in outputs:
-            if "application/vnd.jupyter.widget-view+json" in data:
-                cell["outputs"].remove(output)
-        if any("image/png" in data for _, data in outputs):
+        if cell["cell_type"] == "code":
+            widget = "application/vnd.jupyter.widget-view+json"
+            cell["outputs"] = [output for output in cell["outputs"] if widget not in output.get("data", {})]
+        if figures := [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]:
+            alts = [figure["metadata"].get("image/png", {}).get("alt", alt) for figure in figures]
             image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
-            image |= {"alt": alt, "scale": 100} | image  # Sphinx links an image that has a scale
+            image |= {"alt": " ".join(dict.fromkeys(alts)), "scale": 100}  # Sphinx links an image that has a scale
             grids = [file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', section)] or params
             links = [f"[{file}](#{record['profile']}-{file})" for file in params if file == name or file in grids]
             line = {"text/markdown": f"{{.small}}\nParameters: {', '.join(links) or 'those of the notebook'}"}
