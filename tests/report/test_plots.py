@@ -129,7 +129,7 @@ def rows(*verdicts: str, task: str = "sst") -> pd.DataFrame:
 
 
 def test_verdicts_are_distinguishable_without_colour():
-    assert len({(style.get("fmt", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
+    assert len({(style.get("marker", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
     greys = [sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in CLAIM_COLOURS.values()]
     decided = ["reproduced", "contradicted", "not distinguishable", "not measured yet"]
     shades = [greys[list(CLAIM_COLOURS).index(name)] for name in decided]
