@@ -15,7 +15,7 @@ from mtbert.cost import predict_runs
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.report import plots, plots_sweeps
 from mtbert.report.tables import Comparison, Grid, read_runs
-from mtbert.results.sweep import duration
+from mtbert.results import sweep
 from mtbert.runtime import pick_device
 
 SYNTHETIC = (
@@ -82,7 +82,7 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
         if given["profile"] != "demo":
             device = pick_device(given["device"]).type
             costs = predict_runs(list(missing.values()), device, data=how["data"], store=results_dir())
-            text += f", {duration(sum(run.minutes or 0 for run in costs))}, in at most "
+            text += f", {sweep.duration(sum(run.minutes or 0 for run in costs))}, in at most "
             text += f"{max(run.mib or 0 for run in costs):,.0f} MiB of memory, as far as this can be predicted"
         say(f"{text}.")
         grids = read(train_missing=True)
