@@ -64,7 +64,7 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
 def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = None) -> Axes:
     """Score against a cost, a point per row, those of the front named and joined: columns name, seeds, overall, cost x.
 
-    A hollow point has fewer than three seeds.
+    A hollow point has fewer than three seeds. Columns low and high, where they are: the interval of a score.
     """
     ax = ax or plt.gca()
     if table[x].max() > 4 * table[x].min():
@@ -76,7 +76,9 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     )  # points all along: names avoid them
     for (is_named, is_few), part in table.groupby([table["name"].isin(names), table["seeds"] < 3]):
         colour = COLOURS["shared"] if is_named else "#7F7F7F"
-        ax.plot(part[x], part["overall"], "o", ms=6, color=colour, mfc="white" if is_few else colour)
+        look = dict(ls="", marker="o" if is_named else "s", ms=6, color=colour, mfc="white" if is_few else colour)
+        spread = [part["overall"] - part["low"], part["high"] - part["overall"]] if "low" in part else None
+        ax.errorbar(part[x], part["overall"], spread, capsize=2, elinewidth=1, **look)
     name_points(on_front, x, "overall", ax)
     return ax
 
