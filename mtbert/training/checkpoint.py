@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mtbert.parallel import ALONE, Processes
 from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
@@ -65,11 +66,19 @@ class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
     path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
-    after a save, or the start, the next one is due.
+    after a save, or the start, the next one is due. processes: those that train together; the first one saves.
     """
 
-    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float = 300.0) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        identity: str,
+        parts: dict[str, Any],
+        seconds: float = 300.0,
+        processes: Processes = ALONE,
+    ) -> None:
         self.path, self.identity, self.parts, self.seconds = path, identity, parts, seconds
+        self.processes = processes
         self._last = time.monotonic()
 
     @property
@@ -79,7 +88,7 @@ class Checkpoint:
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors."""
-        if self.path is None:
+        if self.path is None or not self.processes.is_main:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
@@ -103,6 +112,7 @@ class Checkpoint:
         with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
             for step in steps:
                 yield step
+                stop.number = self.processes.largest(stop.number or 0) or None  # all leave after the same step
                 if self.is_due or stop.number:
                     self.save(progress())
                 if stop.number:
