@@ -64,7 +64,8 @@ def train(
 ) -> None:
     """Train the runs of some grids that results/ lacks, the longest first.
 
-    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there. Processes that torchrun
+    starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 

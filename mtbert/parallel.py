@@ -1,6 +1,6 @@
 """Several processes that train one model together, each on its part of every batch (data-parallel training).
 
-torchrun starts them, or accelerate's launcher. Every process draws the same batches and makes the same updates, from
+torchrun starts them, or accelerate's launcher on GPUs. Every process draws the same batches and makes the same updates, from
 the sum of the processes' gradients; so the weights stay the same everywhere, and the first process alone writes files.
 """
 
@@ -50,9 +50,10 @@ class Processes:
 
     def largest(self, number: int) -> int:
         """The largest of the processes' numbers."""
+        if self.count == 1:
+            return number
         numbers = torch.tensor(number, device=self.device)
-        if self.count > 1:
-            distributed.all_reduce(numbers, distributed.ReduceOp.MAX)
+        distributed.all_reduce(numbers, distributed.ReduceOp.MAX)
         return int(numbers)
 
     def gather(self, items: Iterable) -> list:

@@ -50,7 +50,7 @@ def load_or_run(
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
-    if (store / "runs" / run_id / "run.json").exists():
+    if processes.largest((store / "runs" / run_id / "run.json").exists()):
         return read_run(store / "runs" / run_id, config)
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
