@@ -1,7 +1,7 @@
 """Several processes that train one model together, each on its part of every batch (data-parallel training).
 
-torchrun starts them, or accelerate's launcher on GPUs. Every process draws the same batches and makes the same updates, from
-the sum of the processes' gradients; so the weights stay the same everywhere, and the first process alone writes files.
+torchrun starts them, or accelerate's launcher on GPUs. Every process draws the same batches and makes the same updates,
+from the sum of the processes' gradients; so the weights stay the same everywhere. The first process alone writes files.
 """
 
 import atexit
