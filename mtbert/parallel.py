@@ -20,14 +20,13 @@ TIMEOUT = timedelta(days=1)  # others wait while the first process pretrains; th
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: the index of this one, how many there are, and where the tensors lie that they exchange.
+    """The processes of a run: the index of this one, and how many there are.
 
     Every method but `is_main` and `part` is called by all of them, in the same order; alone none does anything.
     """
 
     index: int = 0
     count: int = 1
-    device: str = "cpu"
 
     @property
     def is_main(self) -> bool:
@@ -50,18 +49,14 @@ class Processes:
 
     def largest(self, number: int) -> int:
         """The largest of the processes' numbers."""
-        if self.count == 1:
-            return number
-        numbers = torch.tensor(number, device=self.device)
-        distributed.all_reduce(numbers, distributed.ReduceOp.MAX)
-        return int(numbers)
+        return max(self.gather([number]))
 
     def gather(self, items: Iterable) -> list:
         """The items of all processes, those of the first one first."""
-        items, found = list(items), [None] * self.count
-        if self.count == 1:
-            return items
-        distributed.all_gather_object(found, items)
+        items = list(items)
+        found = [items] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(found, items)
         return [item for part in found for item in part]
 
     def copy_from_main(self, model: nn.Module) -> None:
@@ -96,4 +91,4 @@ def connect(device: torch.device) -> Processes:
     if not distributed.is_initialized():
         atexit.register(lambda: distributed.destroy_process_group())
     state = PartialState(cpu=device.type == "cpu", timeout=TIMEOUT)
-    return Processes(state.process_index, state.num_processes, state.device.type)
+    return Processes(state.process_index, state.num_processes)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from mtbert.parallel import ALONE, Processes
+from mtbert.parallel import ALONE
 from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
@@ -66,19 +66,13 @@ class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
     path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
-    after a save, or the start, the next one is due. processes: those that train together; the first one saves.
+    after a save, or the start, the next one is due.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        identity: str,
-        parts: dict[str, Any],
-        seconds: float = 300.0,
-        processes: Processes = ALONE,
-    ) -> None:
+    processes = ALONE  # those that train together: the first one saves, and they stop after the same step
+
+    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float = 300.0) -> None:
         self.path, self.identity, self.parts, self.seconds = path, identity, parts, seconds
-        self.processes = processes
         self._last = time.monotonic()
 
     @property
@@ -112,10 +106,11 @@ class Checkpoint:
         with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
             for step in steps:
                 yield step
-                stop.number = self.processes.largest(stop.number or 0) or None  # all leave after the same step
-                if self.is_due or stop.number:
+                number = self.processes.largest(stop.number or 0)
+                if self.is_due or number:
                     self.save(progress())
-                if stop.number:
+                if number:
+                    stop.number = number
                     return
 
     def restore(self) -> dict[str, Any] | None:

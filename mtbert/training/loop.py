@@ -105,16 +105,16 @@ def train(
             for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
         }
         dev = {task: TaskRows(model, task, table, place, points, processes) for task, table in corpus.dev.items()}
-        if processes.count > 1:
-            for table in (*tables.values(), *dev.values()):
-                table.make_files()
+        for table in (*tables.values(), *dev.values()) if processes.count > 1 else ():
+            table.make_files()
 
     epoch_steps = steps_per_epoch(config, sizes)
     total_steps = config.epochs * epoch_steps
     trainer = Trainer(model, tables, total_steps, processes)
     marks = evaluation_steps(config, sizes)
     parts = {"model": model, "trainer": trainer}
-    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds, processes)
+    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
+    saver.processes = processes
     state = _Progress(**(saver.restore() or {"processes": processes.count}))
     if len(set(processes.gather([state.step]))) > 1:
         raise TrainingError("the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared")
@@ -173,12 +173,11 @@ def train(
         "best_step": state.best["overall"]["step"],
         "steps": total_steps,
         **parameter_counts(model),
+        **({"processes": state.processes} if state.processes > 1 else {}),
         **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
     if config.gradients == "gem":
         cost["gem_fallbacks"] = sum(trainer.updates.fallbacks.values())
-    if state.processes > 1:
-        cost["processes"] = state.processes
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),

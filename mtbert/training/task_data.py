@@ -35,16 +35,10 @@ class TaskRows:
     """
 
     def __init__(
-        self,
-        model: MultitaskBert,
-        task: str,
-        table: pd.DataFrame,
-        device: torch.device,
-        passes: float = 1.0,
+        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0,
         processes: Processes = ALONE,
-    ) -> None:
-        config = model.run_config
-        self.processes = processes
+    ) -> None:  # fmt: skip
+        config, self.processes = model.run_config, processes
         self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
         self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
@@ -55,18 +49,17 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def _in_batches(
-        self, rows: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
-    ) -> Iterator[tuple[np.ndarray, Any]]:
+    def _in_batches(self, rows: np.ndarray, compute: Callable[[np.ndarray], Any]) -> Iterator[tuple[np.ndarray, Any]]:
         """`MultitaskBert.in_batches` of these rows: their positions in `rows`, and compute(rows)."""
-        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]), chosen)
+        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]))
 
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
-        rows, processes = np.arange(len(self)) if rows is None else rows, self.processes
-        batches = self._in_batches(rows, self._logits, slice(processes.index, None, processes.count))
-        if processes.count > 1:
-            batches = processes.gather((part, logits.cpu()) for part, logits in batches)
+        rows = np.arange(len(self)) if rows is None else rows
+        own = slice(self.processes.index, None, self.processes.count)
+        batches = self.model.in_batches(self.tokens.lengths[rows], lambda part: self._logits(rows[part]), own)
+        if self.processes.count > 1:
+            batches = self.processes.gather((part, logits.cpu()) for part, logits in batches)
         return in_order(batches)
 
     def _logits(self, rows: np.ndarray) -> Tensor:
