@@ -177,6 +177,7 @@ class RunConfig(BaseModel):
     )
     train_rows: int | None = Field(None, ge=1, description="a random subset of each task's training rows; none: all")
     seed: int = Field(1, ge=0)
+    tensorboard: bool = Field(False, description="write the log to TensorBoard, too; does not name the run")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -325,7 +326,7 @@ class RunConfig(BaseModel):
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
         the content counts, not the path; a name on the hub means what is published under it.
         """
-        fields = self.model_dump(mode="json", exclude_defaults=True)
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"tensorboard"})
         if self.encoder != MINILM and Path(self.encoder).is_dir():
             fields["encoder"] = content_digest(self.encoder)
             if fields["encoder"] == content_digest(MINILM):

@@ -21,6 +21,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts
 from mtbert.parallel import connect
+from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint
@@ -32,6 +33,7 @@ from mtbert.training.task_data import TaskRows
 log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 300.0
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
+LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
 
 
@@ -61,9 +63,35 @@ class _Progress:
     cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
     losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
     curve: list[dict] = field(default_factory=list)
+    log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
     processes: int = 1  # that trained together
+
+
+class _Log:
+    """The rows of a run's log: a CSV file that grows as it trains, and TensorBoard where the configuration asks."""
+
+    def __init__(self, checkpoint: Path | None, config: RunConfig, rows: list[dict]) -> None:
+        self.file, self.rows, self.board = checkpoint and checkpoint.with_name(LOG), rows, None
+        if self.file and config.tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                log.warning("tensorboard is not installed; the points of the run are in %s", self.file)
+            else:
+                done = rows[-1]["step"] if rows else 0
+                self.board = SummaryWriter(self.file.with_name("tensorboard"), purge_step=done + 1)
+
+    def write(self, row: dict) -> None:
+        self.rows.append(row)
+        if self.file:
+            with replacing(self.file) as partial:
+                pd.DataFrame(self.rows).to_csv(partial, index=False, float_format="%.6g")
+        if self.board:
+            for name in row.keys() - {"metric"}:
+                self.board.add_scalar(name, row[name], row["step"])
+            self.board.flush()
 
 
 def train(
@@ -78,7 +106,7 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` and on SIGINT or SIGTERM (`Checkpoint.guard`), from which the
     same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
-    progress: show a bar; None: on a terminal.
+    Beside it grows LOG. progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
 
     Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
@@ -98,13 +126,13 @@ def train(
     model = MultitaskBert(config, encoder).to(place)
     processes.copy_from_main(model)
     sizes = [len(table) for table in corpus.train.values()]
-    points = config.epochs * config.evals_per_epoch
+    evaluations = config.epochs * config.evals_per_epoch
     with processes.main_first():
         tables = {
             task: TaskRows(model, task, table, place, passes, processes)
             for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
         }
-        dev = {task: TaskRows(model, task, table, place, points, processes) for task, table in corpus.dev.items()}
+        dev = {task: TaskRows(model, task, table, place, evaluations, processes) for task, table in corpus.dev.items()}
         for table in (*tables.values(), *dev.values()) if processes.count > 1 else ():
             table.make_files()
 
@@ -122,8 +150,9 @@ def train(
         log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
         state.processes = max(state.processes, processes.count)
 
+    points = _Log(checkpoint, config, state.log)
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
-    latest = {}
+    latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
@@ -144,7 +173,12 @@ def train(
             trainer.swap_average()
             latest = _evaluate(state, model, config, dev, step / epoch_steps)
             trainer.swap_average()
+            points.write(state.curve[-1])
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
+        elif step % log_every == 0:
+            recent = [np.mean(list(by_task.values())) for by_task in state.losses[-log_every:]]
+            spent = {name: getattr(state, name) for name in ("tokens", "seconds", "cpu_seconds")}
+            points.write({"step": step, "epoch": step / epoch_steps, **spent, "train_loss": float(np.mean(recent))})
         trim()
     bar.close()
 
