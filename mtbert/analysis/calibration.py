@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, minimize_scalar
 
-from mtbert.analysis.resamples import Resamples
+from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.results import best_threshold
 
 BINS = 10  # of equal width
+FEW = 30  # predictions, below which a bin says little
 
 
 def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -20,14 +21,24 @@ def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return -np.log(np.take_along_axis(p, np.broadcast_to(labels.astype(int)[:, None], (*p.shape[:-1], 1)), -1)[..., 0])
 
 
-def reliability(p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
-    """A row per bin of confidence that has examples: confidence (mean), accuracy, n; p (S, N, C), all seeds pooled."""
+def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    """A row per bin of confidence: confidence (mean), n, and the accuracy's value, low, high (95 %, over examples).
+
+    p (S, N, C): the seeds are pooled. Bins of fewer than FEW predictions are left out.
+    """
     confidence, hit = p.max(-1), p.argmax(-1) == labels
-    table = pd.DataFrame({"confidence": confidence.ravel(), "accuracy": hit.ravel()})
-    bins = (table["confidence"] * BINS).clip(upper=BINS - 1).astype(int)
-    return table.groupby(bins.rename("bin")).agg(
-        confidence=("confidence", "mean"), accuracy=("accuracy", "mean"), n=("accuracy", "size")
-    )
+    rows = []
+    for inside in _bins(confidence):
+        if (n := inside.sum()) >= FEW:
+            hits, total = resamples.sums(hit & inside).sum(0), resamples.sums(inside).sum(0)
+            accuracy = Estimate.of(hits / np.maximum(total, 1))
+            rows.append({"confidence": confidence[inside].mean(), "n": n, **accuracy._asdict()})
+    return pd.DataFrame(rows)
+
+
+def _bins(confidence: np.ndarray) -> list[np.ndarray]:
+    """Which confidences lie in each of BINS bins, the upper end with the last one."""
+    return [np.minimum((confidence * BINS).astype(int), BINS - 1) == b for b in range(BINS)]
 
 
 def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -36,8 +47,7 @@ def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: 
     Chance alone makes it positive, the more so the fewer the examples: compare it between systems, not with 0.
     """
     confidence, hit = p.max(-1), p.argmax(-1) == labels
-    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = [np.abs(resamples.sums((hit - confidence) * (bins == b))) for b in range(BINS)]
+    gaps = [np.abs(resamples.sums((hit - confidence) * inside)) for inside in _bins(confidence)]
     return resamples.over_seeds(system, sum(gaps) / p.shape[1])
 
 

@@ -66,9 +66,10 @@ class ErrorBrowser(widgets.VBox):
         self.about.value, self.text.value = "No such errors.", ""
         if len(self.found):
             row = self.found.iloc[self.place.value - 1]
+            sure = "" if pd.isna(row["confidence"]) else f", confidence {row['confidence']:.2f}"
             self.about.value = (
                 f"<b>{self.place.value} of {len(self.found)}</b>: {row['id']}, label {row['label']:g}, predicted "
-                f"{row['predicted']:.3g}, confidence {row['confidence']:.2f}, {row['kind']}, {row['words']} words"
+                f"{row['predicted']:.3g}{sure}, {row['kind']}, {row['words']} words"
             )
             if self.sentences.value:
                 self.text.value = _sentences(self.root, row["task"]).get(row["id"], "The data are not here.")

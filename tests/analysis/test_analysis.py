@@ -9,7 +9,8 @@ from mtbert.analysis import calibration, errors, groups, interference, probabili
 from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.config import RunConfig
 from mtbert.data import load_table
-from mtbert.results import load_model, load_or_run
+from mtbert.multitask import MultitaskBert
+from mtbert.results import load_or_run
 from mtbert.training import TaskRows
 
 
@@ -86,10 +87,10 @@ def test_calibration_error_by_hand():
     p = np.array([[[0.9, 0.1], [0.9, 0.1], [0.35, 0.65], [0.35, 0.65]]])
     error = calibration.calibration_error(Resamples(4, {"one": 1}, 10), "one", p, np.array([0, 1, 1, 1]))[0]
     assert error == pytest.approx((2 * abs(0.5 - 0.9) + 2 * abs(1 - 0.65)) / 4, abs=1e-6)
-    assert calibration.reliability(p, np.array([0, 1, 1, 1]))[["accuracy", "n"]].to_numpy().tolist() == [
-        [1, 2],
-        [0.5, 2],
-    ]
+    many = np.tile(p, (1, 20, 1))
+    table = calibration.reliability(Resamples(80, {}, 50), many, np.tile([0, 1, 1, 1], 20))
+    assert table["value"].tolist() == [1, 0.5] and table["n"].tolist() == [40, 40]
+    assert table["confidence"].tolist() == pytest.approx([0.65, 0.9]) and table["low"][1] < 0.5 < table["high"][1]
 
 
 def test_cross_fitting_never_fits_on_what_it_changes():
@@ -152,12 +153,17 @@ def test_kinds_of_errors(task, predicted, labels, kinds):
 
 
 @pytest.fixture
-def shared_run(tiny_encoder, course_data):
+def shared_config(tiny_encoder):
     fields = dict(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora"), scheme="unified", plan="1-bert")
-    return load_or_run(RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2), device="cpu")
+    return RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2)
 
 
-def test_probabilities_are_those_of_the_model_and_are_kept(shared_run, isolated):
+@pytest.fixture
+def shared_run(shared_config, course_data):
+    return load_or_run(shared_config, device="cpu")
+
+
+def test_what_needs_model_and_data_is_kept_and_the_worst_examples_come_first(shared_run, isolated, monkeypatch):
     stored = shared_run.predictions[shared_run.predictions["task"] == "sst"]
     p = probabilities.probabilities(shared_run, "sst", device="cpu")
     assert p.shape == (20, 5) and (p.argmax(1) == stored["predicted"]).all()
@@ -170,14 +176,9 @@ def test_probabilities_are_those_of_the_model_and_are_kept(shared_run, isolated)
     of_pairs = probabilities.probabilities(shared_run, "quora")
     assert ((of_pairs[:, 1] > 0.5) == shared_run.predictions.query("task == 'quora'")["predicted"]).all()
 
-
-def test_known_features_need_the_data_once(shared_run, monkeypatch):
     found = groups.known_features(shared_run, "quora")
     monkeypatch.delenv("MTBERT_DATA")
-    assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20
-
-
-def test_worst_examples_come_first(shared_run):
+    assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
     found = errors.worst(shared_run, "sst", pd.Series(range(20)))
     gaps = (found["predicted"] - found["label"]).abs()
     assert gaps.is_monotonic_decreasing and found["confidence"][gaps == gaps.max()].is_monotonic_decreasing
@@ -190,8 +191,8 @@ def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_f
     assert found["cosine"].between(-1, 1).all() and found["cosine"].std() > 0
 
 
-def test_the_mean_gradient_is_that_of_all_examples(shared_run, course_folder):
-    model = load_model(shared_run.run_id)
+def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder):
+    model = MultitaskBert(shared_config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
     rows = TaskRows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
     whole = interference._mean_gradient(model, "sst", rows, shared)
