@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from mtbert.report import widgets
-from mtbert.report.widgets import ANY, ErrorBrowser
+from mtbert.analysis import browser as browsing
+from mtbert.analysis.browser import ANY, ErrorBrowser
 
 
 @pytest.fixture
@@ -55,6 +55,6 @@ def test_sentences_are_shown_only_when_asked_for(browser, capsys):
 
 def test_what_is_shown_without_a_kernel_is_a_sentence(browser, monkeypatch):
     shown = []
-    monkeypatch.setattr(widgets, "display", lambda bundle, raw: shown.append(bundle))
-    widgets.show(browser, "Needs a kernel.")
+    monkeypatch.setattr(browsing, "display", lambda bundle, raw: shown.append(bundle))
+    browsing.show(browser, "Needs a kernel.")
     assert shown[0]["text/plain"] == "Needs a kernel." and "application/vnd.jupyter.widget-view+json" in shown[0]

@@ -1,4 +1,4 @@
-"""Interactive parts of the report. A static table or figure beside each says the same without a kernel."""
+"""The error browser, an interactive part of notebook 06; a static table beside it says the same without a kernel."""
 
 from functools import cache
 from pathlib import Path
@@ -8,7 +8,6 @@ import pandas as pd
 from IPython.display import display
 
 from mtbert.data import TASKS, load_table
-from mtbert.report.plots import TASK_LABELS
 
 ANY = "any"
 WRAP = widgets.Layout(flex_flow="row wrap")
@@ -30,8 +29,8 @@ class ErrorBrowser(widgets.VBox):
 
     def __init__(self, errors: pd.DataFrame, root: Path | None) -> None:
         self.errors, self.root = errors, root
-        choices = {"Task": [(TASK_LABELS[task], task) for task in errors["task"].unique()]}
-        choices |= {"Model": [*errors["model"].unique()], "Error": [ANY, *sorted(errors["kind"].unique())]}
+        choices = {"Task": [*errors["task"].unique()], "Model": [*errors["model"].unique()]}
+        choices["Error"] = [ANY, *sorted(errors["kind"].unique())]
         dropdowns = [widgets.Dropdown(options=values, description=name) for name, values in choices.items()]
         self.task, self.model, self.kind = dropdowns
         longest = int(errors["words"].max())
