@@ -24,7 +24,7 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
 
     A row per task, other task and example: task, other, row (its number on dev), cosine. Of every task `examples` are
     drawn from dev for the single gradients and from train for the means; the model is the run's last, without dropout.
-    None where no layer is shared, or where neither the table nor model and data are here.
+    The run must share a layer. None where neither the table nor model and data are here.
     """
 
     def compute() -> pd.DataFrame:
