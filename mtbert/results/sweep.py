@@ -9,8 +9,8 @@ import heapq
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 RETRIES = 2
 POLL = 0.2  # seconds between two looks at signals
 BUSY_SECONDS = 2.0  # between two tries of runs that other processes train
-TABLES_SECONDS = 30.0  # between two updates of the tables of the store
 
 
 class SweepError(RuntimeError):
@@ -131,35 +130,6 @@ def duration(minutes: float) -> str:
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
 
 
-class _Bars:
-    """A progress bar of all runs that are trained, and one of the steps of each that is trained now."""
-
-    def __init__(self, total: int, progress: bool | None) -> None:
-        self.options = {"disable": None if progress is None else not progress, "leave": False}
-        self.all = tqdm(total=total, desc="runs", unit="run", **self.options)
-        self.running: dict[str, tqdm] = {}
-
-    def step(self, run: SweepRun, step: int, total: int) -> None:
-        """A run has done so many steps of its total, which is 0 as long as it is not known."""
-        if run.run_id not in self.running:
-            self.running[run.run_id] = tqdm(desc=f"{run} ({run.run_id})", unit="step", **self.options)
-        bar = self.running[run.run_id]
-        bar.total = total or None
-        bar.update(step - bar.n)
-
-    def end(self, run: SweepRun, line: str) -> None:
-        """A run has ended: print the line."""
-        if run.run_id in self.running:
-            self.running.pop(run.run_id).close()
-        tqdm.write(line)
-        self.all.update()
-
-    def close(self) -> None:
-        """Remove the bars."""
-        for bar in (*self.running.values(), self.all):
-            bar.close()
-
-
 def train_missing(
     runs: Sequence[SweepRun],
     workers: int = 1,
@@ -172,40 +142,27 @@ def train_missing(
     """Train the runs that `results_dir()` lacks, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    progress: show bars; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
+    progress: show a bar; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
     checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a second SIGINT kills the workers.
     Raises SweepError where there is no scheduler, or none any more.
     """
-    missing = [run for run in runs if not run.is_stored]
+    missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
     update_tables(results_dir())  # a process that was killed may have left them without its runs
     if not missing:
-        return {}
+        return failed
+    left, how = list(missing), {"leave": False, "disable": None if progress is None else not progress}
     with (
         stopping("stopped; the same command goes on from the checkpoints") as stop,
         open_cluster(min(workers, len(missing)), scheduler) as client,
+        tqdm(total=len(missing), desc="runs", unit="run", **how) as bar,
+        ExitStack() as at_the_end,
     ):
-        try:
-            return _train_and_print(client, missing, threads, data, device, stop, progress)
-        finally:
-            update_tables(results_dir())
-
-
-def _train_and_print(
-    client: "Client",
-    runs: list[SweepRun],
-    threads: int,
-    data: str | Path | None,
-    device: str,
-    stop: Stop,
-    progress: bool | None,
-) -> dict[str, str]:
-    failed, taken, left, started = {}, {}, list(runs), time.monotonic()
-    updated = started
-    if find_spec("bokeh"):  # dask's dashboard needs it
-        print(f"dashboard: {client.dashboard_link}", flush=True)
-    with closing(_Bars(len(runs), progress)) as bars:
-        for run, outcome, minutes in train_all(client, runs, threads, data, device, stop, bars.step):
+        at_the_end.callback(update_tables, results_dir())
+        if find_spec("bokeh"):  # which dask's dashboard needs
+            tqdm.write(f"dashboard: {client.dashboard_link}")
+        started = time.monotonic()
+        for run, outcome, minutes in train_all(client, missing, threads, data, device, stop, bar):
             if isinstance(outcome, RunFailed):
                 failed[str(run)] = str(outcome)
                 left.remove(run)
@@ -213,14 +170,11 @@ def _train_and_print(
             else:
                 taken[run.run_id] = minutes or 0.0
                 result = f"dev {outcome:.4f}"
-            done = len(taken) + len(failed)
+            done, spent = len(taken) + len(failed), "stored by another" if minutes is None else f"{minutes:.1f} min"
             expected = minutes_left(left, taken, len(client.nthreads()) or 1, (time.monotonic() - started) / 60)
-            rest = f", {duration(expected)} left" if done < len(runs) and expected is not None else ""
-            how = "stored by another process" if minutes is None else f"{minutes:.1f} min"
-            bars.end(run, f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {how}){rest}")
-            if time.monotonic() - updated > TABLES_SECONDS:
-                update_tables(results_dir())
-                updated = time.monotonic()
+            rest = f", {duration(expected)} left" if done < len(missing) and expected is not None else ""
+            tqdm.write(f"[{done} of {len(missing)}] {run}: {result} ({run.run_id}, {spent}){rest}")
+            bar.update()
     return failed
 
 
@@ -260,18 +214,18 @@ def train_all(
     data: str | Path | None,
     device: str,
     stop: Stop,
-    report: Callable[[SweepRun, int, int], None],
+    bar: tqdm,
 ) -> Iterator[tuple[SweepRun, float | RunFailed, float | None]]:
     """Train runs, in this order; yields each when it ends, with its score or error, and its minutes.
 
     The minutes are None for a run that another process has stored meanwhile. When `stop` has a signal, the runs that
-    have begun end behind their current step, and the others do not begin. report: called with a run, the steps it has
-    done and their total. Runs that other processes train come last.
+    have begun end behind their current step, and the others do not begin. bar: shows the steps of the runs. Runs that
+    other processes train come last.
     """
     from mtbert.results.workers import Sweep, train_run
 
     name, events, numbers = f"mtbert-{client.id}", SimpleQueue(), count()
-    by_id, workers, futures, busy = {run.run_id: run for run in runs}, {}, {}, []
+    by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
     data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
     client.register_plugin(Sweep(name, threads, data, str(results_dir().resolve()), device), name)
     client.subscribe_topic(name, events.put)
@@ -310,9 +264,11 @@ def train_all(
             if message["worker"] != workers.setdefault(run.run_id, message["worker"]):
                 log.warning("%s goes on from its checkpoint, on another worker", run)
                 workers[run.run_id] = message["worker"]
-            report(run, message["step"], message["total"])
+            steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
+            bar.set_postfix_str("; ".join(steps.values()))
         elif event.key in futures:
             future, run = futures.pop(event.key), by_id[event.key[1]]
+            steps.pop(run.run_id, None)
             if future.status == "error":
                 error = future.exception()
                 yield run, RunFailed(f"{type(error).__name__}: {error}"), 0.0

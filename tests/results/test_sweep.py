@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
+from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
@@ -21,7 +22,6 @@ from mtbert.results.runs import load_or_run, run_lock
 from mtbert.results.sweep import (
     SweepError,
     SweepRun,
-    _Bars,
     describe,
     duration,
     look_up,
@@ -195,7 +195,7 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
     assert first == "1 of 3 are stored already"
     for number, (line, run) in enumerate(zip(lines, (runs[0], runs[2]), strict=True), start=1):
         start = f"[{number} of 2] {('one', 'three')[number - 1]}, seed {run.config.seed}: dev {run.score():.4f} ("
-        assert line.startswith(f"{start}{run.run_id}, 0.0 min)")
+        assert line.startswith(f"{start}{run.run_id}, 0.")
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
     (results_dir() / "scores.csv").write_text(f"run_id\n{stored.run_id}\n")  # as a process that was killed leaves it
     assert train_missing(look_up(pairs)) == {}
@@ -231,7 +231,7 @@ def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers,
 
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
     monkeypatch.setattr("mtbert.results.workers.REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(_Bars, "step", lambda bars, run, step, total: step and signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(tqdm, "set_postfix_str", lambda bar, text: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
     with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
