@@ -156,7 +156,7 @@ def threads_as_workers(monkeypatch):
 
     @contextmanager
     def open_cluster(workers: int, scheduler: str | None):
-        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
         with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
             yield client
 
