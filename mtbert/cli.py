@@ -1,5 +1,6 @@
 """`mtbert data|train|predict|plan|bench|baselines|claims|report`: the command line."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -64,16 +65,23 @@ def train(
     """Train the runs of some grids that results/ lacks, the longest first, on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
+    Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
     from mtbert.paths import results_dir
-    from mtbert.results import read_grids, sweep
+    from mtbert.results import load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
+        for name, config in pairs:
+            score = load_or_run(config, data, device=device).score()
+            if os.environ["RANK"] == "0":
+                typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
+        return
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     runs = sweep.look_up(pairs, data)

@@ -1,5 +1,6 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
+from mtbert.parallel import connect
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, store_lock, stored_runs, update_tables, write_run
 from mtbert.runtime import environment, pick_device
@@ -40,17 +42,22 @@ def load_or_run(
 
     data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
     `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored. A run that another process trains is waited for.
+    MissingRun is raised if it is not stored. A run that another process trains is waited for. Of several processes that
+    torchrun started, which train together, the first one stores the run.
     """
     store = Path(store) if store else results_dir()
     if not train_missing:
         return _only_stored(config, data, store)
-    corpus = load_corpus(config, data_root(config, data))
+    processes = connect(pick_device(device))
+    with processes.main_first():
+        corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
-    if not is_stored(run_id, store):
-        with run_lock(run_id):
-            if not is_stored(run_id, store):
-                train_and_store(config, corpus, run_id, store, device, progress)
+    if not processes.largest(is_stored(run_id, store)):
+        with run_lock(run_id) if processes.is_main else nullcontext():
+            if not processes.largest(is_stored(run_id, store)):  # the others wait here for the lock of the first
+                run = train_and_store(config, corpus, run_id, store, device, progress)
+                if not processes.is_main:
+                    return run
         update_tables(store)
     return read_run(store / "runs" / run_id, config)
 
@@ -73,13 +80,13 @@ def run_lock(run_id: str) -> FileLock:
 
 def train_and_store(
     config: RunConfig, corpus: Corpus, run_id: str, store: Path, device: str, progress: bool | None
-) -> None:
+) -> Run:
     """Train a run and store it, for the holder of its lock; the store's tables are left as they are."""
-    for path in model_folder(run_id).glob(".*.[0-9]*"):
+    processes = connect(pick_device(device))
+    for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
         path.unlink()  # left by a process that was killed
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
-    trained.model.save(model_folder(run_id))
     run = Run(
         run_id=run_id,
         config=config,
@@ -96,10 +103,14 @@ def train_and_store(
             | {f"dev {task}": len(table) for task, table in corpus.dev.items()},
         },
     )
+    if not processes.is_main:
+        return run
+    trained.model.save(model_folder(run_id))
     with store_lock(store):
         write_run(run, store)
     for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
         file.unlink(missing_ok=True)
+    return run
 
 
 def model_folder(run_id: str) -> Path:

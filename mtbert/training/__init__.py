@@ -2,7 +2,7 @@
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
-from mtbert.training.loop import PRETRAINING, train
+from mtbert.training.loop import LOG, PRETRAINING, train
 from mtbert.training.metrics import (
     RESAMPLES,
     holm,
@@ -16,11 +16,12 @@ from mtbert.training.metrics import (
     write_leaderboard,
 )
 from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
-from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table
+from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table, task_logits
 
 __all__ = [
     "HEAVY",
     "KEPT_FROM",
+    "LOG",
     "PRETRAINING",
     "RESAMPLES",
     "Stop",
@@ -40,6 +41,7 @@ __all__ = [
     "seed_p_value",
     "step_parts",
     "stopping",
+    "task_logits",
     "train",
     "training_steps",
     "turn_ends",

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mtbert.parallel import ALONE
 from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class Checkpoint:
     after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says.
     """
 
+    processes = ALONE  # those that train together: the first one saves, and they stop after the same step
+
     def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None) -> None:
         self.path, self.identity, self.parts = path, identity, parts
         self.seconds = float(os.environ.get("MTBERT_CHECKPOINT_SECONDS", 60)) if seconds is None else seconds
@@ -86,7 +89,7 @@ class Checkpoint:
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors."""
-        if self.path is None:
+        if self.path is None or not self.processes.is_main:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
@@ -114,9 +117,11 @@ class Checkpoint:
                 self._steps += 1
                 if watch.get()(progress, total):
                     stop.number = signal.SIGTERM
-                if self.is_due or stop.number:
+                number = self.processes.largest(stop.number or 0)
+                if self.is_due or number:
                     self.save(progress())
-                if stop.number:
+                if number:
+                    stop.number = number
                     return
 
     def restore(self) -> dict[str, Any] | None:
