@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -57,20 +56,21 @@ def train(
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
     workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: cores / workers")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Train the runs of some grids that results/ lacks, the longest first.
+    """Train the runs of some grids that results/ lacks, the longest first, on this machine or on a dask cluster.
 
-    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there. Processes that torchrun
-    starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
+    Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
     from mtbert.paths import results_dir
-    from mtbert.results import load_or_run, read_grids, sweep, train_all
+    from mtbert.results import load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
@@ -82,8 +82,8 @@ def train(
             if os.environ["RANK"] == "0":
                 typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
         return
-    place = pick_device(device).type
-    threads = threads or max(1, torch.get_num_threads() // workers)
+    place = device if scheduler and device != "auto" else pick_device(device).type
+    threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     runs = sweep.look_up(pairs, data)
     missing = [run for run in runs if not run.is_stored]
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
@@ -92,36 +92,19 @@ def train(
         missing = predict_runs(missing, place, threads, data, results_dir())
     if not in_order:  # runs without a prediction first
         missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
+    runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
-        typer.echo(sweep.describe(missing + [run for run in runs if run.is_stored], workers))
+        typer.echo(sweep.describe(runs, workers))
         return
-    typer.echo(f"{len(runs) - len(missing)} of {len(runs)} are stored already")
-    done, failed, taken, started = len(runs) - len(missing), [], {}, time.monotonic()
     try:
-        for run, outcome, minutes in train_all(missing, workers, threads, data, device):
-            done += 1
-            if isinstance(outcome, Exception):
-                failed.append(f"{run}: {outcome}")
-                missing.remove(run)
-                result = f"failed: {str(outcome).splitlines()[0]}"
-            else:
-                taken[run.run_id] = minutes
-                result = f"dev {outcome:.4f}"
-            left = sweep.minutes_left(missing, taken, workers, (time.monotonic() - started) / 60)
-            rest = f", {sweep.duration(left)} left" if done < len(runs) and left is not None else ""
-            _echo(f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {minutes:.1f} min){rest}")
+        failed = sweep.train_missing(runs, workers, threads, data, device, scheduler)
     except (KeyboardInterrupt, SystemExit) as stop:
-        _echo(str(stop) or "stopped at once", err=True)
+        typer.echo(str(stop) or "stopped at once", err=True)
         raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
     if failed:
-        _echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *failed]), err=True)
+        reasons = [f"{run}: {why}" for run, why in failed.items()]
+        typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
         raise typer.Exit(1)
-
-
-def _echo(line: str, err: bool = False) -> None:
-    """Print a line; on a terminal first clear the workers' progress bars below it, which are drawn again."""
-    clear = "\r\x1b[J" if (sys.stderr if err else sys.stdout).isatty() else ""
-    typer.echo(clear + line, err=err)
 
 
 @app.command()

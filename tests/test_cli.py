@@ -1,22 +1,17 @@
 """The command line: what it prints, what it writes, how it fails."""
 
 import logging
-import os
-import pty
 import re
-import select
 import shutil
-import signal
 import subprocess
 import sys
-import termios
-import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from mtbert import cli
@@ -24,8 +19,8 @@ from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import load_model, load_or_run
-from mtbert.results.workers import RunFailed
+from mtbert.results.runs import load_or_run
+from mtbert.results.sweep import RunFailed
 from mtbert.training.metrics import write_leaderboard
 
 
@@ -93,13 +88,14 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
 
 
 def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_path, monkeypatch):
-    def train_all(runs, *args, **kwargs):
+    def train_all(client, runs, *args):
         one, two, three = runs
         yield one, RunFailed("the loss is nan"), 0.1
         yield two, 0.5, 90.0
         yield three, 0.25, 60.0
 
-    monkeypatch.setattr("mtbert.results.train_all", train_all)
+    monkeypatch.setattr("mtbert.results.sweep.open_cluster", lambda *args: nullcontext(SimpleNamespace(nthreads=dict)))
+    monkeypatch.setattr("mtbert.results.sweep.train_all", train_all)
     grid, more = tmp_path / "grid.yaml", tmp_path / "more.yaml"
     base = f"base: {{corpus: course, encoder: {tiny_config.encoder}}}"
     grid.write_text(f"{base}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n")
@@ -141,7 +137,7 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
 
 def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
     started = []
-    monkeypatch.setattr("mtbert.results.train_all", lambda runs, *args, **kwargs: started.extend(runs) or ())
+    monkeypatch.setattr("mtbert.results.sweep.train_missing", lambda runs, *args: started.extend(runs))
     grid = tmp_path / "grid.yaml"
     runs = "{short: {epochs: 1}, unknown: {plan: S9}, long: {epochs: 9}}"
     grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
@@ -160,115 +156,14 @@ def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, calib
     assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
 
 
-class OnATerminal:
-    """`mtbert train` in a process whose stderr is a terminal; text: what was written there."""
-
-    def __init__(self, *arguments):
-        self.terminal, stderr = pty.openpty()
-        termios.tcsetwinsize(stderr, (30, 120))
-        command = [sys.executable, "-m", "mtbert", "train", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
-        )
-        os.close(stderr)
-        self.text = ""
-
-    def read_until(self, *texts: str, seconds: float = 60.0) -> None:
-        """Read until all of these texts have been written, or, without any, until no process can write any more."""
-        end = time.monotonic() + seconds
-        while not texts or not all(text in self.text for text in texts):
-            ready, _, _ = select.select([self.terminal], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"nothing more came after {self.text[-2000:]!r}"
-            try:
-                read = os.read(self.terminal, 4096)
-            except OSError:  # Linux: all processes with this terminal have ended
-                read = b""
-            if not read:
-                break
-            self.text += read.decode(errors="replace")
-
-    def train_until(self, *names: str) -> None:
-        """Wait until these runs have done some steps."""
-        self.read_until(*(f"{name}, seed 1:" for name in names))
-        time.sleep(0.4)  # the progress bars appear before the first step
-
-    def end(self) -> tuple[int, str]:
-        """Wait for this process and its workers; exit code and stdout."""
-        self.read_until(seconds=30.0)
-        os.close(self.terminal)
-        output, _ = self.process.communicate(timeout=30)
-        return self.process.returncode, output
-
-
-@pytest.fixture
-def long_grid(tiny_config, tmp_path):
-    """Two runs of a few seconds, and a short one after them."""
-    grid = tmp_path / "grid.yaml"
-    base = f"{{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8, epochs: 1, steps_per_epoch: 500}}"
-    grid.write_text(f"base: {base}\nruns: {{one: {{}}, two: {{pooling: cls}}, three: {{steps_per_epoch: 2}}}}\n")
-    return grid
-
-
-@pytest.fixture
-def ctrl_c():
-    """SIGINT is not ignored, as it is if these tests run in the background of a script."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def checkpoints(isolated: Path) -> list[str]:
-    return sorted(path.parent.name for path in (isolated / "cache" / "models").glob("*/checkpoint.pt"))
-
-
-def test_a_stopped_sweep_goes_on_bit_for_bit(long_grid, course_data, isolated, tmp_path, ctrl_c):
-    """Stopped by Ctrl-C, then by the death of the process that started the workers."""
-    asked = (long_grid, "--in-order", "--threads", 1, "--device", "cpu")
-    torch.set_num_threads(1)
-    [config] = read_grid(long_grid)["one"]
-    whole = load_or_run(config, store=tmp_path / "undisturbed", device="cpu", progress=False)
-    weights = load_model(whole.run_id).state_dict()
-    one, two, _ = look_up_ids(long_grid, course_data)
-
-    def step_of_checkpoint() -> int:
-        saved = torch.load(isolated / "cache" / "models" / one / "checkpoint.pt", weights_only=True)
-        return saved["progress"]["step"]
-
-    stopped = OnATerminal(*asked, "--workers", 2)
-    stopped.train_until("one", "two")
-    os.killpg(stopped.process.pid, signal.SIGINT)  # as a terminal does
-    assert stopped.end() == (130, "0 of 3 are stored already\n")
-    assert "the same command goes on from the checkpoints" in stopped.text
-    assert "three" not in stopped.text and "Traceback" not in stopped.text
-    assert checkpoints(isolated) == sorted([one, two]) and not list((isolated / "results").rglob("run.json"))
-    first = step_of_checkpoint()
-
-    killed = OnATerminal(*asked, "--only", "one")
-    killed.train_until("one")
-    killed.process.kill()
-    assert killed.end() == (-signal.SIGKILL, "0 of 1 are stored already\n")  # and the worker has ended
-    second = step_of_checkpoint()
-    assert 0 < first < second < 500
-
-    again = OnATerminal(*asked, "--only", "one")
-    code, output = again.end()
-    assert code == 0 and output.count(": dev ") == 1 and f"| {second}/500" in again.text
-    resumed = load_or_run(config, train_missing=False)
-    pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True, check_dtype=False)
-    assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(one).state_dict().items())
-    assert checkpoints(isolated) == [two]
-
-
 @pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
 def test_the_exit_code_of_a_stopped_sweep_is_that_of_its_signal(
     tiny_config, course_folder, tmp_path, monkeypatch, stop, code
 ):
-    def train_all(*args, **kwargs):
+    def train_missing(*args):
         raise stop("the same command goes on")
-        yield
 
-    monkeypatch.setattr("mtbert.results.train_all", train_all)
+    monkeypatch.setattr("mtbert.results.sweep.train_missing", train_missing)
     result = mtbert("train", write_grid(tmp_path, tiny_config), "--in-order", "--data", course_folder)
     assert result.exit_code == code and result.stderr == "the same command goes on\n"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mtbert.data.tables import fingerprint, load_table
+from mtbert.data.tasks import TASKS
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,13 @@ class Corpus:
 
 
 def _load(task: str, split: str, root: Path) -> pd.DataFrame:
+    path = TASKS[task].path(split, root)
+    changed = path.stat().st_mtime_ns if path.exists() else 0  # else load_table says what is wrong
+    return _load_once(task, split, root, changed).copy(deep=False)  # pandas copies what is written to
+
+
+@functools.lru_cache(16)
+def _load_once(task: str, split: str, root: Path, changed: int) -> pd.DataFrame:
     table, report = load_table(task, split, root)
     if report.rejects:
         _warn_once(report.path, str(report))

@@ -5,10 +5,10 @@ from mtbert.results.compare import difference, forgetting, stack_predictions, su
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import data_root, load_model, load_or_run
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
-from mtbert.results.workers import SweepRun, train_all
+from mtbert.results.sweep import SweepRun, train_missing
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
     "forgetting", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions",
-    "stored_runs", "summarize", "train_all", "write_table",
+    "stored_runs", "summarize", "train_missing", "write_table",
 ]  # fmt: skip

@@ -1,16 +1,18 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
-from mtbert.data import DataError, demo, find_data
+from mtbert.data import Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
 from mtbert.paths import cache_dir, results_dir
-from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_run
+from mtbert.results.store import MissingRun, Run, read_run, store_lock, stored_runs, update_tables, write_run
 from mtbert.runtime import environment, pick_device
 from mtbert.training import PRETRAINING, load_corpus, score_table, train
 
@@ -40,8 +42,8 @@ def load_or_run(
 
     data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
     `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored. Of several processes that torchrun started, which train together, the
-    first one stores the run.
+    MissingRun is raised if it is not stored. A run that another process trains is waited for. Of several processes that
+    torchrun started, which train together, the first one stores the run.
     """
     store = Path(store) if store else results_dir()
     if not train_missing:
@@ -50,8 +52,39 @@ def load_or_run(
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
-    if processes.largest((store / "runs" / run_id / "run.json").exists()):
-        return read_run(store / "runs" / run_id, config)
+    if not processes.largest(is_stored(run_id, store)):
+        with run_lock(run_id) if processes.is_main else nullcontext():
+            if not processes.largest(is_stored(run_id, store)):  # the others wait here for the lock of the first
+                run = train_and_store(config, corpus, run_id, store, device, progress)
+                if not processes.is_main:
+                    return run
+        update_tables(store)
+    return read_run(store / "runs" / run_id, config)
+
+
+def is_stored(run_id: str, store: Path) -> bool:
+    """Whether the store has the run."""
+    return (store / "runs" / run_id / "run.json").exists()
+
+
+def run_lock(run_id: str) -> FileLock:
+    """The lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
+
+    The system frees it when the process ends, however it ends. Processes on several machines share it if they share
+    the cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon.
+    """
+    folder = model_folder(run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / "lock")
+
+
+def train_and_store(
+    config: RunConfig, corpus: Corpus, run_id: str, store: Path, device: str, progress: bool | None
+) -> Run:
+    """Train a run and store it, for the holder of its lock; the store's tables are left as they are."""
+    processes = connect(pick_device(device))
+    for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
+        path.unlink()  # left by a process that was killed
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
     run = Run(
@@ -73,10 +106,11 @@ def load_or_run(
     if not processes.is_main:
         return run
     trained.model.save(model_folder(run_id))
-    folder = write_run(run, store)
+    with store_lock(store):
+        write_run(run, store)
     for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
         file.unlink(missing_ok=True)
-    return read_run(folder)
+    return run
 
 
 def model_folder(run_id: str) -> Path:

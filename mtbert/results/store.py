@@ -7,7 +7,7 @@ results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, seco
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
-by its configuration.
+by its configuration. `.lock` is held by the process that writes runs or these two tables.
 """
 
 import hashlib
@@ -16,10 +16,12 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 from mtbert.config import RunConfig
 from mtbert.paths import replacing
@@ -59,14 +61,30 @@ class Run:
         return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
 
 
+@contextmanager
+def store_lock(store: Path) -> Iterator[None]:
+    """Inside the block this process alone writes runs and tidy tables; what killed processes left of them is removed.
+
+    On a network the file system has to support locks, as NFS 4 does; see `run_lock`.
+    """
+    (store / "runs").mkdir(parents=True, exist_ok=True)
+    with FileLock(store / ".lock"):
+        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", ".scores.csv.*", ".curves.csv.*"):
+            for path in store.glob(left):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        yield
+
+
 def write_run(run: Run, store: Path) -> Path:
-    """Store a finished run, whole or not at all, and update the tidy tables; returns its folder.
+    """Store a finished run, whole or not at all; returns its folder. For the holder of `store_lock`.
 
     Confidences are stored in half precision, predictions and labels in single precision.
     """
     folder = store / "runs" / run.run_id
     partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
     partial.mkdir(parents=True)
     content = {
         "run_id": run.run_id,
@@ -84,11 +102,10 @@ def write_run(run: Run, store: Path) -> Path:
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
         run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-    if folder.exists():  # from a process that finished the same run at the same time
+    if folder.exists():  # from a process that finished the same run at the same time, with a cache of its own
         shutil.rmtree(partial)
     else:
         os.replace(partial, folder)
-    _update_tables(store)
     return folder
 
 
@@ -148,6 +165,15 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
     with replacing(path) as partial:
         table.to_csv(partial, index=False, float_format="%.6g")
     return path
+
+
+def update_tables(store: Path) -> None:
+    """Write the tidy tables anew from the folders of all runs, unless they have just these runs."""
+    path = store / "scores.csv"
+    listed = set(pd.read_csv(path, usecols=["run_id"])["run_id"]) if path.exists() else set()
+    if listed != {path.parent.name for path in (store / "runs").glob("[!.]*/run.json")}:
+        with store_lock(store):
+            _update_tables(store)
 
 
 def _update_tables(store: Path) -> None:

@@ -1,16 +1,63 @@
-"""Sweeps: which runs of some grids are stored, and how long the others will take."""
+"""Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
+
+By default these are processes of this machine; with the address of a scheduler, those of any cluster, which need the
+same folders of results, data and, to share checkpoints, cache. A run that fails is tried again, and one whose worker
+dies is taken up by another from its checkpoint, each at most RETRIES times.
+"""
 
 import heapq
-from collections.abc import Sequence
+import logging
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from multiprocessing import resource_tracker
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 import pandas as pd
+from tqdm.auto import tqdm
 
 from mtbert.config import RunConfig
 from mtbert.paths import results_dir
-from mtbert.results.runs import data_root
-from mtbert.results.workers import SweepRun
-from mtbert.training import load_corpus
+from mtbert.results.runs import data_root, is_stored
+from mtbert.results.store import update_tables
+from mtbert.training import Stop, load_corpus, stopping
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+log = logging.getLogger(__name__)
+RETRIES = 2
+POLL = 0.2  # seconds between two looks at signals
+BUSY_SECONDS = 2.0  # between two tries of runs that other processes train
+
+
+class SweepError(RuntimeError):
+    """A sweep that cannot begin or go on; the message says why."""
+
+
+class RunFailed(RuntimeError):
+    """A run of a sweep without a score; the message says why."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a sweep, with its predicted minutes and the predicted memory of its process in MiB."""
+
+    name: str
+    config: RunConfig
+    run_id: str
+    is_stored: bool
+    minutes: float | None = None
+    mib: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}, seed {self.config.seed}"
 
 
 def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None) -> list[SweepRun]:
@@ -25,8 +72,7 @@ def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = Non
         if key not in fingerprints:
             fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
         run_id = f"{config.digest}-{fingerprints[key][:8]}"
-        is_stored = (results_dir() / "runs" / run_id / "run.json").exists()
-        found.setdefault(run_id, SweepRun(name, config, run_id, is_stored))
+        found.setdefault(run_id, SweepRun(name, config, run_id, is_stored(run_id, results_dir())))
     return list(found.values())
 
 
@@ -82,3 +128,157 @@ def duration(minutes: float) -> str:
         return "less than a minute"
     hours, rest = divmod(round(minutes), 60)
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
+
+
+def train_missing(
+    runs: Sequence[SweepRun],
+    workers: int = 1,
+    threads: int = 1,
+    data: str | Path | None = None,
+    device: str = "auto",
+    scheduler: str | None = None,
+    progress: bool | None = None,
+) -> dict[str, str]:
+    """Train the runs that `results_dir()` lacks, in this order, and print a line when one ends; run -> why it failed.
+
+    workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
+    progress: show a bar; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
+    checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a second SIGINT kills the workers.
+    Raises SweepError where there is no scheduler, or none any more.
+    """
+    missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
+    print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
+    update_tables(results_dir())  # a process that was killed may have left them without its runs
+    if not missing:
+        return failed
+    left, how = list(missing), {"leave": False, "disable": None if progress is None else not progress}
+    with (
+        stopping("stopped; the same command goes on from the checkpoints") as stop,
+        open_cluster(min(workers, len(missing)), scheduler) as client,
+        tqdm(total=len(missing), desc="runs", unit="run", **how) as bar,
+        ExitStack() as at_the_end,
+    ):
+        at_the_end.callback(update_tables, results_dir())
+        if find_spec("bokeh"):  # which dask's dashboard needs
+            tqdm.write(f"dashboard: {client.dashboard_link}")
+        started = time.monotonic()
+        for run, outcome, minutes in train_all(client, missing, threads, data, device, stop, bar):
+            if isinstance(outcome, RunFailed):
+                failed[str(run)] = str(outcome)
+                left.remove(run)
+                result = f"failed: {str(outcome).splitlines()[0]}"
+            else:
+                taken[run.run_id] = minutes or 0.0
+                result = f"dev {outcome:.4f}"
+            done, spent = len(taken) + len(failed), "stored by another" if minutes is None else f"{minutes:.1f} min"
+            expected = minutes_left(left, taken, len(client.nthreads()) or 1, (time.monotonic() - started) / 60)
+            rest = f", {duration(expected)} left" if done < len(missing) and expected is not None else ""
+            tqdm.write(f"[{done} of {len(missing)}] {run}: {result} ({run.run_id}, {spent}){rest}")
+            bar.update()
+    return failed
+
+
+@contextmanager
+def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
+    """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    if scheduler:
+        try:
+            client = Client(scheduler)
+        except (OSError, ValueError) as error:
+            raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
+        with client:
+            yield client
+        return
+    settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.scheduler.worker-saturation": 1.0}
+    local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
+    local |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+    # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.
+    resource_tracker.ensure_running()  # else multiprocessing starts it with the first worker, and then unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        with dask.config.set(settings):
+            cluster = LocalCluster(**local)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with cluster, Client(cluster) as client:
+        yield client
+
+
+def train_all(
+    client: "Client",
+    runs: Sequence[SweepRun],
+    threads: int,
+    data: str | Path | None,
+    device: str,
+    stop: Stop,
+    bar: tqdm,
+) -> Iterator[tuple[SweepRun, float | RunFailed, float | None]]:
+    """Train runs, in this order; yields each when it ends, with its score or error, and its minutes.
+
+    The minutes are None for a run that another process has stored meanwhile. When `stop` has a signal, the runs that
+    have begun end behind their current step, and the others do not begin. bar: shows the steps of the runs. Runs that
+    other processes train come last.
+    """
+    from mtbert.results.workers import Sweep, train_run
+
+    name, events, numbers = f"mtbert-{client.id}", SimpleQueue(), count()
+    by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
+    data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
+    client.register_plugin(Sweep(name, threads, data, str(results_dir().resolve()), device), name)
+    client.subscribe_topic(name, events.put)
+
+    def submit(run: SweepRun) -> None:
+        number = next(numbers)
+        future = client.submit(
+            train_run, name, run.run_id, run.config,
+            key=(name, run.run_id, number), retries=RETRIES, priority=-number, resources=resources,
+        )  # fmt: skip
+        futures[future.key] = future
+        future.add_done_callback(events.put)
+
+    for run in runs:
+        submit(run)
+    is_stopped = False
+    while futures or busy:
+        if stop.number and not is_stopped:
+            is_stopped, busy = True, []
+            with suppress(OSError):  # a worker died just now
+                client.unregister_worker_plugin(name)
+            begun = {key for keys in client.processing().values() for key in keys}
+            futures = {key: future for key, future in futures.items() if key in begun}
+        if busy and not futures:
+            time.sleep(BUSY_SECONDS)
+            for run in busy:
+                submit(run)
+            busy = []
+        try:
+            event = events.get(timeout=POLL)
+        except Empty:
+            continue
+        if isinstance(event, tuple):
+            _, message = event
+            run = by_id[message["run_id"]]
+            if message["worker"] != workers.setdefault(run.run_id, message["worker"]):
+                log.warning("%s goes on from its checkpoint, on another worker", run)
+                workers[run.run_id] = message["worker"]
+            steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
+            bar.set_postfix_str("; ".join(steps.values()))
+        elif event.key in futures:
+            future, run = futures.pop(event.key), by_id[event.key[1]]
+            steps.pop(run.run_id, None)
+            if future.status == "error":
+                error = future.exception()
+                yield run, RunFailed(f"{type(error).__name__}: {error}"), 0.0
+                continue
+            if future.status != "finished":
+                raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
+            state, outcome, minutes = future.result()
+            if state == "busy":
+                busy.append(run)
+            elif state != "stopped":
+                yield run, RunFailed(outcome) if state == "failed" else outcome, minutes if state != "stored" else None
+            elif not is_stopped:  # its worker closes
+                submit(run)

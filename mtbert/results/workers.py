@@ -1,162 +1,99 @@
-"""Worker processes that train one run each, several at a time.
+"""What a worker of a dask cluster does: it is a process that trains one run at a time, and many one after another.
 
-A worker calls `work`: it reads its run as a line of JSON from standard input, trains it with `load_or_run` and writes
-the score, or an error, as a line of JSON to standard output. Each worker has its own session, so that Ctrl-C reaches
-only its parent, which then stops all workers. If the parent dies, standard input ends and the worker stops as on
-SIGTERM.
+A worker stops its run behind the current step, with a checkpoint, when its `Sweep` is taken from it: when the sweep is
+stopped, and when the worker closes, be it by SIGTERM or as its scheduler is lost. Imported by `sweep.train_all` alone,
+as dask is slow to import.
 """
 
-import json
 import logging
-import os
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-import traceback
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
-from typing import IO
 
 import torch
+from distributed import Worker, WorkerPlugin, get_worker
+from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.paths import REPOSITORY
-from mtbert.results.runs import load_or_run
-from mtbert.training import stopping
+from mtbert.results.runs import data_root, is_stored, run_lock, train_and_store
+from mtbert.results.store import read_run
+from mtbert.runtime import free_by_default
+from mtbert.training import load_corpus, watch
 
-log = logging.getLogger(__name__)
-COMMAND = [sys.executable, "-c", "from mtbert.results.workers import work; work()"]
-RETRIES = 2  # of a run whose process died
-PAUSE = 0.25  # seconds between two starts, and between two polls of the processes
+REPORT_SECONDS = 1.0  # between two reports of a run's steps
 
 
-class RunFailed(RuntimeError):
-    """A run of a sweep without a score; the message says why."""
+class WorkerError(RuntimeError):
+    """A worker that cannot train a run; the message says why."""
 
 
-@dataclass(frozen=True)
-class SweepRun:
-    """A run of a sweep, with its predicted minutes and the predicted memory of its process in MiB."""
+class Sweep(WorkerPlugin):
+    """What all runs of a sweep share, on every worker. threads: of torch; reports are sent to the topic `name`."""
 
-    name: str
-    config: RunConfig
-    run_id: str
-    is_stored: bool
-    minutes: float | None = None
-    mib: float | None = None
+    def __init__(self, name: str, threads: int, data: str | None, store: str, device: str) -> None:
+        self.name, self.threads, self.data, self.store, self.device = name, threads, data, Path(store), device
+        self.is_stopped = False
 
-    def __str__(self) -> str:
-        return f"{self.name}, seed {self.config.seed}"
+    def setup(self, worker: Worker) -> None:
+        """Leave Ctrl-C, which a terminal sends to all its processes, and the list of rejected rows to the parent."""
+        if worker.nanny:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)
+
+    def teardown(self, worker: Worker) -> None:
+        """Stop the run."""
+        self.is_stopped = True
+
+    def train(self, worker: Worker, run_id: str, config: RunConfig) -> tuple[str, float]:
+        """Train and store a run, unless it is 'stored'; its score. Raises filelock.Timeout if it is locked."""
+        if worker.state.nthreads != 1:
+            raise WorkerError(f"a worker has {worker.state.nthreads} threads; start it with --nthreads 1")
+        last = 0.0
+
+        def report(progress: Callable[[], dict], total: int) -> bool:
+            nonlocal last
+            if time.monotonic() - last > REPORT_SECONDS:
+                last = time.monotonic()
+                step = {"run_id": run_id, "worker": worker.address, "step": progress()["step"], "total": total}
+                worker.log_event(self.name, step)
+            return self.is_stopped
+
+        watch.set(report)
+        torch.set_num_threads(self.threads)
+        if self.device != "cpu" and torch.cuda.is_available() and isinstance(worker.name, int):
+            torch.cuda.set_device(worker.name % torch.cuda.device_count())
+        with run_lock(run_id).acquire(blocking=False):
+            state = "stored" if is_stored(run_id, self.store) else "trained"
+            if state == "trained":
+                report(lambda: {"step": 0}, 0)
+                corpus = load_corpus(config, data_root(config, self.data))
+                if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
+                    raise WorkerError("a worker has other data, another encoder or another version of mtbert")
+                train_and_store(config, corpus, run_id, self.store, self.device, progress=False)
+        return state, read_run(self.store / "runs" / run_id, config).score()
 
 
-@dataclass
-class _Worker:
-    """A process that trains one run; place: the line of its progress bar, from 1; started: time.monotonic()."""
+def train_run(sweep: str, run_id: str, config: RunConfig) -> tuple[str, float | str, float]:
+    """A task of dask: trained, stored (by another process), busy (trained by another), failed or stopped; minutes.
 
-    run: SweepRun
-    place: int
-    process: subprocess.Popen
-    output: IO[str]
-    started: float
-
-
-def train_all(
-    runs: Iterable[SweepRun],
-    workers: int,
-    threads: int,
-    data: str | Path | None = None,
-    device: str = "auto",
-) -> Iterator[tuple[SweepRun, float | RunFailed, float]]:
-    """Train runs, started in this order; yields each when it ends, with its score or error, and its minutes.
-
-    `workers` processes of `threads` threads each. A run whose process died, for instance for lack of memory, goes on
-    from its checkpoint after the others, at most RETRIES times. On SIGINT or SIGTERM no further run is started, the
-    workers save their checkpoints and end, then KeyboardInterrupt or SystemExit is raised; a second SIGINT kills them.
+    Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again.
     """
-    job = {"threads": threads, "device": device, "data": data and str(data)}
-    queue, deaths, running = deque(runs), Counter(), []
-    with stopping("stopped; the same command goes on from the checkpoints") as stop:
-        try:
-            while (queue or running) and not stop.number:
-                if queue and len(running) < workers:
-                    place = min(set(range(1, workers + 1)) - {worker.place for worker in running})
-                    running.append(_start(queue.popleft(), place, job))
-                time.sleep(PAUSE)
-                for worker in [worker for worker in running if worker.process.poll() is not None]:
-                    running.remove(worker)
-                    run, outcome = worker.run, _outcome(worker)
-                    if outcome is None:
-                        deaths[run.run_id] += 1
-                        how = _how_it_ended(worker.process)
-                        if deaths[run.run_id] <= RETRIES:
-                            log.warning("%s: its process died with %s; it goes on from its checkpoint", run, how)
-                            queue.append(run)
-                            continue
-                        outcome = RunFailed(f"its process died {RETRIES + 1} times, last with {how}; out of memory?")
-                    yield run, outcome, (time.monotonic() - worker.started) / 60
-            for worker in running:
-                worker.process.terminate()
-            for worker in running:
-                worker.process.wait()
-        finally:  # after an error or a second SIGINT
-            for worker in running:
-                worker.process.kill()
-
-
-def _start(run: SweepRun, place: int, job: dict) -> _Worker:
-    bar = {"DESC": str(run), "POSITION": str(place), "LEAVE": "", "MININTERVAL": "1"}  # arguments of tqdm
-    environment = os.environ | {f"TQDM_{name}": value for name, value in bar.items()}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115 - a pipe could become full
-    process = subprocess.Popen(
-        COMMAND, stdin=subprocess.PIPE, stdout=output, env=environment, start_new_session=True, text=True
-    )
-    process.stdin.write(json.dumps({**job, "config": run.config.model_dump(mode="json")}) + "\n")
-    process.stdin.flush()  # and stays open until this process ends
-    return _Worker(run, place, process, output, time.monotonic())
-
-
-def _outcome(worker: _Worker) -> float | RunFailed | None:
-    """The score or the error that a worker wrote before it ended; None if it died before."""
-    worker.process.stdin.close()
-    with worker.output as output:
-        output.seek(0)
-        lines = output.read().splitlines()
+    worker, started = get_worker(), time.monotonic()
+    if sweep not in worker.plugins:
+        return "stopped", "", 0.0
     try:
-        result = json.loads(lines[-1])
-        return result["score"] if "score" in result else RunFailed(result["error"])
-    except (IndexError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _how_it_ended(process: subprocess.Popen) -> str:
-    return signal.Signals(-process.returncode).name if process.returncode < 0 else f"exit code {process.returncode}"
-
-
-def work() -> None:
-    """Train the run that standard input names, and print its score or its error as a line of JSON."""
-    job = json.loads(sys.stdin.readline())
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
-    logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)  # the parent has logged the rejected rows
-    torch.set_num_threads(job.pop("threads"))
-    try:
-        result = {"score": load_or_run(RunConfig.from_params(job.pop("config")), **job).score()}
-    except SystemExit:  # on SIGTERM, after a step; the parent prints the message
-        sys.exit(128 + signal.SIGTERM)
+        state, outcome = copy_context().run(worker.plugins[sweep].train, worker, run_id, config)
+    except Timeout:
+        state, outcome = "busy", ""
+    except SystemExit:
+        state, outcome = "stopped", ""
     except Exception as error:
         if not type(error).__module__.startswith("mtbert."):
-            traceback.print_exc()
-        result = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result), flush=True)
-
-
-def _stop_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+            raise
+        state, outcome = "failed", f"{type(error).__name__}: {error}"
+    finally:
+        free_by_default()  # the memory goes back, as the worker goes on to other runs
+    return state, outcome, (time.monotonic() - started) / 60

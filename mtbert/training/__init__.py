@@ -1,7 +1,7 @@
 """The training loop and what it rests on: batches, steps, metrics, checkpoints, masked language modelling."""
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
-from mtbert.training.checkpoint import stopping
+from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.loop import LOG, PRETRAINING, train
 from mtbert.training.metrics import (
     RESAMPLES,
@@ -24,6 +24,7 @@ __all__ = [
     "LOG",
     "PRETRAINING",
     "RESAMPLES",
+    "Stop",
     "TaskRows",
     "Trainer",
     "batch_shapes",
@@ -45,5 +46,6 @@ __all__ = [
     "training_steps",
     "turn_ends",
     "verdict",
+    "watch",
     "write_leaderboard",
 ]

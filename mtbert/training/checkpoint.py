@@ -1,6 +1,7 @@
 """What training needs to go on after an interruption, bit for bit, in one file that is replaced atomically.
 
-SIGINT (Ctrl-C) and SIGTERM end training behind the current step, when its checkpoint is saved.
+SIGINT (Ctrl-C) and SIGTERM end training behind the current step, when its checkpoint is saved; in a thread, which gets
+no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (default 60) or MTBERT_CHECKPOINT_STEPS.
 """
 
 import logging
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,9 @@ from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
+Progress = Callable[[], dict[str, Any]]  # what a checkpoint holds beside the parts; its "step" counts the steps done
+# Called behind every step of this thread or task, with the progress and the number of all steps; True: save and stop.
+watch: ContextVar[Callable[[Progress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group
 
 
@@ -66,19 +71,21 @@ class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
     path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
-    after a save, or the start, the next one is due.
+    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says.
     """
 
     processes = ALONE  # those that train together: the first one saves, and they stop after the same step
 
-    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float = 300.0) -> None:
-        self.path, self.identity, self.parts, self.seconds = path, identity, parts, seconds
-        self._last = time.monotonic()
+    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None) -> None:
+        self.path, self.identity, self.parts = path, identity, parts
+        self.seconds = float(os.environ.get("MTBERT_CHECKPOINT_SECONDS", 60)) if seconds is None else seconds
+        self.steps = float(os.environ.get("MTBERT_CHECKPOINT_STEPS", "inf"))
+        self._last, self._steps = time.monotonic(), 0
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to save."""
-        return time.monotonic() - self._last >= self.seconds
+        return time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors."""
@@ -92,13 +99,14 @@ class Checkpoint:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
-        self._last = time.monotonic()
+        self._last, self._steps = time.monotonic(), 0
 
-    def guard(self, steps: Iterable[Step], progress: Callable[[], dict[str, Any]]) -> Iterator[Step]:
+    def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
         """The steps, for a loop that does one at a time; between two of them the file is replaced when it is due.
 
-        On SIGINT or SIGTERM it is replaced behind the current step and the loop ends as `stopping` says. progress():
-        that of `save`. Without a path these signals do what they do elsewhere.
+        On SIGINT, SIGTERM or the word of `watch`, which counts as SIGTERM, it is replaced behind the current step and
+        the loop ends as `stopping` says. progress(): that of `save`; total: number of all steps. Without a path
+        signals do what they do elsewhere.
         """
         if self.path is None:
             yield from steps
@@ -106,6 +114,9 @@ class Checkpoint:
         with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
             for step in steps:
                 yield step
+                self._steps += 1
+                if watch.get()(progress, total):
+                    stop.number = signal.SIGTERM
                 number = self.processes.largest(stop.number or 0)
                 if self.is_due or number:
                     self.save(progress())

@@ -31,7 +31,6 @@ from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows
 
 log = logging.getLogger(__name__)
-CHECKPOINT_SECONDS = 300.0
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
@@ -99,14 +98,14 @@ def train(
     corpus: Corpus,
     device: str = "auto",
     checkpoint: Path | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    checkpoint_seconds: float | None = None,
     progress: bool | None = None,
 ) -> TrainedRun:
     """Train as the configuration says and score the model that `keep` names on dev.
 
-    checkpoint: a file written every `checkpoint_seconds` and on SIGINT or SIGTERM (`Checkpoint.guard`), from which the
-    same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
-    Beside it grows LOG. progress: show a bar; None: on a terminal.
+    checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
+    (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
+    removed by nobody but the caller. Beside it grows LOG. progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
 
     Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
@@ -154,7 +153,9 @@ def train(
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
+    for step, rows in saver.guard(
+        enumerate(training_steps(config, lengths), start=1), lambda: vars(state), total_steps
+    ):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
             trainer.updates.remember(rows)
             continue
@@ -244,7 +245,7 @@ def _pretrain(
     corpus: Corpus,
     device: torch.device,
     checkpoint: Path | None,
-    checkpoint_seconds: float,
+    checkpoint_seconds: float | None,
     progress: bool | None,
 ) -> dict[str, float]:
     """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""

@@ -100,7 +100,7 @@ def pretrain(
     precision: str = "fp32",
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
-    checkpoint_seconds: float = 300.0,
+    checkpoint_seconds: float | None = None,
     progress: bool | None = None,
 ) -> pd.DataFrame:
     """Train the encoder in place to predict masked tokens of single sentences (`tokenize_texts`).
@@ -134,7 +134,7 @@ def pretrain(
                 run.step - epoch * run.epoch_steps :
             ]
         )
-        for batch in saver.guard(batches, run.progress):
+        for batch in saver.guard(batches, run.progress, run.steps):
             run.update(rows[batch], mask_rate, seed, precision)
             bar.update()
             if run.step == run.steps:

@@ -91,7 +91,7 @@ def test_the_tidy_tables(config, course_data):
 
 
 def stored_files() -> list[str]:
-    return sorted(path.name for path in results_dir().rglob("*") if path.is_file())
+    return sorted(path.name for path in results_dir().rglob("*") if path.is_file() and path.name != ".lock")
 
 
 @pytest.mark.parametrize("broken", ["pandas.DataFrame.to_parquet", "mtbert.results.store.os.replace"])
@@ -116,6 +116,21 @@ def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
     before = stored_files()
     write_run(run, results_dir())
     assert stored_files() == before
+
+
+def test_what_killed_processes_left_is_removed(config, course_data):
+    kept = results_dir() / "runs" / ".gitkeep"
+    left = [results_dir() / name for name in (".scores.csv.77", "dev/.sst-0123.parquet.77", "runs/.id-1.77/run.json")]
+    for path in (kept, *left):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    corpus = runs.load_corpus(config, course_data)
+    partial = model_folder(f"{config.digest}-{corpus.fingerprint[:8]}") / ".checkpoint.pt.77"
+    partial.parent.mkdir(parents=True)
+    partial.touch()
+    run_of(config)
+    assert kept.exists() and not partial.exists() and not any(path.parent.exists() for path in left[2:])
+    assert not any(path.exists() for path in left)
 
 
 def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):

@@ -1,20 +1,34 @@
-"""Grids and their errors; runs are looked up, predicted, and trained in worker processes."""
+"""Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
 
-import io
-import json
 import logging
-import sys
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
 
+import pandas as pd
 import pytest
+import torch
+from filelock import FileLock
+from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
 from mtbert.data.corpus import Corpus
-from mtbert.results import workers
+from mtbert.paths import results_dir
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import load_or_run
-from mtbert.results.sweep import describe, duration, look_up, minutes_left
-from mtbert.results.workers import RunFailed, SweepRun, train_all
+from mtbert.results.runs import load_or_run, run_lock
+from mtbert.results.sweep import (
+    SweepError,
+    SweepRun,
+    describe,
+    duration,
+    look_up,
+    minutes_left,
+    train_missing,
+)
+from mtbert.training.loop import train
 
 GRID = """
 base: {learning_rate: 1e-3, epochs: 2}
@@ -129,86 +143,138 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert not any(run.is_stored for run in look_up(pairs))
 
 
-FAKE = """
-import json, sys, time
-job = json.loads(sys.stdin.readline())
-time.sleep(0.05)
-if job["config"]["seed"] == 3:
-    print(json.dumps({"error": "TrainingError: the loss is nan"}))
-else:
-    print("a line of some library")
-    print(json.dumps({"score": job["config"]["seed"] + 0.5 * (job["threads"] == 2)}))
-"""
-
-
-@pytest.fixture
-def fake_workers(monkeypatch):
-    """Workers that train nothing: their score is their seed, plus a half with two threads; seed 3 fails."""
-    monkeypatch.setattr(workers, "COMMAND", [sys.executable, "-c", FAKE])
-    monkeypatch.setattr(workers, "PAUSE", 0.01)
-
-
-@pytest.fixture
-def killed(monkeypatch, fake_workers):
-    """killed(name, times): the first processes of the run of this name are killed when they start."""
-    start, started = workers._start, []
-
-    def killed(name: str, times: int) -> list[str]:
-        def start_and_kill(run, place, job):
-            worker = start(run, place, job)
-            started.append(run.name)
-            if run.name == name and started.count(name) <= times:
-                worker.process.kill()
-            return worker
-
-        monkeypatch.setattr(workers, "_start", start_and_kill)
-        return started
-
-    return killed
-
-
 def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
     return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
 
 
-def test_all_runs_are_trained_also_after_a_failure(fake_workers):
-    outcomes = {run.name: outcome for run, outcome, _ in train_all([sweep_run(i) for i in (1, 3, 2)], 2, threads=2)}
-    assert outcomes.pop("run 1") == 1.5 and outcomes.pop("run 2") == 2.5
-    assert isinstance(outcomes["run 3"], RunFailed) and str(outcomes["run 3"]) == "TrainingError: the loss is nan"
+@pytest.fixture
+def threads_as_workers(monkeypatch):
+    """A cluster whose one worker is a thread of this process, which starts in no time."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert.results.sweep.RETRIES", 1)
+    torch.set_num_threads(1)
+
+    @contextmanager
+    def open_cluster(workers: int, scheduler: str | None):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert.results.sweep.open_cluster", open_cluster)
+    # Their logger is that of this process.
+    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
 
 
-def test_a_killed_process_stops_no_other_and_is_tried_again(killed, caplog):
-    started = killed("run 1", 1)
-    with caplog.at_level(logging.WARNING):
-        outcomes = {run.name: outcome for run, outcome, _ in train_all([sweep_run(1), sweep_run(2)], 2, threads=1)}
-    assert outcomes == {"run 1": 1.0, "run 2": 2.0} and started == ["run 1", "run 2", "run 1"]
-    assert "run 1, seed 1: its process died with SIGKILL" in caplog.text
-
-
-def test_a_run_whose_processes_all_die_is_given_up(killed):
-    started = killed("run 1", 9)
-    [(_, score, _), (run, error, _)] = train_all([sweep_run(1), sweep_run(2)], 1, threads=1)
-    assert started == ["run 1", "run 2", "run 1", "run 1"]
-    assert score == 2.0 and run.name == "run 1" and isinstance(error, RunFailed)
-    assert "died 3 times, last with SIGKILL" in str(error)
-
-
-def test_a_worker_trains_its_run_or_says_why_not(tiny_config, course_data, monkeypatch, capsys):
-    """`work` itself, in this process: its input is a line of JSON, its last line of output too."""
+@pytest.fixture
+def pairs(tiny_config, course_data) -> list[tuple[str, RunConfig]]:
     config = tiny_config.but(epochs=1, frozen=True)
+    return [("one", config), ("two", config.but(seed=2)), ("three", config.but(seed=3))]
 
-    def work(config: RunConfig) -> dict:
-        job = {"config": config.model_dump(mode="json"), "threads": 1, "device": "cpu", "data": str(course_data)}
-        monkeypatch.setattr(workers, "_stop_with_parent", lambda: None)
-        monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
-        workers.work()
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
 
-    assert work(config) == {"score": load_or_run(config, train_missing=False).score()}
-    assert load_or_run(config, train_missing=False).provenance["threads"] == 1
-    explodes = config.but(frozen=False, learning_rate=1e30, schedule="none")
-    assert "the loss of sst is nan at step" in work(explodes)["error"]
+def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
+    """The seeds of the runs that are trained from now on; before: called with a configuration before its training."""
+    trained = []
+
+    def counted(config, *args, **options):
+        trained.append(config.seed)
+        before(config)
+        return train(config, *args, **options)
+
+    monkeypatch.setattr("mtbert.results.runs.train", counted)
+    return trained
+
+
+def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys):
+    stored = load_or_run(pairs[1][1], device="cpu", progress=False)
+    trained = train_counted(monkeypatch)
+    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert trained == [1, 3]
+    runs = [load_or_run(config, train_missing=False) for _, config in pairs]
+    assert runs[0].provenance["threads"] == 1
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "1 of 3 are stored already"
+    for number, (line, run) in enumerate(zip(lines, (runs[0], runs[2]), strict=True), start=1):
+        start = f"[{number} of 2] {('one', 'three')[number - 1]}, seed {run.config.seed}: dev {run.score():.4f} ("
+        assert line.startswith(f"{start}{run.run_id}, 0.")
+    assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
+    (results_dir() / "scores.csv").write_text(f"run_id\n{stored.run_id}\n")  # as a process that was killed leaves it
+    assert train_missing(look_up(pairs)) == {}
+    assert capsys.readouterr().out == "3 of 3 are stored already\n"
+    assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
+
+
+def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
+    pairs, threads_as_workers, monkeypatch, capsys
+):
+    def fail(config):
+        if config.seed == 1:
+            raise OSError("the disk is away")
+
+    trained = train_counted(monkeypatch, fail)
+    explodes = ("explodes", pairs[0][1].but(frozen=False, learning_rate=1e30, schedule="none", seed=4))
+    failed = train_missing(look_up([*pairs, explodes]), device="cpu", progress=False)
+    assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
+    assert failed["one, seed 1"] == "OSError: the disk is away"
+    assert "TrainingError: the loss of sst is nan at step" in failed["explodes, seed 4"] and len(failed) == 2
+    assert "of 4] one, seed 1: failed: OSError: the disk is away (" in capsys.readouterr().out
+    assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
+
+
+def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
+    monkeypatch.setattr("mtbert.results.sweep.BUSY_SECONDS", 0.01)
+    runs = look_up(pairs)
+    lock = FileLock(run_lock(runs[0].run_id).lock_file, thread_local=False).acquire().lock
+    trained = train_counted(monkeypatch, lambda config: lock.release() if config.seed == 3 else None)
+    assert train_missing(runs, device="cpu", progress=False) == {}
+    assert trained == [2, 3, 1]
+
+
+def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
+    monkeypatch.setattr("mtbert.results.workers.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(tqdm, "set_postfix_str", lambda bar, text: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
+    with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
+        train_missing(look_up(pairs), device="cpu", progress=False)
+    assert signal.getsignal(signal.SIGTERM) is before and not any(run.is_stored for run in look_up(pairs))
+    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
+    assert 0 < torch.load(checkpoint, weights_only=True)["progress"]["step"] < 1000
+
+
+def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
+    run = replace(look_up(pairs)[0], run_id="0123456789-01234567")
+    failed = train_missing([run], device="cpu", progress=False)
+    assert failed == {
+        "one, seed 1": "WorkerError: a worker has other data, another encoder or another version of mtbert"
+    }
+
+
+def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data):
+    pytest.importorskip("dask").config.set({"distributed.comm.timeouts.connect": "0.1s"})
+    with pytest.raises(SweepError, match=r"--scheduler tcp://127.0.0.1:9: no scheduler answers there"):
+        train_missing(look_up(pairs), scheduler="tcp://127.0.0.1:9")
+
+
+def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
+    config, begun, go_on = pairs[0][1], threading.Event(), threading.Event()
+
+    def wait(config):
+        begun.set()
+        assert go_on.wait(30)
+
+    trained, found = train_counted(monkeypatch, wait), []
+    threads = [
+        threading.Thread(target=lambda: found.append(load_or_run(config, device="cpu", progress=False)))
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    time.sleep(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert trained == [1] and len(found) == 2 and found[0].provenance == found[1].provenance
 
 
 # --- predictions of time and memory -----------------------------------------------------------------------------------
