@@ -20,7 +20,6 @@ from pathlib import Path
 import nbformat
 import papermill
 import torch
-import yaml
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
@@ -28,7 +27,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from mtbert.config import RunConfig
-from mtbert.paths import REPOSITORY, replacing, results_dir
+from mtbert.paths import REPOSITORY, read_yaml, replacing, results_dir
 from mtbert.report.notebook import versions
 from mtbert.results import load_or_run, read_grids, sweep
 from mtbert.runtime import free_by_default
@@ -160,7 +159,7 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
 def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
     """What `file` has for the notebook, and `data` where it has a parameter data_dir."""
     declared = papermill.inspect_notebook(notebook).keys()
-    values = (yaml.safe_load(file.read_text(encoding="utf8")) if file.exists() else None) or {}
+    values = (read_yaml(file) if file.exists() else None) or {}
     where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
