@@ -1,8 +1,10 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
+import logging
 from pathlib import Path
 
 import pandas as pd
+from safetensors import SafetensorError
 
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
@@ -11,7 +13,9 @@ from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_run
 from mtbert.runtime import environment, pick_device
-from mtbert.training import PRETRAINING, load_corpus, score_table, train
+from mtbert.training import load_corpus, score_table, train
+
+log = logging.getLogger(__name__)
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -50,7 +54,6 @@ def load_or_run(
         return read_run(store / "runs" / run_id, config)
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
-    trained.model.save(model_folder(run_id))
     run = Run(
         run_id=run_id,
         config=config,
@@ -68,8 +71,12 @@ def load_or_run(
         },
     )
     folder = write_run(run, store)
-    for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
-        file.unlink(missing_ok=True)
+    try:
+        for file in checkpoint.parent.glob("*.pt"):
+            file.unlink()
+        trained.model.save(checkpoint.parent)
+    except (OSError, SafetensorError) as error:
+        log.warning("the model cannot be kept in %s (%s); its run is stored", checkpoint.parent, error)
     return read_run(folder)
 
 

@@ -3,6 +3,7 @@
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
+results/runs/<run id>/SHA256SUMS           checksums of these files; runs of earlier versions have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 
@@ -22,15 +23,20 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.paths import replacing
+from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
 from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
+REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
 )  # fmt: skip
+
+
+class StoreError(ValueError):
+    """A damaged file of the store; the message names it and says what to do."""
 
 
 class MissingRun(LookupError):
@@ -84,9 +90,11 @@ def write_run(run: Run, store: Path) -> Path:
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
         run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-    if folder.exists():  # from a process that finished the same run at the same time
+    write_checksums(partial, sorted(path.name for path in partial.iterdir()))
+    if (folder / "run.json").exists():  # from a process that finished the same run at the same time
         shutil.rmtree(partial)
     else:
+        shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
         os.replace(partial, folder)
     _update_tables(store)
     return folder
@@ -97,32 +105,56 @@ def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
     names = {}
     for task, part in predictions.groupby("task", sort=False):
         table = part[["id", "label"]].astype({"label": "float32"}).reset_index(drop=True)
-        digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
-        names[task] = f"{task}-{digest}"
+        names[task] = f"{task}-{_examples_digest(table)}"
         path = store / "dev" / f"{names[task]}.parquet"
-        if not path.exists():
+        try:
+            _read_examples(path)
+        except StoreError:  # there is none, or it is damaged
             with replacing(path) as partial:
                 table.to_parquet(partial, compression="zstd", index=False)
     return names
 
 
+def _examples_digest(table: pd.DataFrame) -> str:
+    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
+
+
+def _read_examples(path: Path) -> pd.DataFrame:
+    """Ids and labels of a dev split; raises StoreError unless they have the digest in the file's name."""
+    remedy = "restore it from a backup or git, or train a run on the same data, which writes it again"
+    table = _read_parquet(path, remedy)
+    if not path.stem.endswith(f"-{_examples_digest(table)}"):
+        raise StoreError(f"{path} is damaged; {remedy}")
+    return table
+
+
+def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except Exception as error:  # of many types
+        problem = "is damaged" if path.exists() else "is missing"
+        raise StoreError(f"{path} {problem} ({type(error).__name__}); {remedy}") from error
+
+
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
     store = folder.parent.parent
-    parts = [pd.read_parquet(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
-    known, predicted = pd.concat(parts, ignore_index=True), pd.read_parquet(folder / "predictions.parquet")
+    parts = [_read_examples(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
+    known, predicted = pd.concat(parts, ignore_index=True), _read_parquet(folder / "predictions.parquet", REMEDY)
     if known["task"].tolist() != predicted["task"].tolist():
-        raise ValueError(f"{folder.name}: the predictions do not fit the examples {', '.join(examples.values())}")
+        raise StoreError(f"{folder}: the predictions do not fit the examples {', '.join(examples.values())}; {REMEDY}")
     columns = known.assign(split="dev")[["task", "split", "id", "label"]]
     return columns.join(predicted[["predicted", "confidence"]].astype("float32"))
 
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
-    """A stored run; raises ValueError if its configuration is not `config`."""
-    content = json.loads((folder / "run.json").read_text(encoding="utf8"))
+    """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
+    if damaged := damaged_files(folder):
+        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum differs from {CHECKSUMS}; {REMEDY}")
+    content = _read_content(folder)
     stored = RunConfig.from_params(content["config"])
     if config is not None and stored.but(encoder=config.encoder) != config:  # the id has the encoder's content
-        raise ValueError(f"{folder.name}: has another configuration, as a default was changed; train it again")
+        raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
         run_id=content["run_id"],
         config=stored,
@@ -132,14 +164,32 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
         step_scores=pd.DataFrame(content.get("step_scores")),
         cost=content["cost"],
         provenance=content["provenance"],
-        cosines=pd.read_parquet(cosines) if (cosines := folder / "cosines.parquet").exists() else pd.DataFrame(),
+        cosines=_read_parquet(path, REMEDY) if (path := folder / "cosines.parquet").exists() else pd.DataFrame(),
     )
 
 
+def _read_content(folder: Path) -> dict:
+    """The content of run.json; raises StoreError if it is damaged."""
+    path = folder / "run.json"
+    try:
+        if path.name in damaged_files(folder):
+            raise ValueError(f"its checksum differs from {CHECKSUMS}")
+        content = json.loads(path.read_text(encoding="utf8"))
+        RunConfig.from_params(content["config"])
+        if missing := {"run_id", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
+    return content
+
+
 def stored_runs(store: Path) -> Iterator[dict]:
-    """The content of run.json of every run of the store, in the order of run ids."""
+    """The content of run.json of every run of the store, in the order of run ids; a damaged one is only warned of."""
     for path in sorted((store / "runs").glob("[!.]*/run.json")):
-        yield json.loads(path.read_text(encoding="utf8"))
+        try:
+            yield _read_content(path.parent)
+        except StoreError as error:
+            log.warning("%s", error)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
