@@ -1,0 +1,79 @@
+"""A trainer that is killed at any moment goes on bit for bit; no damaged or foreign checkpoint is used, nor executed."""
+
+import hashlib
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mtbert.config import RunConfig
+from mtbert.data import Corpus
+from mtbert.paths import seal
+from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.loop import train
+from mtbert.training.task_data import load_corpus
+
+THREE = ("sst", "quora", "sts")
+KINDS = {
+    "unified": dict(tasks=THREE, scheme="unified", gradients="pcgrad", cosine_every=2, plan="S1 I1"),
+    "sampled and annealed": dict(tasks=THREE, sampling="annealed", epochs=3, steps_per_epoch=6, adapter="lhuc"),
+    "gem": dict(tasks=THREE, gradients="gem", steps_per_epoch=6, memory_size=12, memory_batch=6),
+    "pretraining": dict(pretrain="both", epochs=1),
+}
+KILLS = 20  # of each kind, in the slow test
+
+
+def digest(config: RunConfig, corpus: Corpus, path: Path | None) -> str:
+    """Of weights, predictions and curve of a run, which writes a checkpoint after every step."""
+    run = train(config, corpus, device="cpu", progress=False, checkpoint=path, checkpoint_seconds=0)
+    state = {name: tensor.numpy().tobytes() for name, tensor in run.model.state_dict().items()}
+    curve = run.curve.drop(columns=["seconds", "cpu_seconds"]).to_csv()
+    return hashlib.sha256(pickle.dumps([state, run.predictions.to_csv(), curve, run.cosines.to_csv()])).hexdigest()
+
+
+def killed(config: RunConfig, corpus: Corpus, path: Path, seconds: float) -> None:
+    """A process that trains, and is killed after this time."""
+    process = multiprocessing.get_context("fork").Process(target=digest, args=(config, corpus, path))
+    process.start()
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0)
+
+
+def resumed_after_kills(config: RunConfig, folder: Path, data: Path, moments: int) -> list[tuple[bool, bool]]:
+    """For each of some random moments: whether there was a checkpoint, and whether the resumed run has the same bits."""
+    corpus = load_corpus(config, data)
+    digest(config, corpus, None)  # fills the cache of token ids
+    started = time.monotonic()
+    whole = digest(config, corpus, folder / "whole" / "checkpoint.pt")
+    duration, draw, found = time.monotonic() - started, random.Random(str(config)), []
+    assert whole == digest(config, corpus, None)
+    for i in range(moments):
+        path = folder / str(i) / "checkpoint.pt"
+        killed(config, corpus, path, draw.uniform(0.05, 0.95) * duration)
+        found.append((any(path.parent.glob("*.pt")), digest(config, corpus, path) == whole))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_trainer_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path, kind):
+    found = resumed_after_kills(tiny_config.but(**KINDS[kind]), tmp_path, course_folder, KILLS)
+    equal, with_checkpoint = sum(same for _, same in found), sum(saved for saved, _ in found)
+    print(f"{kind}: {equal} of {KILLS} equal, {with_checkpoint} from a checkpoint")
+    assert equal == KILLS and with_checkpoint >= KILLS / 2
+
+
+def test_a_trainer_killed_at_two_moments_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path):
+    found = resumed_after_kills(tiny_config, tmp_path, course_folder, 2)
+    assert all(same for _, same in found)
