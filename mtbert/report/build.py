@@ -111,7 +111,7 @@ def build_report(
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), _digest(grids)])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile}
         file = output / f"{name}.record"
-        record = json.loads(file.read_text()) if file.exists() else {}
+        record = _record(file)
         if not force and record.items() >= {**about, "results": before}.items():
             print(f"{name} is up to date")
             records[name] = record
@@ -266,11 +266,19 @@ def _write(output: Path, records: dict[str, dict], notebooks: list[Path], result
     for name, record in records.items():
         with replacing(output / f"{name}.record") as file:
             file.write_text(json.dumps(record | {"results": results}, indent=1))
-    files = [file for path in notebooks if (file := output / f"{path.stem}.record").exists()]
-    entries = [ENTRY.format(name=file.stem, **json.loads(file.read_text())) for file in files]
+    found = {path.stem: _record(output / f"{path.stem}.record") for path in notebooks}
+    entries = [ENTRY.format(name=name, **record) for name, record in found.items() if record]
     index = output / "index.html"
     index.write_text(INDEX.format(entries="\n".join(entries), versions=versions()), encoding="utf8")
     return index
+
+
+def _record(file: Path) -> dict:
+    """What is known of an executed notebook; nothing where there is no record, or a damaged one."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _source(notebook: Path) -> str:
