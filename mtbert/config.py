@@ -57,6 +57,9 @@ TaskName = Annotated[str, _one_of(*TASKS)]
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 # Far above any use, and below what breaks later: a width that no memory holds, a loop that never ends.
+Encoder = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
+Plan = Annotated[str, Field(max_length=1000)]
+Dropout = Annotated[Real, Field(ge=0, le=0.9)]
 Rate = Annotated[Real, Field(ge=0, le=10)]
 Factor = Annotated[Real, Field(ge=0, le=1e6)]
 Size = Annotated[int, Field(ge=1, le=2**16)]
@@ -75,19 +78,11 @@ class RunConfig(BaseModel):
     tasks: Tasks = Field(("sst",), description="the tasks to train on")
     score_tasks: Tasks = Field((), description="tasks scored on dev; empty: those trained on")
 
-    encoder: str = Field(
-        "minilm",
-        min_length=1,
-        max_length=1000,
-        pattern=r"^[^\x00-\x1f]*$",
-        description="'minilm', a checkpoint folder, or a name on the hub",
-    )
+    encoder: Encoder = Field("minilm", description="'minilm', a checkpoint folder, or a name on the hub")
     weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
     layers: Size | None = Field(None, description="use the first n layers of the encoder; none: all")
     frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
-    plan: str = Field(
-        "1-bert", max_length=1000, description="what is frozen, shared, individual: a preset or segments such as S4 I2"
-    )
+    plan: Plan = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
     soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
     soft_strength: Factor = Field(0.01, gt=0, description="factor of that pull in the loss")
 
@@ -114,7 +109,7 @@ class RunConfig(BaseModel):
     head_layers: int = Field(1, ge=1, le=100, description="linear layers of a head, ReLU between them")
     head_width: Size = Field(256, description="of a head's hidden layers")
     head_norm: bool = Field(False, description="layer norm of the embeddings in front of the heads")
-    head_dropout: Real = Field(0.1, ge=0, le=0.9, description="dropout of the heads")
+    head_dropout: Dropout = Field(0.1, description="dropout of the heads")
     dropout_place: Literal["before", "inside", "after"] = Field(
         "before", description="before the head, before each of its linear layers, or after the last one"
     )
@@ -124,11 +119,8 @@ class RunConfig(BaseModel):
     )
     upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head")
     combine: Literal["concat", "attention"] = Field("concat", description="how a head takes in what is fed to it")
-    attention_dropout: Real | None = Field(
-        None,
-        ge=0,
-        le=0.9,
-        description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts",
+    attention_dropout: Dropout | None = Field(
+        None, description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts"
     )
     max_length: int = Field(512, ge=4, le=2**16, description="tokens of a sequence, [CLS] and [SEP] included")
 

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
-from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -117,8 +116,7 @@ def write_config(path: Path, values: dict[str, Any]) -> None:
     layout = LAYOUTS[values["model_type"]]
     theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
     content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
 
 
 def their_name(name: str, model_type: str = "bert") -> str:

@@ -301,11 +301,11 @@ class BertModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, which transformers reads (its DistilBERT ignores our pooler)."""
         folder = Path(folder)
-        write_config(folder / "config.json", asdict(self.config))
         model_type = self.config.model_type
         tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
         with replacing(folder / "model.safetensors") as partial:
             save_file(tensors, partial, metadata={"format": "pt"})
+        write_config(folder / "config.json", asdict(self.config))
         write_checksums(folder, ["config.json", "model.safetensors"])
 
 

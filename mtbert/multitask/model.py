@@ -1,6 +1,7 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -177,8 +177,7 @@ class MultitaskBert(nn.Module):
             ("encoder.json", asdict(self.encoder.config)),
             ("run_config.json", self.run_config.model_dump(mode="json")),
         ):
-            with replacing(folder / name) as partial:
-                partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
         write_checksums(folder, FILES)
 
     @classmethod
@@ -193,10 +192,9 @@ class MultitaskBert(nn.Module):
             encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
             model = cls(config, encoder)
             model.load_state_dict(load_file(folder / "model.safetensors"))
-        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{folder}: a file is damaged ({error}); delete the folder and train again"
-            ) from error
+        except Exception as error:  # of many types
+            reason = textwrap.shorten(str(error), 200)
+            raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
         return model.eval()
 
 

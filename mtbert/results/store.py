@@ -149,8 +149,6 @@ def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
-    if damaged := damaged_files(folder):
-        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum differs from {CHECKSUMS}; {REMEDY}")
     content = _read_content(folder)
     stored = RunConfig.from_params(content["config"])
     if config is not None and stored.but(encoder=config.encoder) != config:  # the id has the encoder's content
@@ -169,11 +167,11 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 
 
 def _read_content(folder: Path) -> dict:
-    """The content of run.json; raises StoreError if it is damaged."""
+    """The content of run.json; raises StoreError if it or another file of the run is damaged."""
     path = folder / "run.json"
+    if damaged := damaged_files(folder):
+        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
     try:
-        if path.name in damaged_files(folder):
-            raise ValueError(f"its checksum differs from {CHECKSUMS}")
         content = json.loads(path.read_text(encoding="utf8"))
         RunConfig.from_params(content["config"])
         if missing := {"run_id", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
