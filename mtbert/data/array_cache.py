@@ -53,7 +53,9 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     try:
         with replacing(path) as partial:
             with open(partial, "wb+") as file:
-                os.posix_fallocate(file.fileno(), 0, size + SEAL)
+                file.truncate(size + SEAL)
+                if hasattr(os, "posix_fallocate"):  # macOS does not have it
+                    os.posix_fallocate(file.fileno(), 0, size + SEAL)
                 array = np.memmap(file, np.float32, "r+", shape=shape)
             fill(array)
             array.flush()

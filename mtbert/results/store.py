@@ -11,6 +11,7 @@ A run id is `<configuration>-<data>`: the digests of the RunConfig and of its ta
 by its configuration.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -121,6 +122,12 @@ def _examples_digest(table: pd.DataFrame) -> str:
 
 def _read_examples(path: Path) -> pd.DataFrame:
     """Ids and labels of a dev split; raises StoreError unless they have the digest in the file's name."""
+    return _checked_examples(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@functools.lru_cache
+def _checked_examples(path: Path, changed: int) -> pd.DataFrame:
+    """changed: when, so that a file that many runs share is read once."""
     remedy = "restore it from a backup or git, or train a run on the same data, which writes it again"
     table = _read_parquet(path, remedy)
     if not path.stem.endswith(f"-{_examples_digest(table)}"):
@@ -176,6 +183,8 @@ def _read_content(folder: Path) -> dict:
         RunConfig.from_params(content["config"])
         if missing := {"run_id", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        if content["run_id"] != folder.name:
+            raise ValueError(f"it is of run {content['run_id']!r}")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
     return content

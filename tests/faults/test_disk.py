@@ -88,11 +88,13 @@ def test_an_error_of_the_disk_names_the_file(small_disk):
     assert files(small_disk) == ["other"]
 
 
-@pytest.mark.parametrize("fault", ["full", "not a folder"])
+@pytest.mark.parametrize("fault", ["full", "read-only", "not a folder"])
 def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, fault):
+    monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
     if fault == "full":
-        monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
         (small_disk / "other").write_bytes(bytes(1_000_000))
+    elif fault == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     else:
         (small_disk / "file").write_text("")
         monkeypatch.setenv("MTBERT_CACHE", str(small_disk / "file"))

@@ -101,9 +101,7 @@ def test_no_flipped_bit_of_ids_and_labels_is_read(stored):
 def test_the_message_says_what_to_do(stored, config):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text().replace('"value": 0', '"value": 1'))
-    with pytest.raises(
-        StoreError, match=r"run\.json is damaged: its checksum .* delete the run's folder"
-    ):
+    with pytest.raises(StoreError, match=r"run\.json is damaged: its checksum .* delete the run's folder"):
         load_or_run(config, device="cpu", progress=False)
     shutil.rmtree(path.parent)
     pd.testing.assert_frame_equal(load_or_run(config, device="cpu", progress=False).predictions, stored.predictions)
@@ -122,6 +120,13 @@ def test_an_old_run_whose_file_cannot_be_read_is_named(stored, text):
     (folder / "SHA256SUMS").unlink()
     (folder / "run.json").write_text(text)
     with pytest.raises(StoreError, match=re.escape(f"{folder / 'run.json'} is damaged")):
+        read_run(folder)
+
+
+def test_a_run_under_another_name_is_refused(stored):
+    """A name from inside of a file must not lead to other folders."""
+    folder = folder_of(stored).rename(folder_of(stored).with_name("0123456789-01234567"))
+    with pytest.raises(StoreError, match=f"it is of run '{stored.run_id}'"):
         read_run(folder)
 
 
