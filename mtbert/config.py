@@ -60,7 +60,6 @@ Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 Encoder = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
 Plan = Annotated[str, Field(max_length=1000)]
 Dropout = Annotated[Real, Field(ge=0, le=0.9)]
-Rate = Annotated[Real, Field(ge=0, le=10)]
 Factor = Annotated[Real, Field(ge=0, le=1e6)]
 Size = Annotated[int, Field(ge=1, le=2**16)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -146,7 +145,7 @@ class RunConfig(BaseModel):
         "none", description="masked language modelling on the texts, before or after training on the tasks"
     )
     pretrain_epochs: int = Field(1, ge=1, le=1000)
-    pretrain_learning_rate: Rate = Field(5e-5, gt=0)
+    pretrain_learning_rate: Real = Field(5e-5, gt=0)
     mask_rate: Real = Field(0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
 
     epochs: int = Field(3, ge=1, le=1000)
@@ -154,11 +153,11 @@ class RunConfig(BaseModel):
         32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
     accumulation: Size = Field(1, description="parts that a batch is computed in, to save memory")
-    learning_rate: Rate = Field(1e-4, gt=0, description="the schedule's peak")
+    learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
     schedule: Annotated[str, _one_of(*SCHEDULES)] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
     layer_decay: Real = Field(1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below")
-    weight_decay: Rate = 0.0
+    weight_decay: Real = Field(0.0, ge=0)
     weight_decay_on: Literal["all", "matrices"] = Field(
         "all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
     )
