@@ -21,7 +21,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
     {"paths"},
-    {"bert", "gradients", "optim", "samplers", "runtime"},
+    {"bert", "gradients", "optim", "samplers", "parallel", "runtime"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},
