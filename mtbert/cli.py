@@ -231,11 +231,11 @@ def report(
 
 
 def main() -> None:
-    """The entry point: mtbert's own errors are printed as a line, without a traceback."""
+    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback."""
     try:
         app()
-    except (ValueError, RuntimeError, LookupError) as error:
-        if not type(error).__module__.startswith("mtbert."):
+    except (ValueError, RuntimeError, LookupError, OSError) as error:
+        if not (isinstance(error, OSError) or type(error).__module__.startswith("mtbert.")):
             raise
         sys.exit(f"error: {error}")
 

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, PlanError, SharingPlan
 
+LONGEST = 2000  # characters of an error, which quotes what it is about
 PAIR_FEATURES = ("sum", "concat", "product", "difference", "cosine")
 
 
@@ -54,9 +56,15 @@ def _one_of(*names: str) -> AfterValidator:
 TaskName = Annotated[str, _one_of(*TASKS)]
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
-Reals = Annotated[tuple[Annotated[Real, Field(gt=0)], ...], BeforeValidator(_sequence)]
-Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_sequence)]
-Size = Annotated[int, Field(ge=1)]
+# Far above any use, and below what breaks later: a width that no memory holds, a loop that never ends.
+Encoder = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
+Plan = Annotated[str, Field(max_length=1000)]
+Dropout = Annotated[Real, Field(ge=0, le=0.9)]
+Factor = Annotated[Real, Field(ge=0, le=1e6)]
+Size = Annotated[int, Field(ge=1, le=2**16)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Reals = Annotated[tuple[Annotated[Factor, Field(gt=0)], ...], BeforeValidator(_sequence)]
+Layers = Annotated[tuple[Size, ...], BeforeValidator(_sequence)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
 
 
@@ -69,20 +77,20 @@ class RunConfig(BaseModel):
     tasks: Tasks = Field(("sst",), description="the tasks to train on")
     score_tasks: Tasks = Field((), description="tasks scored on dev; empty: those trained on")
 
-    encoder: str = Field("minilm", min_length=1, description="'minilm', a checkpoint folder, or a name on the hub")
+    encoder: Encoder = Field("minilm", description="'minilm', a checkpoint folder, or a name on the hub")
     weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
-    layers: int | None = Field(None, ge=1, description="use the first n layers of the encoder; none: all")
+    layers: Size | None = Field(None, description="use the first n layers of the encoder; none: all")
     frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
-    plan: str = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
+    plan: Plan = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
     soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
-    soft_strength: Real = Field(0.01, gt=0, description="factor of that pull in the loss")
+    soft_strength: Factor = Field(0.01, gt=0, description="factor of that pull in the loss")
 
     adapter: Annotated[str, _one_of("none", *ADAPTERS)] = Field(
         "none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
     )
-    adapter_size: int = Field(204, ge=1, description="s, the width inside an adapter")
-    adapter_heads: int = Field(
-        12, ge=1, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
+    adapter_size: Size = Field(204, description="s, the width inside an adapter")
+    adapter_heads: Size = Field(
+        12, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
     )
     adapter_bias: bool = Field(True, description="biases inside an adapter")
     adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
@@ -97,10 +105,10 @@ class RunConfig(BaseModel):
     similarity: Literal["mse", "sigmoid_cosine"] = Field(
         "mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
     )
-    head_layers: int = Field(1, ge=1, description="linear layers of a head, ReLU between them")
-    head_width: int = Field(256, ge=1, description="of a head's hidden layers")
+    head_layers: int = Field(1, ge=1, le=100, description="linear layers of a head, ReLU between them")
+    head_width: Size = Field(256, description="of a head's hidden layers")
     head_norm: bool = Field(False, description="layer norm of the embeddings in front of the heads")
-    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout of the heads")
+    head_dropout: Dropout = Field(0.1, description="dropout of the heads")
     dropout_place: Literal["before", "inside", "after"] = Field(
         "before", description="before the head, before each of its linear layers, or after the last one"
     )
@@ -110,13 +118,10 @@ class RunConfig(BaseModel):
     )
     upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head")
     combine: Literal["concat", "attention"] = Field("concat", description="how a head takes in what is fed to it")
-    attention_dropout: Real | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts",
+    attention_dropout: Dropout | None = Field(
+        None, description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts"
     )
-    max_length: int = Field(512, ge=4, description="tokens of a sequence, [CLS] and [SEP] included")
+    max_length: int = Field(512, ge=4, le=2**16, description="tokens of a sequence, [CLS] and [SEP] included")
 
     scheme: Literal["sampled", "in_turn", "unified"] = Field(
         "sampled", description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each"
@@ -124,30 +129,30 @@ class RunConfig(BaseModel):
     sampling: Annotated[str, _one_of(*SAMPLERS)] = Field(
         "proportional", description="which task a sampled step draws, by numbers of examples"
     )
-    steps_per_epoch: int | None = Field(None, ge=1, description="none: as many examples as the datasets hold")
+    steps_per_epoch: int | None = Field(None, ge=1, le=10**7, description="none: as many examples as the datasets hold")
     weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field("fixed", description="of a unified step's losses")
     task_weights: Reals = Field((), description="fixed weights of the losses, in the order of tasks; empty: all 1")
     gradients: Annotated[str, _one_of("sum", *WEIGHTS, *PROJECTIONS)] = Field(
         "sum", description="what is done about conflicts"
     )
     memory: Annotated[str, _one_of(*MEMORIES)] = Field("reservoir", description="how GEM keeps examples of a task")
-    memory_size: int = Field(256, ge=1, description="examples that GEM keeps of a task")
-    memory_batch: int = Field(32, ge=1, description="of them, those that a step's constraint is computed on")
-    gem_margin: Real = Field(0.0, ge=0, description="lower bound of GEM's dual variables")
-    cosine_every: int | None = Field(None, ge=1, description="record the cosines of the tasks' gradients, in steps")
+    memory_size: Count = Field(256, description="examples that GEM keeps of a task")
+    memory_batch: Size = Field(32, description="of them, those that a step's constraint is computed on")
+    gem_margin: Factor = Field(0.0, description="lower bound of GEM's dual variables")
+    cosine_every: Count | None = Field(None, description="record the cosines of the tasks' gradients, in steps")
 
     pretrain: Literal["none", "before", "after", "both"] = Field(
         "none", description="masked language modelling on the texts, before or after training on the tasks"
     )
-    pretrain_epochs: int = Field(1, ge=1)
+    pretrain_epochs: int = Field(1, ge=1, le=1000)
     pretrain_learning_rate: Real = Field(5e-5, gt=0)
     mask_rate: Real = Field(0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
 
-    epochs: int = Field(3, ge=1)
+    epochs: int = Field(3, ge=1, le=1000)
     batch_size: Size | dict[TaskName, Size] = Field(
         32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
-    accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    accumulation: Size = Field(1, description="parts that a batch is computed in, to save memory")
     checkpoint_layers: bool = Field(
         False, description="compute each layer again in the backward pass: saves memory, takes a third more time"
     )
@@ -159,24 +164,24 @@ class RunConfig(BaseModel):
     weight_decay_on: Literal["all", "matrices"] = Field(
         "all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
     )
-    max_grad_norm: Real | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
-    r_drop: Real = Field(0.0, ge=0, description="weight of the divergence between two passes with other dropout masks")
+    max_grad_norm: Factor | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
+    r_drop: Factor = Field(0.0, description="weight of the divergence between two passes with other dropout masks")
     ema: Real | None = Field(
         None, gt=0, lt=1, description="decay of the moving average of the weights, which is scored and kept; none: off"
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: autocast, weights stay fp32")
-    evals_per_epoch: int = Field(1, ge=1, description="points of the learning curve")
+    evals_per_epoch: int = Field(1, ge=1, le=1000, description="points of the learning curve")
     eval_spacing: Literal["even", "log"] = Field(
         "even", description="log: every point of the curve at half the steps of the next one, the last at the end"
     )
     keep: Literal["last", "best", "best_per_task"] = Field(
         "best", description="the model kept: of the last step, of the best overall dev score, or task by task"
     )
-    curve_rows: int | None = Field(
-        None, ge=1, description="dev examples of a task that a point of the learning curve is measured on; none: all"
+    curve_rows: Count | None = Field(
+        None, description="dev examples of a task that a point of the learning curve is measured on; none: all"
     )
-    train_rows: int | None = Field(None, ge=1, description="a random subset of each task's training rows; none: all")
-    seed: int = Field(1, ge=0)
+    train_rows: Count | None = Field(None, description="a random subset of each task's training rows; none: all")
+    seed: int = Field(1, ge=0, lt=2**32)
     tensorboard: bool = Field(False, description="write the log to TensorBoard, too; does not name the run")
 
     @model_validator(mode="after")
@@ -191,7 +196,7 @@ class RunConfig(BaseModel):
             yield "tasks: at least one task to train on is needed"
         for name in ("tasks", "score_tasks"):
             if len(set(getattr(self, name))) != len(getattr(self, name)):
-                yield f"{name}: a task is given twice in {list(getattr(self, name))}"
+                yield f"{name}: a task is given twice in {reprlib.repr(list(getattr(self, name)))}"
         if self.frozen and self.plan != "1-bert":
             yield f"frozen: is the plan 'frozen', and plan is {self.plan!r}; set one of the two"
         try:
@@ -208,7 +213,7 @@ class RunConfig(BaseModel):
         if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
             yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
         if len(set(self.adapter_layers)) != len(self.adapter_layers):
-            yield f"adapter_layers: a layer is given twice in {list(self.adapter_layers)}"
+            yield f"adapter_layers: a layer is given twice in {reprlib.repr(list(self.adapter_layers))}"
         if self.similarity == "sigmoid_cosine" and not self.two_encodings:
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
         fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
@@ -312,7 +317,7 @@ class RunConfig(BaseModel):
         try:
             return cls.model_validate(params)
         except ValidationError as error:
-            raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
+            raise ConfigError("; ".join(map(_explain, error.errors()))[:LONGEST]) from None
 
     def but(self, **changes: Any) -> "RunConfig":
         """A copy with some fields changed, checked again."""
@@ -349,4 +354,4 @@ def _explain(problem: dict) -> str:
     if problem["type"] == "value_error":
         message = problem["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if problem["loc"] else message  # a check of several fields names them itself
-    return f"{key}: {problem['msg']}, got {problem['input']!r}"
+    return f"{key}: {problem['msg']}, got {reprlib.repr(problem['input'])}"

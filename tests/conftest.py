@@ -25,6 +25,22 @@ from mtbert.training.task_data import load_corpus
 settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mtbert")
 
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also the tests that take minutes")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes minutes; runs with --slow or MTBERT_SLOW=1")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not (config.getoption("--slow") or os.environ.get("MTBERT_SLOW")):
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="slow: runs with --slow or MTBERT_SLOW=1"))
+
+
 ROWS = {"train": 40, "dev": 20, "test-student": 10}
 PRAISE = ("bright", "tender", "witty", "lovely", "superb")
 BLAME = ("dull", "clumsy", "noisy", "stale", "dreadful")

@@ -57,7 +57,7 @@ OTHER_RUNS = dict(
         ({"learning_rate": "fast"}, "learning_rate: Input should be a valid number, got 'fast'"),
         ({"learning_rate": "nan"}, "learning_rate: Input should be a finite number, got nan"),
         ({"learning_rate": 0}, "learning_rate: Input should be greater than 0, got 0"),
-        ({"head_dropout": 1.0}, "head_dropout: Input should be less than 1, got 1.0"),
+        ({"head_dropout": 1.0}, "head_dropout: Input should be less than or equal to 0.9, got 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout: Input should be greater than or equal to 0, got -0.1"),
         ({"train_rows": 0}, "train_rows: Input should be greater than or equal to 1, got 0"),
         ({"max_length": 3}, "max_length: Input should be greater than or equal to 4, got 3"),

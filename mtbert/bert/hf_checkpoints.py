@@ -108,7 +108,7 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
 def has_token_types(folder: Path) -> bool:
     """Whether an encoder marks the second sentence of a pair by token types; without a config.json it is BERT's."""
     path = folder / "config.json"
-    return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) > 1
+    return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) not in (0, 1)
 
 
 def write_config(path: Path, values: dict[str, Any]) -> None:

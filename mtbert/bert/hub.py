@@ -5,6 +5,8 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
+from mtbert.paths import CHECKSUMS, damaged_files
+
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # the hub's own file
 _FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt",
@@ -24,6 +26,15 @@ def locate(folder_or_name: str | Path) -> Path:
         return _packaged_minilm()
     folder = Path(folder_or_name)
     return folder if folder.is_dir() else _download(str(folder_or_name))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise CheckpointError if a file of the folder is not the one that was written, as far as there are checksums."""
+    if damaged := damaged_files(folder):
+        raise CheckpointError(
+            f"{folder}: {', '.join(damaged)} is damaged or was changed ({CHECKSUMS} has another checksum); write the "
+            f"folder again, or, after a change on purpose, delete {CHECKSUMS}"
+        )
 
 
 def content_digest(folder_or_name: str | Path) -> str:

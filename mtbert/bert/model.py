@@ -19,14 +19,18 @@ from torch import Tensor, nn
 from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, attend
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
-from mtbert.bert.hub import CheckpointError, locate
+from mtbert.bert.hub import CheckpointError, check_folder, locate
+from mtbert.paths import replacing, write_checksums
+
+LARGEST = 10**7  # of any size: more is a damaged file, and no memory holds it
 
 
 @dataclass(frozen=True)
 class BertConfig:
     """Sizes of the encoder, under the names of a Hugging Face `config.json`; the defaults are bert-base-uncased.
 
-    Raises ValueError if a size is not positive, the heads do not divide the hidden size or no position is left.
+    Raises ValueError if a size or rate is out of its range, the heads do not divide the hidden size or no position is
+    left.
     """
 
     vocab_size: int = 30522
@@ -52,8 +56,13 @@ class BertConfig:
         if self.model_type == "roberta":
             lowest["pad_token_id"] = 0  # positions are counted from it
         for name, least in lowest.items():
-            if not isinstance(value := getattr(self, name), int) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
+            if not isinstance(value := getattr(self, name), int) or not least <= value < LARGEST:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}, below {LARGEST}")
+        for name in ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+            if not isinstance(value := getattr(self, name), int | float) or not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+        if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
+            raise ValueError(f"pad_token_id is {self.pad_token_id!r}, which is no token of {self.vocab_size}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
@@ -283,6 +292,7 @@ class BertModel(nn.Module):
         another tensor is missing or of another shape.
         """
         folder = locate(folder_or_name)
+        check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
         model = cls(config)
         model.load_state_dict(to_ours(read_tensors(folder), model.state_dict(), folder, config.model_type))
@@ -291,11 +301,12 @@ class BertModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, which transformers reads (its DistilBERT ignores our pooler)."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_config(folder / "config.json", asdict(self.config))
         model_type = self.config.model_type
         tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        with replacing(folder / "model.safetensors") as partial:
+            save_file(tensors, partial, metadata={"format": "pt"})
+        write_config(folder / "config.json", asdict(self.config))
+        write_checksums(folder, ["config.json", "model.safetensors"])
 
 
 def part_sizes(config: BertConfig) -> dict[str, int]:

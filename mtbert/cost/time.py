@@ -25,7 +25,7 @@ from mtbert.cost.dry_run import KINDS, DryRun
 from mtbert.cost.memory import at_peak, measured_steps, step_shapes
 from mtbert.cost.steps import Steps
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import cache_dir, replacing
+from mtbert.paths import SEAL, cache_dir, is_sealed, replacing, seal
 from mtbert.runtime import environment, keep_freed_memory, pick_device, resident_mib
 
 MEASURED = ("1-bert, few tokens", "1-bert", "long texts", "3-bert", "PCGrad")  # of `measured_steps`
@@ -64,14 +64,15 @@ def load_or_calibrate(
     fields = config.model_dump(include={"encoder", "precision", "attention_dropout"})
     key = f"{environment(pick_device(device)) | {'threads': threads}} {fields} {KINDS} {MEASURED}"
     file = cache_dir() / "speed" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    if again or not file.exists():
+    if again or not (file.exists() and is_sealed(file)):
         what = f"training steps of {config.encoder} in {config.precision} ({', '.join(MEASURED)})"
         print(f"calibrating this machine, once: {what}; about half a minute", file=sys.stderr, flush=True)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             content = pool.submit(_measure_steps, fields, device, threads).result()
         with replacing(file) as partial:
             partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-    return Calibration(pd.DataFrame(json.loads(file.read_text(encoding="utf8"))))
+            seal(partial)
+    return Calibration(pd.DataFrame(json.loads(file.read_bytes()[:-SEAL])))
 
 
 def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:

@@ -1,20 +1,18 @@
-"""Arrays that can be computed again, on disk under the hash of what they are computed from."""
+"""Arrays that can be computed again, on disk under the hash of what they are computed from, with a digest each."""
 
 import hashlib
 import json
 import logging
-import shutil
-import zipfile
-import zlib
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from mtbert.paths import cache_dir, replacing
+from mtbert.paths import SEAL, cache_dir, is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
-BLOCK = 2**24  # bytes read at a time for a checksum
 
 
 def cached_arrays(
@@ -22,53 +20,53 @@ def cached_arrays(
 ) -> list[np.ndarray]:
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    names: of the arrays in the file, each of which has a checksum; a damaged file is computed again.
+    names: of the arrays in the file. A damaged file is computed again; a full or read-only cache is a warning.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
-    try:
+    if path.exists() and is_sealed(path):
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
-        arrays = compute()
-    with replacing(path) as partial, open(partial, "wb") as file:
-        np.savez(file, **dict(zip(names, arrays, strict=True)))
+    arrays = compute()
+    try:
+        with replacing(path) as partial:
+            with open(partial, "wb") as file:
+                np.savez(file, **dict(zip(names, arrays, strict=True)))
+            seal(partial)
+    except OSError as error:
+        log.warning("%s cannot be written (%s)", path, error.strerror)
     return arrays
 
 
 def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]) -> np.ndarray:
     """A float32 array of this shape, memory-mapped from disk; changes to it stay in memory.
 
-    If there is no such file, or it is damaged (another shape or checksum), `fill` computes the array. Without room on
-    the disk the array is in memory, with a warning.
+    If there is no such file, or it is damaged, `fill` computes the array. The file's room is reserved before, since a
+    write to a mapped file on a full disk ends the process; without room the array is in memory, with a warning.
     """
-    checksum = path.with_suffix(".crc32")
+    size = 4 * math.prod(shape)
     if path.exists():
-        if checksum.exists() and checksum.read_text() == _checksum(path):
-            array = np.load(path, mmap_mode="c", allow_pickle=False)
-            if array.shape == shape and array.dtype == np.float32:
-                return array
-        log.warning("%s is damaged; it is computed again", path.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    size = 4 * int(np.prod(shape))
-    if shutil.disk_usage(path.parent).free < 2 * size:
-        log.warning("no room for %.1f GB in the cache's folder; they stay in memory", size / 1e9)
-        array = np.empty(shape, dtype=np.float32)
-        fill(array)
-        return array
-    with replacing(path) as partial:
-        array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-        fill(array)
-        array.flush()
-        text = _checksum(partial)
-        checksum.unlink(missing_ok=True)
-    checksum.write_text(text)
-    return np.load(path, mmap_mode="c", allow_pickle=False)
-
-
-def _checksum(path: Path) -> str:
-    value = 0
-    with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            value = zlib.crc32(block, value)
-    return f"{value:08x}"
+        if path.stat().st_size == size + SEAL and is_sealed(path):
+            return np.memmap(path, np.float32, "c", shape=shape)
+        log.warning("%s is damaged; it is computed again", path)
+    array = None
+    try:
+        with replacing(path) as partial:
+            with open(partial, "wb+") as file:
+                file.truncate(size + SEAL)
+                if hasattr(os, "posix_fallocate"):  # macOS does not have it
+                    os.posix_fallocate(file.fileno(), 0, size + SEAL)
+                array = np.memmap(file, np.float32, "r+", shape=shape)
+            fill(array)
+            array.flush()
+            with open(partial, "rb+") as file:
+                file.seek(size)
+                file.write(hashlib.sha256(array).digest())
+        return np.memmap(path, np.float32, "c", shape=shape)
+    except OSError as error:
+        if array is not None:  # there was room: an error of `fill`, or of the disk
+            raise
+        log.warning("%s cannot be written (%s); its %.1f MB stay in memory", path, error.strerror, size / 1e6)
+    array = np.empty(shape, dtype=np.float32)
+    fill(array)
+    return array

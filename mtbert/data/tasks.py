@@ -14,10 +14,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, YamlError, read_yaml
 
 
 class DataError(ValueError):
@@ -70,7 +69,7 @@ class Task(BaseModel):
 
     def path(self, split: str, root: str | Path) -> Path:
         """The file of a split; root: the folder of all datasets."""
-        return Path(self.folder or root) / self.files.format(split=self.test_split if split == "test" else split)
+        return Path(self.folder or root) / self.files.replace("{split}", self.test_split if split == "test" else split)
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
@@ -78,13 +77,14 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     tasks = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            fields = yaml.safe_load(path.read_text(encoding="utf8"))
-            task = Task(**{"folder": path.parent, **fields})
+            task = Task(**{"folder": path.parent, **read_yaml(path)})
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'task'}: {e['msg']}" for e in error.errors())
             raise DataError(f"{path}: {problems}") from None
-        except (OSError, TypeError, yaml.YAMLError) as error:
-            raise DataError(f"{path}: not a YAML mapping of a task's fields ({error})") from None
+        except YamlError as error:
+            raise DataError(str(error)) from None
+        except TypeError:
+            raise DataError(f"{path}: not a YAML mapping of a task's fields") from None
         if task.name in tasks or task.name in COURSE:
             raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
         tasks[task.name] = task

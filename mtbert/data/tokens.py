@@ -5,6 +5,7 @@ padding are applied when a batch is made, so that one cache serves every pair en
 """
 
 import functools
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +44,20 @@ class Ragged:
 
 
 def load_tokenizer(encoder: str | Path) -> Tokenizer:
-    """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError if it has none.
+    """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError if it has no sound one.
 
     From tokenizer.json; else WordPiece from vocab.txt; else byte-level BPE from vocab.json and merges.txt.
     """
     folder = locate(encoder)
+    try:
+        return _read_tokenizer(folder)
+    except Exception as error:  # the tokenizers' own are of no type of their own
+        raise CheckpointError(
+            f"{folder}: the tokenizer cannot be read ({textwrap.shorten(str(error), 200)})"
+        ) from error
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").exists():
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
@@ -56,10 +66,7 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
     if (folder / "vocab.txt").exists():
         from tokenizers.implementations import BertWordPieceTokenizer
 
-        try:
-            return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
-        except TypeError as error:  # without [CLS] or [SEP]
-            raise CheckpointError(f"{folder / 'vocab.txt'}: {error}; a BERT vocabulary is needed") from error
+        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         from tokenizers.implementations import ByteLevelBPETokenizer
 
@@ -67,7 +74,7 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
         special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
         tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(str(token)) is not None])
         return tokenizer
-    raise CheckpointError(f"{folder}: has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
+    raise FileNotFoundError("it has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
 
 
 class TokenizedTable:

@@ -1,6 +1,7 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, check_folder, locate
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import predict
+from mtbert.paths import replacing, write_checksums
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
@@ -172,24 +174,30 @@ class MultitaskBert(nn.Module):
 
         A task's encoder alone: `model.encoder.task_encoder(task).save_pretrained(folder)`, for transformers.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.contiguous() for name, t in self.state_dict().items()}, folder / "model.safetensors")
+        with replacing(folder / "model.safetensors") as partial:
+            save_file({name: t.contiguous() for name, t in self.state_dict().items()}, partial)
         for name, content in (
             ("encoder.json", asdict(self.encoder.config)),
             ("run_config.json", self.run_config.model_dump(mode="json")),
         ):
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+        write_checksums(folder, FILES)
 
     @classmethod
     def load(cls, folder: Path) -> "MultitaskBert":
-        """Read what `save` wrote; raises CheckpointError if a part is missing."""
+        """Read what `save` wrote; raises CheckpointError if a part is missing or damaged."""
         missing = [name for name in FILES if not (folder / name).exists()]
         if missing:
             raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
-        config = RunConfig.from_params(json.loads((folder / "run_config.json").read_text(encoding="utf8")))
-        encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
-        model = cls(config, encoder)
-        model.load_state_dict(load_file(folder / "model.safetensors"))
+        check_folder(folder)
+        try:
+            config = RunConfig.from_params(json.loads((folder / "run_config.json").read_text(encoding="utf8")))
+            encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
+            model = cls(config, encoder)
+            model.load_state_dict(load_file(folder / "model.safetensors"))
+        except Exception as error:  # of many types
+            reason = textwrap.shorten(str(error), 200)
+            raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
         return model.eval()
 
 

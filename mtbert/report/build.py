@@ -18,14 +18,13 @@ from pathlib import Path
 import nbformat
 import papermill
 import torch
-import yaml
 from papermill.exceptions import PapermillExecutionError
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 from traitlets.config import Config
 
 from mtbert.config import RunConfig
-from mtbert.paths import REPOSITORY, replacing, results_dir
+from mtbert.paths import REPOSITORY, read_yaml, replacing, results_dir
 from mtbert.results import load_or_run, read_grids, sweep
 from mtbert.runtime import free_by_default
 
@@ -81,7 +80,7 @@ def build_report(
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
 
     for file in output.glob("*.record"):
-        if not (root / "notebooks" / f"{file.stem}.ipynb").exists():
+        if not (root / "notebooks" / f"{file.stem}.ipynb").exists() or not _record(file):
             file.unlink()
     records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
@@ -92,7 +91,7 @@ def build_report(
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), params])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile, "params": params}
         file = output / f"{name}.record"
-        record = json.loads(file.read_text()) if file.exists() else {}
+        record = _record(file)
         if not force and record.items() >= {**about, "results": before}.items():
             print(f"{name} is up to date")
             records[name] = record
@@ -142,7 +141,7 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
 def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
     """What `file` has for the notebook, and `data` where it has a parameter data_dir."""
     declared = papermill.inspect_notebook(notebook).keys()
-    values = (yaml.safe_load(file.read_text(encoding="utf8")) if file.exists() else None) or {}
+    values = (read_yaml(file) if file.exists() else None) or {}
     where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
@@ -238,6 +237,14 @@ def _build_site(output: Path) -> Path:
     with docutils_namespace():
         Sphinx(output, Path(__file__).parent / "site", site, output / ".doctrees", "html", status=None).build()
     return site / "index.html"
+
+
+def _record(file: Path) -> dict:
+    """What is known of an executed notebook; nothing where there is no record, or a damaged one."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _source(notebook: Path) -> str:

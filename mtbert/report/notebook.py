@@ -1,7 +1,9 @@
 """What the report's notebooks share: their parameters, checked, and where the numbers come from."""
 
 import html
+import math
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,9 @@ def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     given = {
         name: value
         for name, value in namespace.items()
-        if isinstance(value, PLAIN) and not name.startswith("_") and name not in shell and not name.isupper()
+        if isinstance(value, PLAIN)
+        and name not in shell
+        and (not (name.startswith("_") or name.isupper()) or name.removeprefix("_").lower() in declared)
     }
     if unknown := sorted(given.keys() - declared.keys()):
         raise ConfigError(f"{', '.join(unknown)}: no parameter of this notebook; it has {', '.join(declared)}")
@@ -51,11 +55,9 @@ def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(name: str, value: Any, expected: type) -> Any:
     if expected is float and isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if type(value) is not expected:
+        with suppress(ValueError, OverflowError):
+            value = float(value)
+    if type(value) is not expected or (expected is float and not math.isfinite(value)):
         raise ConfigError(f"{name}: expected {expected.__name__}, got {value!r}")
     return value
 

@@ -6,30 +6,32 @@ one run) repeats a run.
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import yaml
+from reprlib import repr  # shortened
 
 from mtbert.config import ConfigError, RunConfig
+from mtbert.paths import YamlError, read_yaml
 
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     """Name -> the configurations of its seeds; raises ConfigError with a line for each run that is wrong."""
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file ({error})") from error
-    if not isinstance(content, dict) or not isinstance(content.get("runs"), dict):
-        raise ConfigError(f"{path}: a grid needs a mapping `runs`, and may have `base` and `seeds`")
+        content = read_yaml(path)
+    except YamlError as error:
+        raise ConfigError(str(error)) from error
+    if not isinstance(content, dict) or not isinstance(content.get("runs"), dict) or not content["runs"]:
+        raise ConfigError(f"{path}: a grid needs a mapping `runs` with a run, and may have `base` and `seeds`")
     if unknown := set(content) - {"base", "seeds", "runs"}:
-        raise ConfigError(f"{path}: unknown key {', '.join(sorted(unknown))}; known are base, seeds, runs")
+        raise ConfigError(
+            f"{path}: unknown key {', '.join(sorted(map(str, unknown)))[:200]}; known are base, seeds, runs"
+        )
     grid, errors = {}, []
     base = content.get("base") or {}
     for name, fields in content["runs"].items():
         try:
             grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
         except ConfigError as error:
-            errors.append(f"{path.name}, run {name!r}: {error}")
+            errors.append(f"{path.name}, run {repr(name)}: {error}")
     if errors:
         raise ConfigError("\n".join(errors))
     return grid
@@ -42,9 +44,9 @@ def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
     fields = {**base, **fields}
     seeds = fields.pop("seeds", seeds)
     if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"seeds: a list with at least one seed is needed, got {seeds!r}")
+        raise ConfigError(f"seeds: a list with at least one seed is needed, got {repr(seeds)}")
     if "seed" in fields:
-        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{fields['seed']}]")
+        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
 
 

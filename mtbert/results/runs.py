@@ -1,10 +1,12 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
-from contextlib import nullcontext
+import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pandas as pd
 from filelock import FileLock
+from safetensors import SafetensorError
 
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
@@ -14,7 +16,9 @@ from mtbert.parallel import connect
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, store_lock, stored_runs, update_tables, write_run
 from mtbert.runtime import environment, pick_device
-from mtbert.training import PRETRAINING, load_corpus, score_table, train
+from mtbert.training import load_corpus, score_table, train
+
+log = logging.getLogger(__name__)
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -67,15 +71,20 @@ def is_stored(run_id: str, store: Path) -> bool:
     return (store / "runs" / run_id / "run.json").exists()
 
 
-def run_lock(run_id: str) -> FileLock:
+def run_lock(run_id: str) -> AbstractContextManager:
     """The lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
 
     The system frees it when the process ends, however it ends. Processes on several machines share it if they share
     the cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon.
     """
-    folder = model_folder(run_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder / "lock")
+    path = model_folder(run_id) / "lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        log.warning("%s cannot be written (%s); the run is trained without a lock", path, error.strerror)
+        return nullcontext()
+    return FileLock(path)
 
 
 def train_and_store(
@@ -105,11 +114,14 @@ def train_and_store(
     )
     if not processes.is_main:
         return run
-    trained.model.save(model_folder(run_id))
     with store_lock(store):
         write_run(run, store)
-    for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
-        file.unlink(missing_ok=True)
+    try:
+        for file in checkpoint.parent.glob("*.pt"):
+            file.unlink()
+        trained.model.save(checkpoint.parent)
+    except (OSError, SafetensorError) as error:
+        log.warning("the model cannot be kept in %s (%s); its run is stored", checkpoint.parent, error)
     return run
 
 

@@ -3,6 +3,7 @@
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
+results/runs/<run id>/SHA256SUMS           checksums of these files; runs of earlier versions have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 
@@ -10,6 +11,7 @@ A run id is `<configuration>-<data>`: the digests of the RunConfig and of its ta
 by its configuration. `.lock` is held by the process that writes runs or these two tables.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -24,15 +26,20 @@ import pandas as pd
 from filelock import FileLock
 
 from mtbert.config import RunConfig
-from mtbert.paths import replacing
+from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
 from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
+REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
 )  # fmt: skip
+
+
+class StoreError(ValueError):
+    """A damaged file of the store; the message names it and says what to do."""
 
 
 class MissingRun(LookupError):
@@ -102,9 +109,11 @@ def write_run(run: Run, store: Path) -> Path:
     table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
         run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-    if folder.exists():  # from a process that finished the same run at the same time, with a cache of its own
+    write_checksums(partial, sorted(path.name for path in partial.iterdir()))
+    if (folder / "run.json").exists():  # from a process that finished the same run, with a cache of its own
         shutil.rmtree(partial)
     else:
+        shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
         os.replace(partial, folder)
     return folder
 
@@ -114,33 +123,61 @@ def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
     names = {}
     for task, part in predictions.groupby("task", sort=False):
         table = part[["id", "label"]].astype({"label": "float32"}).reset_index(drop=True)
-        digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
-        names[task] = f"{task}-{digest}"
+        names[task] = f"{task}-{_examples_digest(table)}"
         path = store / "dev" / f"{names[task]}.parquet"
-        if not path.exists():
+        try:
+            _read_examples(path)
+        except StoreError:  # there is none, or it is damaged
             with replacing(path) as partial:
                 table.to_parquet(partial, compression="zstd", index=False)
     return names
 
 
+def _examples_digest(table: pd.DataFrame) -> str:
+    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
+
+
+def _read_examples(path: Path) -> pd.DataFrame:
+    """Ids and labels of a dev split; raises StoreError unless they have the digest in the file's name."""
+    return _checked_examples(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@functools.lru_cache
+def _checked_examples(path: Path, changed: int) -> pd.DataFrame:
+    """changed: when, so that a file that many runs share is read once."""
+    remedy = "restore it from a backup or git, or train a run on the same data, which writes it again"
+    table = _read_parquet(path, remedy)
+    if not path.stem.endswith(f"-{_examples_digest(table)}"):
+        raise StoreError(f"{path} is damaged; {remedy}")
+    return table
+
+
+def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except Exception as error:  # of many types
+        problem = "is damaged" if path.exists() else "is missing"
+        raise StoreError(f"{path} {problem} ({type(error).__name__}); {remedy}") from error
+
+
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
     store = folder.parent.parent
-    parts = [pd.read_parquet(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
-    known, predicted = pd.concat(parts, ignore_index=True), pd.read_parquet(folder / "predictions.parquet")
+    parts = [_read_examples(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
+    known, predicted = pd.concat(parts, ignore_index=True), _read_parquet(folder / "predictions.parquet", REMEDY)
     if known["task"].tolist() != predicted["task"].tolist():
-        raise ValueError(f"{folder.name}: the predictions do not fit the examples {', '.join(examples.values())}")
+        raise StoreError(f"{folder}: the predictions do not fit the examples {', '.join(examples.values())}; {REMEDY}")
     columns = known.assign(split="dev")[["task", "split", "id", "label"]]
     return columns.join(predicted[["predicted", "confidence"]].astype("float32"))
 
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
-    """A stored run; raises ValueError if its configuration is not `config`."""
-    content = json.loads((folder / "run.json").read_text(encoding="utf8"))
+    """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
+    content = _read_content(folder)
     stored = RunConfig.from_params(content["config"])
     named = {"encoder", "tensorboard"}  # the id has the encoder's content, and not the other
     if config is not None and stored.but(**config.model_dump(include=named)) != config:
-        raise ValueError(f"{folder.name}: has another configuration, as a default was changed; train it again")
+        raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
         run_id=content["run_id"],
         config=stored,
@@ -150,14 +187,34 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
         step_scores=pd.DataFrame(content.get("step_scores")),
         cost=content["cost"],
         provenance=content["provenance"],
-        cosines=pd.read_parquet(cosines) if (cosines := folder / "cosines.parquet").exists() else pd.DataFrame(),
+        cosines=_read_parquet(path, REMEDY) if (path := folder / "cosines.parquet").exists() else pd.DataFrame(),
     )
 
 
+def _read_content(folder: Path) -> dict:
+    """The content of run.json; raises StoreError if it or another file of the run is damaged."""
+    path = folder / "run.json"
+    if damaged := damaged_files(folder):
+        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
+    try:
+        content = json.loads(path.read_text(encoding="utf8"))
+        RunConfig.from_params(content["config"])
+        if missing := {"run_id", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        if content["run_id"] != folder.name:
+            raise ValueError(f"it is of run {content['run_id']!r}")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
+    return content
+
+
 def stored_runs(store: Path) -> Iterator[dict]:
-    """The content of run.json of every run of the store, in the order of run ids."""
+    """The content of run.json of every run of the store, in the order of run ids; a damaged one is only warned of."""
     for path in sorted((store / "runs").glob("[!.]*/run.json")):
-        yield json.loads(path.read_text(encoding="utf8"))
+        try:
+            yield _read_content(path.parent)
+        except StoreError as error:
+            log.warning("%s", error)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
@@ -168,12 +225,19 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write the tidy tables anew from the folders of all runs, unless they have just these runs."""
-    path = store / "scores.csv"
-    listed = set(pd.read_csv(path, usecols=["run_id"])["run_id"]) if path.exists() else set()
-    if listed != {path.parent.name for path in (store / "runs").glob("[!.]*/run.json")}:
+    """Write the tidy tables again from the folders of all runs, unless both have just these runs."""
+    stored = {path.parent.name for path in (store / "runs").glob("[!.]*/run.json")}
+    if any(_listed(store / name) != stored for name in ("scores.csv", "curves.csv")):
         with store_lock(store):
             _update_tables(store)
+
+
+def _listed(path: Path) -> set[str]:
+    """The run ids of a tidy table; none where it is missing or damaged."""
+    try:
+        return set(pd.read_csv(path, usecols=["run_id"])["run_id"])
+    except (OSError, ValueError):
+        return set()
 
 
 def _update_tables(store: Path) -> None:

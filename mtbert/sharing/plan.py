@@ -17,7 +17,7 @@ import pandas as pd
 MODES = {"F": "frozen", "S": "shared", "I": "individual"}
 GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
 PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
-_SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d*)(?:\((?P<groups>[^()]*)\))?$")
+_SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d{0,3})(?:\((?P<groups>[^()]*)\))?$")
 
 
 class PlanError(ValueError):
@@ -164,7 +164,7 @@ def _expand(text: str, num_layers: int | None) -> str:
     if name in ("1-bert", "3-bert", "frozen"):
         mode = {"1-bert": "S", "3-bert": "I", "frozen": "F"}[name]
         return f"{mode}{total or 1}"
-    if not (match := re.fullmatch(r"hybrid-(\d+)", name)):
+    if not (match := re.fullmatch(r"hybrid-(\d{1,3})", name)):
         return text
     shared = int(match[1])
     total = total or shared + 1

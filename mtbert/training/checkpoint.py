@@ -1,4 +1,4 @@
-"""What training needs to go on after an interruption, bit for bit, in one file that is replaced atomically.
+"""What training needs to go on after an interruption, bit for bit, in a file with a digest; the one before is kept.
 
 SIGINT (Ctrl-C) and SIGTERM end training behind the current step, when its checkpoint is saved; in a thread, which gets
 no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (default 60) or MTBERT_CHECKPOINT_STEPS.
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from mtbert.parallel import ALONE
-from mtbert.paths import replacing
+from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
@@ -71,7 +71,8 @@ class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
     path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
-    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says.
+    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. The file before the last
+    one is beside it as `*_previous.pt`.
     """
 
     processes = ALONE  # those that train together: the first one saves, and they stop after the same step
@@ -88,17 +89,23 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
 
     def save(self, progress: dict[str, Any]) -> None:
-        """Replace the file; progress: plain numbers, lists, dicts and tensors."""
+        """Replace the file; progress: plain numbers, lists, dicts and tensors. A full disk is a warning."""
         if self.path is None or not self.processes.is_main:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
         if torch.cuda.is_available():
             content["cuda_rng"] = torch.cuda.get_rng_state()
-        with replacing(self.path) as partial, open(partial, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
+        try:
+            with replacing(self.path) as partial:
+                with open(partial, "wb") as file:
+                    torch.save(content, file)
+                seal(partial)
+                if self.path.exists():
+                    os.replace(self.path, self._previous)
+        except (OSError, RuntimeError) as error:  # torch's own says nothing of the file
+            cause = error if isinstance(error, OSError) else error.__context__
+            log.warning("%s cannot be written (%s); training goes on", self.path, getattr(cause, "strerror", error))
         self._last, self._steps = time.monotonic(), 0
 
     def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
@@ -125,17 +132,18 @@ class Checkpoint:
                     return
 
     def restore(self) -> dict[str, Any] | None:
-        """Put parts and generators back and return the progress; None where there is no file, or, with a warning,
-        where it is damaged or of another run."""
-        if self.path is None or not self.path.exists():
+        """Put parts and generators back and return the progress; None where there is no file.
+
+        A file that is damaged or of another run is passed over with a warning: the one before it is taken, if it is
+        sound, and else None is returned.
+        """
+        if self.path is None:
             return None
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            log.warning("%s is damaged (%s); training starts from the beginning", self.path.name, error)
-            return None
-        if content.get("identity") != self.identity:
-            log.warning("%s belongs to another run; training starts from the beginning", self.path.name)
+        found = [path for path in (self.path, self._previous) if path.exists()]
+        content = next(filter(None, map(self._read, found)), None)
+        if content is None:
+            if found:
+                log.warning("training starts from the beginning")
             return None
         for name, part in self.parts.items():
             part.load_state_dict(content[name])
@@ -143,3 +151,20 @@ class Checkpoint:
         if "cuda_rng" in content and torch.cuda.is_available():
             torch.cuda.set_rng_state(content["cuda_rng"])
         return content["progress"]
+
+    @property
+    def _previous(self) -> Path:
+        return self.path.with_name(f"{self.path.stem}_previous.pt")
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """The content of a checkpoint of this run; None, with a warning, for any other file."""
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True) if is_sealed(path) else None
+        except Exception:  # of many types, where the file is not torch's
+            content = None
+        if content is None:
+            log.warning("%s is damaged and not used", path)
+        elif content.get("identity") != self.identity:
+            log.warning("%s belongs to another run and is not used", path)
+            content = None
+        return content

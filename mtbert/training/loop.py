@@ -85,8 +85,11 @@ class _Log:
     def write(self, row: dict) -> None:
         self.rows.append(row)
         if self.file:
-            with replacing(self.file) as partial:
-                pd.DataFrame(self.rows).to_csv(partial, index=False, float_format="%.6g")
+            try:
+                with replacing(self.file) as partial:
+                    pd.DataFrame(self.rows).to_csv(partial, index=False, float_format="%.6g")
+            except OSError as error:
+                log.warning("%s cannot be written (%s); training goes on", self.file, error.strerror)
         if self.board:
             for name in row.keys() - {"metric"}:
                 self.board.add_scalar(name, row[name], row["step"])

@@ -61,8 +61,9 @@ def small() -> BertModel:
 
 @pytest.fixture
 def checkpoint(small, tmp_path) -> Path:
-    """The folder of a small checkpoint."""
+    """The folder of a small checkpoint, without checksums, as on the hub."""
     small.save_pretrained(tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "SHA256SUMS").unlink()
     return tmp_path / "checkpoint"
 
 

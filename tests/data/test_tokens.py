@@ -124,7 +124,7 @@ def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing, name
     words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "word"]
     words.remove(missing)
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    with pytest.raises(CheckpointError, match=f"{name}.*a BERT vocabulary is needed"):
+    with pytest.raises(CheckpointError, match=name):
         tokenize("sst", singles(["word"]), str(tmp_path))
 
 

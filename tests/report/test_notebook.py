@@ -20,7 +20,8 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 def namespace(**values):
     """A notebook's globals behind a parameters cell `seed: int = 1; rate: float = 0.1; name: str = "a"`."""
     declared = {"seed": int, "rate": float, "name": str}
-    return {"__annotations__": declared, "seed": 1, "rate": 0.1, "name": "a", "In": [], "_": 3, "Path": Path, **values}
+    hidden = {"In": [], "_": 3, "__name__": "__main__", "RATES": [1], "Path": Path}
+    return {"__annotations__": declared, "seed": 1, "rate": 0.1, "name": "a", **hidden, **values}
 
 
 def test_declared_parameters_come_back_with_injected_values():
@@ -40,6 +41,10 @@ def test_a_float_may_be_an_int_or_a_yaml_string():
         ({"seed": True}, "seed: expected int, got True"),
         ({"rate": "fast"}, "rate: expected float, got 'fast'"),
         ({"name": None}, "name: expected str, got None"),
+        ({"SEED": 2}, "SEED: no parameter of this notebook"),
+        ({"_seed": 2}, "_seed: no parameter of this notebook"),
+        ({"rate": float("nan")}, "rate: expected float, got nan"),
+        ({"rate": "inf"}, "rate: expected float, got inf"),
     ],
 )
 def test_unknown_and_wrong_parameters_are_named(values, message):

@@ -14,10 +14,9 @@ from types import ModuleType
 
 from mtbert.data.demo import cfimdb, quora, sst, sts
 from mtbert.data.demo.words import Draw
-from mtbert.paths import cache_dir
+from mtbert.paths import CHECKSUMS, cache_dir, damaged_files, write_checksums
 
 SEED = 11
-CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a corpus by hand
 # The course's name for a task's files, its grammar, its columns, the numbers of rows in train, dev and test, and the
 # share of words of dev and test, from lists that have such words, that do not occur in train.
 TASKS = (
@@ -54,7 +53,7 @@ def write(folder: str | Path) -> Path:
     """Write the twelve files and their checksums into `folder`; the same bytes on every machine."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    checksums = ""
+    names = []
     for name, grammar, columns, sizes, held_out in TASKS:
         rng = random.Random(f"{SEED} {name}")  # a task's rows do not depend on the other tasks
         seen = set()  # over the splits: no row of dev or test occurs in train
@@ -62,8 +61,8 @@ def write(folder: str | Path) -> Path:
             rows = _different_rows(grammar, Draw(rng, 0.0 if split == "train" else held_out), size, seen)
             path = folder / f"{name}-{split}.csv"
             _write_csv(path, columns, rows, rng, labelled=split != "test-student")
-            checksums += f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
-    (folder / CHECKSUMS).write_text(checksums, encoding="utf-8")
+            names.append(path.name)
+    write_checksums(folder, names)
     return folder
 
 
@@ -92,11 +91,8 @@ def _write_csv(path: Path, columns: tuple, rows: list[tuple], rng: random.Random
 
 def _is_whole(folder: Path) -> bool:
     """Whether every file is there and has its checksum."""
+    files = {f"{name}-{split}.csv" for name, *_ in TASKS for split in SPLITS} | {CHECKSUMS}
     try:
-        lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
-        sums = [line.split("  ") for line in lines]
-        return len(sums) == len(TASKS) * len(SPLITS) and all(
-            hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for digest, name in sums
-        )
-    except (OSError, ValueError):
+        return files <= {path.name for path in folder.iterdir()} and not damaged_files(folder)
+    except OSError:
         return False

@@ -1,0 +1,166 @@
+"""A killed trainer goes on bit for bit; no damaged or foreign checkpoint is used, nor what it holds executed."""
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mtbert.config import RunConfig
+from mtbert.data import Corpus
+from mtbert.paths import seal
+from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.loop import train
+from mtbert.training.task_data import load_corpus
+
+THREE = ("sst", "quora", "sts")
+KINDS = {
+    "unified": dict(tasks=THREE, scheme="unified", gradients="pcgrad", cosine_every=2, plan="S1 I1"),
+    "sampled and annealed": dict(tasks=THREE, sampling="annealed", epochs=3, steps_per_epoch=6, adapter="lhuc"),
+    "gem": dict(tasks=THREE, gradients="gem", steps_per_epoch=6, memory_size=12, memory_batch=6),
+    "pretraining": dict(pretrain="both", epochs=1),
+}
+KILLS = 20  # of each kind, in the slow test
+
+
+def digest(config: RunConfig, corpus: Corpus, path: Path | None) -> str:
+    """Of weights, predictions and curve of a run, which writes a checkpoint after every step."""
+    run = train(config, corpus, device="cpu", progress=False, checkpoint=path, checkpoint_seconds=0)
+    state = {name: tensor.numpy().tobytes() for name, tensor in run.model.state_dict().items()}
+    curve = run.curve.drop(columns=["seconds", "cpu_seconds"]).to_csv()
+    return hashlib.sha256(pickle.dumps([state, run.predictions.to_csv(), curve, run.cosines.to_csv()])).hexdigest()
+
+
+def killed(config: RunConfig, corpus: Corpus, path: Path, seconds: float) -> None:
+    """A process that trains, and is killed after this time."""
+    process = multiprocessing.get_context("fork").Process(target=digest, args=(config, corpus, path))
+    process.start()
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0)
+
+
+def resumed_after_kills(config: RunConfig, folder: Path, data: Path, moments: int) -> list[tuple[bool, bool]]:
+    """For each of some random moments: whether there was a checkpoint, and whether the run has the same bits."""
+    corpus = load_corpus(config, data)
+    digest(config, corpus, None)  # fills the cache of token ids
+    started = time.monotonic()
+    whole = digest(config, corpus, folder / "whole" / "checkpoint.pt")
+    duration, draw, found = time.monotonic() - started, random.Random(str(config)), []
+    assert whole == digest(config, corpus, None)
+    for i in range(moments):
+        path = folder / str(i) / "checkpoint.pt"
+        killed(config, corpus, path, draw.uniform(0.05, 0.95) * duration)
+        found.append((any(path.parent.glob("*.pt")), digest(config, corpus, path) == whole))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_trainer_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path, kind):
+    found = resumed_after_kills(tiny_config.but(**KINDS[kind]), tmp_path, course_folder, KILLS)
+    equal, with_checkpoint = sum(same for _, same in found), sum(saved for saved, _ in found)
+    print(f"{kind}: {equal} of {KILLS} equal, {with_checkpoint} from a checkpoint")
+    assert equal == KILLS and with_checkpoint >= KILLS / 2
+
+
+# --- damaged and foreign files --------------------------------------------------------------------------------------
+
+
+def saver_of(path: Path, identity: str = "a") -> Checkpoint:
+    """A checkpoint of a layer and its optimizer, both with fresh random weights."""
+    model = nn.Linear(4, 2)
+    return Checkpoint(path, identity, {"model": model, "optimizer": torch.optim.Adam(model.parameters())})
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :]
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """A checkpoint of step 2, and the one before, of step 1."""
+    saver = saver_of(tmp_path / "run.pt")
+    saver.save({"step": 1})
+    saver.save({"step": 2})
+    return tmp_path / "run.pt"
+
+
+def test_no_flipped_bit_is_resumed_from(saved, caplog):
+    """Whatever bit of the last checkpoint is flipped, the one before is taken, and that is logged."""
+    content = saved.read_bytes()
+    for place in random.Random(4).sample(range(len(content)), 60):
+        saved.write_bytes(flipped(content, place))
+        caplog.clear()
+        assert saver_of(saved).restore() == {"step": 1}, place
+        assert f"{saved} is damaged and not used" in caplog.text
+    saved.write_bytes(content)
+    assert saver_of(saved).restore() == {"step": 2}
+
+
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[:-1], lambda content: content[:900],
+                                    lambda content: b"x" * 5000])  # fmt: skip
+def test_without_a_sound_checkpoint_training_starts_again(saved, caplog, damage):
+    for path in saved.parent.iterdir():
+        path.write_bytes(damage(path.read_bytes()))
+    assert saver_of(saved).restore() is None
+    assert caplog.text.count("is damaged and not used") == 2 and "starts from the beginning" in caplog.text
+
+
+def test_after_a_foreign_checkpoint_the_one_before_is_used(saved, caplog):
+    content = saved.with_name("run_previous.pt").read_bytes()
+    saver_of(saved, "another run").save({"step": 9})
+    saved.with_name("run_previous.pt").write_bytes(content)
+    assert saver_of(saved).restore() == {"step": 1}
+    assert f"{saved} belongs to another run and is not used" in caplog.text
+
+
+def test_between_the_two_renames_the_one_before_is_there(saved):
+    saved.unlink()
+    assert saver_of(saved).restore() == {"step": 1}
+
+
+class CreateFile:
+    """A pickle that creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain):
+    path = tmp_path / "run.pt"
+    content = {"identity": "a", "progress": CreateFile(tmp_path / "executed")}
+    if plain:
+        path.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, path)
+    seal(path)
+    assert saver_of(path).restore() is None
+    assert not (tmp_path / "executed").exists() and "is damaged and not used" in caplog.text
+
+
+def test_a_damaged_checkpoint_of_a_run_costs_some_steps_and_no_bits(run, tiny_config, tmp_path, caplog):
+    whole, path = run(tiny_config), tmp_path / "checkpoint.pt"
+    run(tiny_config, checkpoint=path, checkpoint_seconds=0)
+    path.write_bytes(flipped(path.read_bytes(), 20_000))
+    resumed = run(tiny_config, checkpoint=path, checkpoint_seconds=0)
+    assert "is damaged and not used" in caplog.text and "beginning" not in caplog.text
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+
+
+def test_a_trainer_killed_at_two_moments_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path):
+    found = resumed_after_kills(tiny_config, tmp_path, course_folder, 2)
+    assert all(same for _, same in found)

@@ -1,0 +1,142 @@
+"""A full or read-only disk: training goes on, no finished run is lost, no partial file stays, no process dies."""
+
+import errno
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+from mtbert.cli import main
+from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
+from mtbert.results.runs import load_or_run
+from mtbert.training.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Path:
+    """A file system of one MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_checkpoint_that_has_no_room_is_a_warning(small_disk, caplog):
+    model = nn.Linear(100, 500)  # 0.2 MB
+    saver = Checkpoint(small_disk / "run.pt", "a", {"model": model})
+    saver.save({"step": 1})
+    (small_disk / "other").write_bytes(bytes(700_000))
+    saver.save({"step": 2})
+    assert f"{small_disk / 'run.pt'} cannot be written (No space left on device); training goes on" in caplog.text
+    assert files(small_disk) == ["other", "run.pt"] and saver.restore() == {"step": 1}
+    (small_disk / "other").unlink()
+    saver.save({"step": 3})
+    assert saver.restore() == {"step": 3}
+
+
+def test_training_ends_as_without_the_fault(run, tiny_config, small_disk, caplog):
+    with suppress(OSError):
+        (small_disk / "other").write_bytes(bytes(2**21))  # as much as there is room for
+    whole = run(tiny_config)
+    other = run(tiny_config, checkpoint=small_disk / "folder" / "checkpoint.pt", checkpoint_seconds=0)
+    assert caplog.text.count("checkpoint.pt cannot be written") == 10 and "log.csv cannot be written" in caplog.text
+    assert files(small_disk) == ["other"]
+    pd.testing.assert_frame_equal(whole.predictions, other.predictions, check_exact=True)
+
+
+def test_a_mapped_array_without_room_is_in_memory(small_disk, caplog):
+    array = mapped_array(small_disk / "a.npy", (1000, 1000), lambda array: array.fill(3))
+    assert not isinstance(array, np.memmap) and (array == 3).all() and not files(small_disk)
+    assert "a.npy cannot be written (No space left on device); its 4.0 MB stay in memory" in caplog.text
+
+
+def test_the_room_of_a_mapped_array_is_reserved(small_disk):
+    """What fills the disk meanwhile gets an error; writing to the mapped file would end the process."""
+
+    def fill(array: np.ndarray) -> None:
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "other").write_bytes(bytes(900_000))
+        array[:] = 2
+
+    array = mapped_array(small_disk / "a.npy", (100, 1000), fill)
+    assert isinstance(array, np.memmap) and (array == 2).all()
+
+
+def test_arrays_that_cannot_be_cached_are_computed(small_disk, monkeypatch, caplog):
+    monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
+    (small_disk / "other").write_bytes(bytes(1_000_000))
+    [array] = cached_arrays("kind", ("a",), ["x"], lambda: [np.ones(20_000)])
+    assert array.sum() == 20_000 and ".npz cannot be written (No space left on device)" in caplog.text
+    assert files(small_disk) == ["other"]
+
+
+def test_an_error_of_the_disk_names_the_file(small_disk):
+    (small_disk / "other").write_bytes(bytes(1_000_000))
+    with pytest.raises(OSError, match=r"No space left on device: '.*/table.csv'"):  # noqa: SIM117
+        with replacing(small_disk / "table.csv") as partial:
+            partial.write_bytes(bytes(200_000))
+    assert files(small_disk) == ["other"]
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only", "not a folder"])
+def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, fault):
+    monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
+    if fault == "full":
+        (small_disk / "other").write_bytes(bytes(1_000_000))
+    elif fault == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    else:
+        (small_disk / "file").write_text("")
+        monkeypatch.setenv("MTBERT_CACHE", str(small_disk / "file"))
+    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    assert f"the model cannot be kept in {cache_dir() / 'models' / run.run_id}" in caplog.text
+    assert files(results_dir() / "runs") == ["SHA256SUMS", "predictions.parquet", "run.json"]
+    again = load_or_run(run.config, train_missing=False)
+    pd.testing.assert_frame_equal(run.predictions, again.predictions)
+
+
+def test_the_result_is_stored_before_the_model(tiny_config, course_data, monkeypatch):
+    def full(self, folder):
+        assert list((results_dir() / "runs").glob("*/run.json"))
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr("mtbert.multitask.MultitaskBert.save", full)
+    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    assert not list((cache_dir() / "models").rglob("*.pt")) and run.scores["n"].tolist() == [20, 20]
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
+    grid = REPOSITORY / "params" / "demo" / "single_task.yaml"
+    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run"])
+    with pytest.raises(SystemExit, match=f"^error: .*'{tmp_path / 'cache'}[^\\n]*$"):
+        main()
+
+
+def test_without_a_home_folder_the_cache_is_asked_for(monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("MTBERT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    with pytest.raises(RuntimeError, match="no home folder: set MTBERT_CACHE") as error:
+        cache_dir()
+    assert type(error.value).__module__.startswith("mtbert.")

@@ -1,0 +1,301 @@
+"""Damaged files of the store, of models, encoders and tokenizers are named, with what to do; none is read silently."""
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert import BertModel, CheckpointError, locate
+from mtbert.config import RunConfig
+from mtbert.data import DataError
+from mtbert.data.tasks import read_tasks
+from mtbert.data.tokens import load_tokenizer
+from mtbert.multitask import MultitaskBert
+from mtbert.paths import damaged_files, results_dir, write_checksums
+from mtbert.report.build import _record
+from mtbert.results import runs
+from mtbert.results.runs import load_model, load_or_run, model_folder
+from mtbert.results.store import Run, StoreError, read_run, stored_runs
+
+
+def flip(path: Path, draw: random.Random) -> int:
+    """Flip a random bit of a file; returns its place."""
+    content = bytearray(path.read_bytes())
+    place = draw.randrange(len(content))
+    content[place] ^= 1 << draw.randrange(8)
+    path.write_bytes(bytes(content))
+    return place
+
+
+def refused(read: Callable, files: list[Path], error: type, times: int) -> None:
+    """Assert that reading raises an error that names the folder, whichever bit of these files is flipped."""
+    draw = random.Random(7)
+    for path in files:
+        content = path.read_bytes()
+        for _ in range(times):
+            place = flip(path, draw)
+            with pytest.raises(error, match=re.escape(str(path.parent))) as caught:
+                read()
+            assert "\n" not in str(caught.value), place
+        path.write_bytes(content)
+    read()
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder, course_folder, tmp_path_factory) -> tuple[Run, Path]:
+    """A run, and the folder with its store and its cache."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, frozen=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RESULTS", "CACHE"):
+            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+        return load_or_run(config, course_folder, device="cpu", progress=False), folder
+
+
+@pytest.fixture
+def stored(trained, isolated, course_data) -> Run:
+    """The run in this test's own store, and its model in this test's cache."""
+    run, folder = trained
+    shutil.copytree(folder, isolated, dirs_exist_ok=True)
+    return run
+
+
+@pytest.fixture
+def config(trained) -> RunConfig:
+    return trained[0].config
+
+
+def folder_of(run: Run) -> Path:
+    return results_dir() / "runs" / run.run_id
+
+
+def test_no_flipped_bit_of_a_run_is_read(stored):
+    folder = folder_of(stored)
+    assert sorted(path.name for path in folder.iterdir()) == ["SHA256SUMS", "predictions.parquet", "run.json"]
+    refused(lambda: read_run(folder), list(folder.iterdir()), StoreError, 20)
+
+
+def test_no_flipped_bit_of_ids_and_labels_is_read(stored):
+    [path] = (results_dir() / "dev").iterdir()
+    whole, draw, content, seen = stored.predictions, random.Random(8), path.read_bytes(), 0
+    for _ in range(40):
+        flip(path, draw)
+        try:
+            pd.testing.assert_frame_equal(read_run(folder_of(stored)).predictions, whole)
+        except StoreError as error:
+            assert str(path) in str(error) and "restore it" in str(error)
+            seen += 1
+        path.write_bytes(content)
+    assert seen > 10, "in the other files the bit belongs to nothing that is read"
+
+
+def test_the_message_says_what_to_do(stored, config):
+    path = folder_of(stored) / "run.json"
+    path.write_text(path.read_text().replace('"value": 0', '"value": 1'))
+    with pytest.raises(StoreError, match=r"run\.json is damaged: its checksum .* delete the run's folder"):
+        load_or_run(config, device="cpu", progress=False)
+    shutil.rmtree(path.parent)
+    pd.testing.assert_frame_equal(load_or_run(config, device="cpu", progress=False).predictions, stored.predictions)
+
+
+def test_runs_of_earlier_versions_have_no_checksums(stored, config):
+    (folder_of(stored) / "SHA256SUMS").unlink()
+    assert read_run(folder_of(stored), config).cost == stored.cost
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"config": {"seed": "x"}}', '{"config": {}}', "[" * 10_000, "\0"]
+)
+def test_an_old_run_whose_file_cannot_be_read_is_named(stored, text):
+    folder = folder_of(stored)
+    (folder / "SHA256SUMS").unlink()
+    (folder / "run.json").write_text(text)
+    with pytest.raises(StoreError, match=re.escape(f"{folder / 'run.json'} is damaged")):
+        read_run(folder)
+
+
+def test_a_run_under_another_name_is_refused(stored):
+    """A name from inside of a file must not lead to other folders."""
+    folder = folder_of(stored).rename(folder_of(stored).with_name("0123456789-01234567"))
+    with pytest.raises(StoreError, match=f"it is of run '{stored.run_id}'"):
+        read_run(folder)
+
+
+def test_damaged_predictions_of_an_old_run_are_named(stored):
+    folder = folder_of(stored)
+    (folder / "SHA256SUMS").unlink()
+    (folder / "predictions.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"predictions\.parquet is damaged .*restore it"):
+        read_run(folder)
+
+
+def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog):
+    path = folder_of(stored) / "run.json"
+    path.write_text(path.read_text()[:100])
+    other = load_or_run(config.but(seed=2), device="cpu", progress=False)
+    assert f"{path} is damaged" in caplog.text
+    assert [content["run_id"] for content in stored_runs(results_dir())] == [other.run_id]
+
+
+def test_a_folder_without_run_json_is_replaced_by_the_trained_run(stored, config, monkeypatch):
+    (folder_of(stored) / "run.json").unlink()
+    again = load_or_run(config, device="cpu", progress=False)
+    assert again.score() == stored.score()
+    monkeypatch.setattr(runs, "train", None)
+    assert load_or_run(config, device="cpu", progress=False).cost == again.cost
+
+
+def test_damaged_ids_and_labels_are_written_again(stored, config):
+    [path] = (results_dir() / "dev").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    load_or_run(config.but(seed=2), device="cpu", progress=False)
+    assert path.read_bytes() == content
+    read_run(folder_of(stored))
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd"])
+def test_a_run_that_names_a_file_elsewhere_is_refused(stored, isolated, name):
+    """A run.json may come from others: what it names outside of the store is not read as ids and labels."""
+    folder = folder_of(stored)
+    content = json.loads((folder / "run.json").read_text())
+    pd.DataFrame({"id": ["a"], "label": [1.0]}).to_parquet(results_dir().parent / "secret.parquet")
+    content["examples"] = {"sst": name}
+    (folder / "run.json").write_text(json.dumps(content))
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(StoreError):
+        read_run(folder)
+
+
+# --- models and encoders ----------------------------------------------------------------------------------------------
+
+
+def test_no_flipped_bit_of_a_trained_model_is_read(stored):
+    folder = model_folder(stored.run_id)
+    names = ("SHA256SUMS", "encoder.json", "model.safetensors", "run_config.json")
+    refused(lambda: load_model(stored.run_id), [folder / name for name in names], CheckpointError, 8)
+
+
+def test_no_flipped_bit_of_an_encoder_is_read(tiny_encoder, tmp_path):
+    folder = tmp_path / "encoder"
+    BertModel.from_pretrained(tiny_encoder).save_pretrained(folder)
+    refused(lambda: BertModel.from_pretrained(folder), list(folder.iterdir()), CheckpointError, 8)
+    (folder / "SHA256SUMS").unlink()  # as the message says for a change on purpose
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"hidden_dropout_prob": 0.2}))
+    assert BertModel.from_pretrained(folder).config.hidden_dropout_prob == 0.2
+
+
+def test_a_save_that_is_interrupted_is_not_read_as_a_model(stored, monkeypatch):
+    """Half of an earlier model and half of a later one: checksums are those of neither."""
+    model = load_model(stored.run_id)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    monkeypatch.setattr("mtbert.multitask.model.write_checksums", lambda folder, names: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.save(model_folder(stored.run_id))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged or was changed"):
+        load_model(stored.run_id)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [("run_config.json", "{"), ("run_config.json", "[]"), ("encoder.json", "{}"), ("encoder.json", '{"depth": 3}'),
+     ("encoder.json", "null"), ("run_config.json", '{"seed": "x"}'), ("model.safetensors", "x")],
+)  # fmt: skip
+def test_an_old_model_whose_files_cannot_be_read_is_named(stored, name, text):
+    folder = model_folder(stored.run_id)
+    (folder / "SHA256SUMS").unlink()
+    (folder / name).write_text(text)
+    with pytest.raises(CheckpointError, match=f"{folder}: a file is damaged .*, train again"):
+        MultitaskBert.load(folder)
+
+
+WRONG = {
+    "hidden_size": [0, -1, 1.5, "48", None, 10**30, [], True],
+    "vocab_size": [10**30, 7, None],
+    "num_hidden_layers": [10**9, -3, "2"],
+    "layer_norm_eps": ["x", -1, None],
+    "hidden_dropout_prob": [2, "0.1", -0.5],
+    "attention_probs_dropout_prob": [None, 7],
+    "initializer_range": ["x", -1],
+    "pad_token_id": [-1, 10**9, "a"],
+    "max_position_embeddings": [0, "512"],
+    "model_type": [{}, 3],
+    "hidden_act": [None, "relu"],
+}
+
+
+@pytest.mark.parametrize("key, value", [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_wrong_value_of_an_encoder_s_config_is_named(tiny_encoder, tmp_path, key, value):
+    folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    (folder / "SHA256SUMS").unlink()
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {key: value}))
+    with pytest.raises(CheckpointError, match=str(folder)):
+        BertModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json"])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\xff\xfe\x00", b'{"model": {}}'])
+def test_a_damaged_tokenizer_is_named(tmp_path, name, damage):
+    (tmp_path / name).write_bytes(damage)
+    (tmp_path / "merges.txt").write_text("a b\n")
+    with pytest.raises(CheckpointError, match=f"{tmp_path}: the tokenizer cannot be read") as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_cut_tokenizer_is_named(tmp_path):
+    content = (locate("minilm") / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(content[:-100])
+    with pytest.raises(CheckpointError, match=f"{tmp_path}: the tokenizer cannot be read"):
+        load_tokenizer(tmp_path)
+
+
+# --- checksums, records, tasks ----------------------------------------------------------------------------------------
+
+
+def test_checksums_say_which_files_are_damaged(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    assert damaged_files(tmp_path) == []
+    write_checksums(tmp_path, ["a", "b"])
+    assert damaged_files(tmp_path) == []
+    (tmp_path / "a").unlink()
+    (tmp_path / "b").write_text("c")
+    assert damaged_files(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b"3"])
+def test_a_damaged_record_of_a_notebook_is_none(tmp_path, content):
+    (tmp_path / "01.record").write_bytes(content)
+    assert _record(tmp_path / "01.record") == {}
+
+
+def test_a_task_file_reads_no_attributes_and_runs_nothing(tmp_path):
+    text = "name: mine\nfiles: '{split}-{split.__class__}.csv'\nsentence_columns: [a]\nlabel_column: b\nkind: binary\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    assert read_tasks(tmp_path)["mine"].path("dev", "").name == "dev-{split.__class__}.csv"
+    (tmp_path / "mine.yaml").write_text(text + f"folder: !!python/object/apply:os.mkdir [{tmp_path / 'executed'}]\n")
+    with pytest.raises(DataError, match=r"mine\.yaml: not a readable YAML file"):
+        read_tasks(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["../mine", "mine/../../x", "/mine", "mine\n"])
+def test_a_task_s_name_is_no_path(tmp_path, name):
+    """It becomes part of the names of files that are written."""
+    fields = f"files: '{{split}}.csv'\nsentence_columns: [a]\nlabel_column: b\nkind: binary\nname: {json.dumps(name)}\n"
+    (tmp_path / "mine.yaml").write_text(fields)
+    with pytest.raises(DataError, match=r"mine\.yaml: name: "):
+        read_tasks(tmp_path)
