@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,10 +136,17 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     )
 
 
-def stored_runs(store: Path) -> Iterator[dict]:
-    """The content of run.json of every run of the store, in the order of run ids."""
-    for path in sorted((store / "runs").glob("[!.]*/run.json")):
-        yield json.loads(path.read_text(encoding="utf8"))
+def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
+    """Run id -> folder of the stored runs whose id has this start, sorted by id; of two stores that of the first."""
+    paths = [path for store in stores for path in (store / "runs").glob(f"{start}*/run.json")]
+    folders = {path.parent.name: path.parent for path in reversed(paths)}
+    return {run_id: folders[run_id] for run_id in sorted(folders) if not run_id.startswith(".")}
+
+
+def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
+    """The folder of every run of some stores and the content of its run.json, in the order of run ids."""
+    for folder in run_folders(stores).values():
+        yield folder, json.loads((folder / "run.json").read_text(encoding="utf8"))
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
@@ -151,7 +158,7 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 def _update_tables(store: Path) -> None:
     scores, curves = [], []
-    for content in stored_runs(store):
+    for _, content in stored_runs([store]):
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}

@@ -7,16 +7,19 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.paths import results_dir
-from mtbert.results.runs import data_root
+from mtbert.paths import find_result
+from mtbert.results.runs import data_root, has_model
 from mtbert.results.workers import SweepRun
 from mtbert.training import load_corpus
 
 
-def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None) -> list[SweepRun]:
-    """The runs with their ids, and whether `results_dir()` has them; equal configurations once, under the first name.
+def look_up(
+    runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None, again: bool = False
+) -> list[SweepRun]:
+    """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
-    The data are read once for all runs on the same tables; raises DataError if they are missing.
+    again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
+    same tables; raises DataError if they are missing.
     """
     fingerprints: dict[tuple, str] = {}
     found: dict[str, SweepRun] = {}
@@ -25,7 +28,7 @@ def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = Non
         if key not in fingerprints:
             fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
         run_id = f"{config.digest}-{fingerprints[key][:8]}"
-        is_stored = (results_dir() / "runs" / run_id / "run.json").exists()
+        is_stored = find_result(f"runs/{run_id}/run.json").exists() and (has_model(run_id) or not again)
         found.setdefault(run_id, SweepRun(name, config, run_id, is_stored))
     return list(found.values())
 

@@ -72,14 +72,17 @@ def train_all(
     threads: int,
     data: str | Path | None = None,
     device: str = "auto",
+    again: bool = False,
 ) -> Iterator[tuple[SweepRun, float | RunFailed, float]]:
     """Train runs, started in this order; yields each when it ends, with its score or error, and its minutes.
+
+    again: as of `load_or_run`.
 
     `workers` processes of `threads` threads each. A run whose process died, for instance for lack of memory, goes on
     from its checkpoint after the others, at most RETRIES times. On SIGINT or SIGTERM no further run is started, the
     workers save their checkpoints and end, then KeyboardInterrupt or SystemExit is raised; a second SIGINT kills them.
     """
-    job = {"threads": threads, "device": device, "data": data and str(data)}
+    job = {"threads": threads, "device": device, "data": data and str(data), "again": again}
     queue, deaths, running = deque(runs), Counter(), []
     with stopping("stopped; the same command goes on from the checkpoints") as stop:
         try:
