@@ -275,8 +275,10 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 @app.command()
 def claims() -> None:
     """Check the papers' claims against the stored runs, into claims.csv of the results store."""
+    from mtbert.paths import shipped
     from mtbert.report.claims import write_claims
 
+    shipped("params/claims.yaml")
     typer.echo(write_claims())
 
 
@@ -289,11 +291,10 @@ def report(
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
-    from mtbert.paths import REPOSITORY
+    from mtbert.paths import shipped
     from mtbert.report.build import build_report
 
-    if not (REPOSITORY / "notebooks").is_dir():
-        raise typer.BadParameter(f"the report needs a checkout of mtbert's repository; {REPOSITORY} is none")
+    shipped("notebooks")
     build_report(profile, only=only, data=data, force=force, workers=workers)
 
 

@@ -17,7 +17,7 @@ if not (REPOSITORY / "params").is_dir():
 
 
 class FolderError(RuntimeError):
-    """A folder that cannot be written to; the message names it."""
+    """A folder that cannot be written to, or is not there; the message names it."""
 
 
 def cache_dir() -> Path:
@@ -35,6 +35,13 @@ def results_dir() -> Path:
 def stores() -> list[Path]:
     """The results stores that are read: MTBERT_RESULTS alone, else that in the cache, then the committed one."""
     return [results_dir()] if os.environ.get("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
+
+
+def shipped(name: str) -> Path:
+    """A file or folder of the checkout; raises FolderError where the package is installed without it."""
+    if not (path := REPOSITORY / name).exists():
+        raise FolderError(f"{path}: not here, as mtbert is installed alone; run this in a checkout of its repository")
+    return path
 
 
 def find_result(name: str, among: list[Path] | None = None) -> Path:
@@ -55,10 +62,8 @@ def check_writable(*folders: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise FolderError(
-                f"{folder}: cannot be written to ({error.strerror}); MTBERT_RESULTS names another folder for results, "
-                "MTBERT_CACHE one for all else"
-            ) from error
+            how = "MTBERT_RESULTS names another folder for results, MTBERT_CACHE one for all else"
+            raise FolderError(f"{folder}: cannot be written to ({error.strerror}); {how}") from error
 
 
 @contextmanager

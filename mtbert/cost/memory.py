@@ -19,7 +19,7 @@ from mtbert.config import RunConfig
 from mtbert.cost.dry_run import PARTS, DryRun
 from mtbert.cost.steps import Shapes, Steps
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import REPOSITORY
+from mtbert.paths import shipped
 from mtbert.results import read_grid
 from mtbert.runtime import MIB, pick_device
 
@@ -76,7 +76,7 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 def measured_steps() -> dict[str, RunConfig]:
     """The configurations of params/cpu/step_memory.yaml; `step_shapes` says of what size their steps are."""
-    return {name: configs[0] for name, configs in read_grid(REPOSITORY / "params/cpu/step_memory.yaml").items()}
+    return {name: configs[0] for name, configs in read_grid(shipped("params/cpu/step_memory.yaml")).items()}
 
 
 def step_shapes(config: RunConfig) -> Shapes:

@@ -18,7 +18,7 @@ from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import COURSE, TASKS, DataError
-from mtbert.paths import REPOSITORY, stores
+from mtbert.paths import shipped, stores
 from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
 from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
@@ -51,10 +51,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
 
     A run that other tasks do not go with is left out. Raises ConfigError.
     """
-    shipped = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
-    if not (profile or shipped.exists()):
-        raise ConfigError("a grid of runs is needed (--profile): mtbert is installed here without its params/")
-    grid = read_grid(profile or shipped)
+    grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
     runs = {name: configs[0] for name, configs in grid.items()}
     if not tasks:
         return runs
@@ -89,7 +86,8 @@ def plan_table(
         try:
             forecast = Forecast(config, texts[config], calibration, cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
-            rows.append({"name": name, "fits": False, "why": f"cannot be predicted: {error}"})
+            why = f"cannot be predicted: {error}"
+            rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
             continue
         mib, steps, needed = forecast.process_mib(), 0, math.nan
         if mib <= memory_mib:
@@ -116,7 +114,7 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
             if math.isnan(row.score)
             else f"{row.score:.3f}" + ("" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"),
             "minutes": f"{row.minutes:.1f}",
-            "steps": f"{row.steps_that_fit} of {row.steps}",
+            "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
             "memory (GB)": _gigabytes(row.process_mib),
             "parameters (M)": f"{row.parameters / 1e6:.1f}",
             "trained (M)": f"{row.trained_parameters / 1e6:.1f}",

@@ -24,12 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mtbert.paths import REPOSITORY
 
 SPLITS = ("train", "dev", "test")
-METRICS = {  # kind -> its metrics
-    "classes": ("accuracy", "macro_f1"),
-    "binary": ("accuracy", "macro_f1", "f1"),
-    "similarity": ("pearson",),
-    "regression": ("pearson", "r2"),
-}
+METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
+           "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
 
 
 class DataError(ValueError):

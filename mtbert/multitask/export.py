@@ -25,9 +25,7 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     about = TASKS[task]
     model.encoder.task_encoder(task).save_pretrained(folder, tokenizer=config.encoder)
     content = json.loads((folder / "config.json").read_text(encoding="utf8"))
-    is_plain = (
-        all(getattr(config, name) == value for name, value in PLAIN.items()) and task not in model.heads.upstreams
-    )
+    is_plain = config.but(**PLAIN) == config and task not in model.heads.upstreams
     if not is_plain or (about.is_pair and config.two_encodings) or content["model_type"] != "bert":
         return content["architectures"][0]
     [linear] = model.heads.by_task[task].layers
@@ -43,6 +41,5 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     names = [task] if about.is_number else about.class_names or [str(label) for label in range(about.num_classes)]
     content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
     content |= {"label2id": {name: i for i, name in enumerate(names)}}
-    content |= {"problem_type": "regression" if about.is_number else "single_label_classification"}
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
     return WITH_HEAD

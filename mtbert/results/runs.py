@@ -103,12 +103,11 @@ def load_model(
 ) -> MultitaskBert:
     """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
 
-    Raises MissingRun if the model is not there, and ValueError if training it needs other data than those here.
+    Raises MissingRun if the model is not there, CheckpointError if the run is not stored either, and DataError if it
+    was trained on other data than those that are here.
     """
-    if not has_model(run_id):
-        path = find_result(f"runs/{run_id}/run.json")
-        if not path.exists():
-            raise MissingRun(f"{run_id}: neither is the run stored nor its model in the cache {cache_dir()}")
+    path = find_result(f"runs/{run_id}/run.json")
+    if not has_model(run_id) and path.exists():
         run = read_run(path.parent)
         if not train_missing:
             raise MissingRun(

@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
+from mtbert.data import TASKS
 from mtbert.paths import replacing
 from mtbert.training import overall
 
@@ -144,9 +145,16 @@ def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
 
 
 def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
-    """The folder of every run of some stores and the content of its run.json, in the order of run ids."""
+    """The folder of every run of some stores and the content of its run.json, in the order of run ids.
+
+    A run of tasks that are not known here is left out, with a warning.
+    """
     for folder in run_folders(stores).values():
-        yield folder, json.loads((folder / "run.json").read_text(encoding="utf8"))
+        content = json.loads((folder / "run.json").read_text(encoding="utf8"))
+        if unknown := {*content["config"]["tasks"], *content["config"]["score_tasks"]} - set(TASKS):
+            log.warning("%s: left out, as there is no task %s here; is MTBERT_TASKS set?", folder, ", ".join(unknown))
+        else:
+            yield folder, content
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
