@@ -1,5 +1,6 @@
 """`mtbert data|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -67,17 +68,24 @@ def train(
 ) -> None:
     """Train the runs of some grids that are not stored, the longest first; see `mtbert runs` for those that are.
 
-    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there. Processes that torchrun
+    starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
     from mtbert.paths import cache_dir, check_writable, results_dir
-    from mtbert.results import read_grids, sweep, train_all
+    from mtbert.results import load_or_run, read_grids, sweep, train_all
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
+        for name, config in pairs:
+            score = load_or_run(config, data, device=device).score()
+            if os.environ["RANK"] == "0":
+                typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
+        return
     place = pick_device(device).type
     check_writable(results_dir(), cache_dir())
     threads = threads or max(1, torch.get_num_threads() // workers)

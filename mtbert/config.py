@@ -148,6 +148,9 @@ class RunConfig(BaseModel):
         32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
     accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    checkpoint_layers: bool = Field(
+        False, description="compute each layer again in the backward pass: saves memory, takes a third more time"
+    )
     learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
     schedule: Annotated[str, _one_of(*SCHEDULES)] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
@@ -174,6 +177,7 @@ class RunConfig(BaseModel):
     )
     train_rows: int | None = Field(None, ge=1, description="a random subset of each task's training rows; none: all")
     seed: int = Field(1, ge=0)
+    tensorboard: bool = Field(False, description="write the log to TensorBoard, too; does not name the run")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -322,7 +326,7 @@ class RunConfig(BaseModel):
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
         the content counts, not the path; a name on the hub means what is published under it.
         """
-        fields = self.model_dump(mode="json", exclude_defaults=True)
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"tensorboard"})
         if self.encoder != MINILM and Path(self.encoder).is_dir():
             fields["encoder"] = content_digest(self.encoder)
             if fields["encoder"] == content_digest(MINILM):

@@ -3,6 +3,7 @@
 import html
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,22 @@ from IPython.display import HTML, Markdown, display
 
 from mtbert import __version__
 from mtbert.config import ConfigError
+from mtbert.cost import predict_runs
+from mtbert.paths import REPOSITORY, results_dir
+from mtbert.report import plots, plots_sweeps
+from mtbert.report.tables import Comparison, Grid, read_runs
+from mtbert.results import sweep
+from mtbert.runtime import pick_device
 
+SYNTHETIC = (
+    "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
+    "pipeline works, and say nothing about the methods."
+)
+SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
+const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.cells[h.cellIndex].innerText;
+const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) => number(a) - number(b);
+[...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
+  .forEach(row => body.append(row))"""
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))  # what papermill can inject
 
 
@@ -44,6 +60,59 @@ def _checked(name: str, value: Any, expected: type) -> Any:
     return value
 
 
+def load(given: dict[str, Any], *names: str) -> list[Grid]:
+    """The runs of the grids params/<profile>/<name>.yaml; with a `grid` of one's own, those of that file for each name.
+
+    given: `parameters(globals())` with profile, grid (a path from here or from the repository), only (a part of the
+    names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost.
+    """
+    path = Path(given["grid"])
+    own = path.resolve() if path.exists() else REPOSITORY / path
+    how = {name: given[name] for name in ("seed", "only", "device", "progress")} | {"data": given["data_dir"] or None}
+
+    files = [str(own) if given["grid"] else name for name in names]
+
+    def read(train_missing: bool) -> list[Grid]:
+        found = {file: read_runs(given["profile"], file, train_missing=train_missing, **how) for file in set(files)}
+        return [found[file] for file in files]
+
+    grids = read(train_missing=False)
+    if given["train_missing"] and (missing := {run.config: run for grid in grids for run in grid.missing}):
+        text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
+        if given["profile"] != "demo":
+            device = pick_device(given["device"]).type
+            costs = predict_runs(list(missing.values()), device, data=how["data"], store=results_dir())
+            text += f", {sweep.duration(sum(run.minutes or 0 for run in costs))}, in at most "
+            text += f"{max(run.mib or 0 for run in costs):,.0f} MiB of memory, as far as this can be predicted"
+        say(f"{text}.")
+        grids = read(train_missing=True)
+    if given["profile"] == "demo" and not given["grid"]:
+        say(SYNTHETIC)
+    return grids
+
+
+def differences(comparison: Comparison, label: str, name: str, table: pd.DataFrame | None = None) -> None:
+    """The figure of a comparison's differences, their table, folded, and what they say; nothing where there are none.
+
+    table: the differences in another order or with other names of runs; label: of the axes; name: of the figure's file.
+    """
+    if comparison.answer:
+        figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
+        plots.show(figure, name, f"{label}, with 95 % intervals. {comparison.answer}")
+        folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")
+        say(f"**Finding.** {comparison.answer}")
+
+
+def provenance(*grids: Grid) -> None:
+    """What the notebook runs on, and the stored runs that it has read."""
+    rows = {}
+    for name, run in ((name, run) for grid in grids for name, runs in grid.runs.items() for run in runs):
+        about = {key: run.provenance[key] for key in ("data", "device", "threads", "mtbert", "torch")}
+        rows.setdefault(run.run_id, {"run": name, "seed": run.config.seed, "run id": run.run_id} | about)
+    print(versions())
+    folded(pd.DataFrame(rows.values()), f"{len(rows)} stored runs")
+
+
 def versions() -> str:
     """One line: what the notebook ran on."""
     packages = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "numpy", "pandas")]
@@ -56,14 +125,16 @@ def say(text: str) -> None:
         display(Markdown(text))
 
 
-def listing(table: pd.DataFrame) -> None:
-    """Show a table of texts, all rows, aligned to the left; one without rows not at all."""
-    if len(table):
+def listing(table: pd.DataFrame | None) -> None:
+    """Show a table of texts, all rows, aligned to the left; a click on a heading sorts it. None where it is empty."""
+    if table is not None and len(table):
         display(HTML(_left_aligned(table)))
 
 
 def folded(table: pd.DataFrame, title: str) -> None:
-    """Show a long table that opens with a click on its title, and scrolls."""
+    """Show a long table that opens with a click on its title, and scrolls; sorted as in `listing`."""
+    if table is None or table.empty:
+        return
     frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
     display(HTML(frame.format(html.escape(title), _left_aligned(table))))
 
@@ -72,4 +143,5 @@ def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
     text = table.to_html(index=False, na_rep="", border=0)
     left = "text-align: left; vertical-align: top"
-    return text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}">')
+    text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')
+    return text.replace("<thead>", f'<thead title="sort" onclick="{html.escape(SORT)}">')

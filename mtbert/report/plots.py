@@ -1,13 +1,16 @@
 """Figures: f(table, ax=None) -> ax. Nothing here reads a file; a thing has the same colour in every figure."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
@@ -27,6 +30,9 @@ _SHOWN_IN = {
     "#7F7F7F": ("paper", "other batches", "gradient"),
 }
 COLOURS = {name: colour for colour, names in _SHOWN_IN.items() for name in names}
+MARKERS = "osD^vPX*"
+MODES = ("frozen", "shared", "individual")
+HATCHES = {"frozen": "...", "individual": "///", "task gradients": "///", "temporary": "..."}  # for those who see grey
 TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
 METRIC_LABELS = {"accuracy": "accuracy", "pearson": "Pearson correlation", "f1": "F1", "macro_f1": "macro F1"}
 
@@ -45,23 +51,41 @@ def save(figure: plt.Figure, name: str) -> None:
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
-def intervals(table: pd.DataFrame, ax: Axes | None = None, styles: dict[str, dict] | None = None) -> Axes:
+def show(figure: plt.Figure, name: str, alt: str) -> None:
+    """`save` a figure and show it with an alternative text, which says what a reader would see."""
+    save(figure, name)
+    display(figure, metadata={"image/png": {"alt": alt}})
+    plt.close(figure)
+
+
+def styles(names: Iterable[str]) -> dict[str, dict]:
+    """Name -> colour and marker of the things that one figure shows; no two alike among the first eight.
+
+    A name of COLOURS has its colour there, the others get in their order what these leave of the palette.
+    """
+    names = list(dict.fromkeys(names))
+    used = {COLOURS.get(name) for name in names}
+    free = itertools.cycle([colour for colour in _SHOWN_IN if colour not in used] or _SHOWN_IN)
+    colours = {name: COLOURS.get(name) or next(free) for name in names}
+    return {name: {"color": colours[name], "marker": MARKERS[i % 8]} for i, name in enumerate(names)}
+
+
+def intervals(table: pd.DataFrame, ax: Axes | None = None, looks: dict[str, dict] | None = None) -> Axes:
     """Values with their intervals, a line per label: columns label, kind, value, low, high (nan: no interval).
 
-    styles: kind -> how `Axes.errorbar` draws it, in the order of the legend; by default in COLOURS, a paper's number as
-    a hollow diamond.
+    looks: kind -> how `Axes.errorbar` draws it, in the order of the legend; by default `styles`, a paper's hollow.
     """
     ax = ax or plt.gca()
     labels = list(dict.fromkeys(table["label"]))
-    if styles is None:
-        styles = {kind: {"color": COLOURS[kind]} for kind in table["kind"].unique()}
-        if "paper" in styles:
-            styles["paper"] |= {"fmt": "D", "mfc": "white", "ms": 7}
-    for kind, style in styles.items():
+    if looks is None:
+        looks = styles(table["kind"])
+        if "paper" in looks:
+            looks["paper"] |= {"mfc": "white", "ms": 7}
+    for kind, look in looks.items():
         part = table[table["kind"] == kind]
         widths = [(part["value"] - part["low"]).clip(lower=0), (part["high"] - part["value"]).clip(lower=0)]
         places = [labels.index(label) for label in part["label"]]
-        ax.errorbar(part["value"], places, xerr=widths, label=kind, **{"fmt": "o", "capsize": 3} | style)
+        ax.errorbar(part["value"], places, xerr=widths, label=kind, **{"ls": "", "marker": "o", "capsize": 3} | look)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     return ax
@@ -86,7 +110,7 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     for height, (mode, groups) in enumerate(zip(table["mode"], table["groups"], strict=True)):
         for group in groups.split(" | "):
             places = sorted(tasks.index(task) for task in group.split(", "))
-            together = dict(color=COLOURS[mode], linewidth=0)
+            together = dict(facecolor=COLOURS[mode], edgecolor="white", linewidth=0, hatch=HATCHES.get(mode))
             for place in places:
                 neighbours = place + 1 in places
                 ax.barh(height, 1.0 if neighbours else 0.9, left=place - 0.45, height=0.8, **together)
@@ -98,11 +122,19 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     return ax
 
 
+def legend_of_modes(figure: plt.Figure) -> None:
+    """The colours and hatches of `plan`, below the axes."""
+    boxes = {mode: dict(facecolor=COLOURS[mode], edgecolor="white", hatch=HATCHES.get(mode)) for mode in MODES}
+    handles = [Patch(label=mode, **box) for mode, box in boxes.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(MODES), frameon=False)
+
+
 def scores_over(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
     """Dev score against a cost, a line per run: columns name, kind (a colour's name), dev_score and the cost x."""
     ax = ax or plt.gca()
+    looks = styles(table["kind"])
     for (name, kind), part in table.groupby(["name", "kind"], sort=False):
-        ax.plot(part[x], part["dev_score"], "o-", ms=3, lw=1.4, color=COLOURS[kind], label=name)
+        ax.plot(part[x], part["dev_score"], ms=4, lw=1.4, label=name, **looks[kind])
     return ax
 
 
@@ -141,8 +173,9 @@ def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
     Set the scale of the axes before.
     """
     ax = ax or plt.gca()
+    looks = styles(table["kind"])
     for kind, part in table.groupby("kind"):
-        ax.plot(part[x], part["value"], "o", ms=6, color=COLOURS[kind])
+        ax.plot(part[x], part["value"], ls="", ms=6, **looks[kind])
     name_points(table, x, "value", ax)
     return ax
 
@@ -172,5 +205,8 @@ def stacked(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes |
     ax = table.iloc[::-1].plot.barh(
         stacked=True, ax=ax, color=[colours[part] for part in table], width=0.8, xlabel=label, ylabel="", **bars
     )
+    for drawn, part in zip(ax.containers, table, strict=True):
+        if part in HATCHES:
+            plt.setp(drawn, hatch=HATCHES[part], edgecolor="white", linewidth=0)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return ax

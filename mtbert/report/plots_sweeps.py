@@ -11,11 +11,11 @@ from matplotlib.ticker import MaxNLocator
 from seaborn.utils import relative_luminance
 
 from mtbert.cost import PARTS
-from mtbert.report.plots import COLOURS, TASK_LABELS, intervals, log_axis, name_points, stacked
+from mtbert.report.plots import COLOURS, HATCHES, TASK_LABELS, intervals, log_axis, name_points, stacked
 
 VERDICTS = {  # of a difference; distinguishable without colour, too
-    "better": {"color": "#0072B2", "fmt": "^"},
-    "worse": {"color": "#D55E00", "fmt": "v"},
+    "better": {"color": "#0072B2", "marker": "^"},
+    "worse": {"color": "#D55E00", "marker": "v"},
     "not distinguishable": {"color": "#7F7F7F"},
     "not decided yet": {"color": "#7F7F7F", "mfc": "white"},
 }
@@ -50,9 +50,7 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     for ax, task in zip(axes[0], tasks, strict=True):
         ax.axvline(0, color="black", lw=1)
         part = table[table["task"] == task].reindex(names).rename_axis("label").reset_index()
-        intervals(
-            part, ax, {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | style for verdict, style in VERDICTS.items()}
-        )
+        intervals(part, ax, {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | look for verdict, look in VERDICTS.items()})
         ax.set_title(TASK_LABELS[task])
         ax.set_xlabel(label, fontsize="small")
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -66,7 +64,7 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
 def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = None) -> Axes:
     """Score against a cost, a point per row, those of the front named and joined: columns name, seeds, overall, cost x.
 
-    A hollow point has fewer than three seeds.
+    A hollow point has fewer than three seeds. Columns low and high, where they are: the interval of a score.
     """
     ax = ax or plt.gca()
     if table[x].max() > 4 * table[x].min():
@@ -78,7 +76,9 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     )  # points all along: names avoid them
     for (is_named, is_few), part in table.groupby([table["name"].isin(names), table["seeds"] < 3]):
         colour = COLOURS["shared"] if is_named else "#7F7F7F"
-        ax.plot(part[x], part["overall"], "o", ms=6, color=colour, mfc="white" if is_few else colour)
+        look = dict(ls="", marker="o" if is_named else "s", ms=6, color=colour, mfc="white" if is_few else colour)
+        spread = [part["overall"] - part["low"], part["high"] - part["overall"]] if "low" in part else None
+        ax.errorbar(part[x], part["overall"], spread, capsize=2, elinewidth=1, **look)
     name_points(on_front, x, "overall", ax)
     return ax
 
@@ -98,6 +98,8 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table = table.reset_index(drop=True)
     shown = [part for part in PARTS if table[part].any()]
     ax = table[shown].plot.area(ax=ax, color=[PART_COLOURS[part] for part in shown], linewidth=0, legend=False)
+    for drawn, part in zip(ax.collections, shown, strict=True):
+        drawn.set(hatch=HATCHES.get(part), edgecolor="white")
     ax.plot(table["total"].idxmax(), table["total"].max(), "v", color="black", ms=6, clip_on=False)
     for start in np.flatnonzero(table["phase"].ne(table["phase"].shift()).to_numpy())[1:]:
         ax.axvline(start, color="white", lw=0.8)

@@ -24,6 +24,7 @@ from mtbert.results import (
     BASELINES,
     MissingRun,
     Run,
+    SweepRun,
     baseline_table,
     difference,
     forgetting,
@@ -55,6 +56,13 @@ class Grid:
         runs = {name: grid.runs[name] for name, grid in taken.items() if name in grid.runs}
         return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs)
 
+    @property
+    def missing(self) -> list[SweepRun]:
+        """The runs that are not stored."""
+        stored = {run.config for group in self.runs.values() for run in group}
+        every = [(name, config) for name, group in self.configs.items() for config in group]
+        return [SweepRun(name, config, config.digest, False) for name, config in every if config not in stored]
+
     def only(self, names: Iterable[str]) -> "Grid":
         """The part with these names, in their order."""
         configs, runs = ({n: groups[n] for n in names if n in groups} for groups in (self.configs, self.runs))
@@ -75,15 +83,18 @@ class Grid:
         return f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
 
 
-def read_runs(profile: str, name: str, seed: int = 0, params: Path = REPOSITORY / "params", **how) -> Grid:
+def read_runs(
+    profile: str, name: str, seed: int = 0, params: Path = REPOSITORY / "params", only: str = "", **how
+) -> Grid:
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
-    seed: 0 for every seed of the file, another number for this seed alone. how: arguments of `load_or_run`.
+    name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
+    only: a part of the names of runs; the others are left out. how: arguments of `load_or_run`.
     """
-    path = params / profile / f"{name}.yaml"
-    if not path.exists():
+    path = Path(name) if Path(name).is_absolute() else params / profile / f"{name}.yaml"
+    if not path.exists() and path.is_relative_to(params):
         return Grid((), {}, {})
-    grid, runs = read_grid(path), {}
+    grid, runs = {run: configs for run, configs in read_grid(path).items() if only in run}, {}
     if seed:
         grid = {run: [configs[0].but(seed=seed)] for run, configs in grid.items()}
     for run, configs in grid.items():
@@ -93,7 +104,8 @@ def read_runs(profile: str, name: str, seed: int = 0, params: Path = REPOSITORY 
             except MissingRun:
                 continue
             runs.setdefault(run, []).append(stored)
-    return Grid((f"params/{profile}/{path.name}",), grid, runs)
+    shown = f"params/{path.relative_to(params)}" if path.is_relative_to(params) else str(path)
+    return Grid((shown,), grid, runs)
 
 
 @dataclass(frozen=True)
@@ -207,7 +219,7 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
 
 def _key(config: RunConfig, without: tuple[str, ...] = ()) -> str:
     """A configuration without these fields, and without those that leave the trained weights as they are."""
-    fields = config.model_dump(mode="json", exclude={*without, "seed", "cosine_every"})
+    fields = config.model_dump(mode="json", exclude={*without, "seed", "cosine_every", "tensorboard"})
     return json.dumps(fields, sort_keys=True)
 
 

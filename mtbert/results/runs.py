@@ -11,6 +11,7 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
+from mtbert.parallel import connect
 from mtbert.paths import REPOSITORY, cache_dir, check_writable, find_result, stores
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.store import MissingRun, Run, read_run, run_folders, stored_runs, write_run
@@ -47,20 +48,22 @@ def load_or_run(
     data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
     to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it; what is stored stays. Raises FolderError before training that could not be stored.
+    it; what is stored stays. Of several processes that torchrun started, which train together, the first one stores the
+    run. Raises FolderError before training that could not be stored.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
         return _only_stored(config, data, among)
-    corpus = load_corpus(config, data_root(config, data))
+    processes = connect(pick_device(device))
+    with processes.main_first():
+        corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
     stored = find_result(f"runs/{run_id}/run.json", among)
-    if stored.exists() and not (again and not has_model(run_id)):
+    if processes.largest(stored.exists() and (has_model(run_id) or not again)):
         return read_run(stored.parent, config)
     check_writable(among[0], cache_dir())
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
-    trained.model.save(model_folder(run_id))
     run = Run(
         run_id=run_id,
         config=config,
@@ -77,6 +80,9 @@ def load_or_run(
             | {f"dev {task}": len(table) for task, table in corpus.dev.items()},
         },
     )
+    if not processes.is_main:
+        return run
+    trained.model.save(model_folder(run_id))
     if not stored.exists():
         write_run(run, among[0])
     for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):

@@ -122,7 +122,8 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises ValueError if its configuration is not `config`."""
     content = json.loads((folder / "run.json").read_text(encoding="utf8"))
     stored = RunConfig.from_params(content["config"])
-    if config is not None and stored.but(encoder=config.encoder) != config:  # the id has the encoder's content
+    named = {"encoder", "tensorboard"}  # the id has the encoder's content, and not the other
+    if config is not None and stored.but(**config.model_dump(include=named)) != config:
         raise ValueError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
         run_id=content["run_id"],
@@ -170,7 +171,7 @@ def _update_tables(store: Path) -> None:
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}
-        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*COLUMNS, "tasks"})
+        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*COLUMNS, "tasks", "tensorboard"})
         about |= {"other_fields": json.dumps(others) if others else ""}
         spent = {key: cost[key] for key in SPENT}
         where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}

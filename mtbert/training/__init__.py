@@ -2,7 +2,7 @@
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import stopping
-from mtbert.training.loop import PRETRAINING, train
+from mtbert.training.loop import LOG, PRETRAINING, train
 from mtbert.training.metrics import (
     RESAMPLES,
     holm,
@@ -21,6 +21,7 @@ from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, 
 __all__ = [
     "HEAVY",
     "KEPT_FROM",
+    "LOG",
     "PRETRAINING",
     "RESAMPLES",
     "TaskRows",

@@ -3,6 +3,7 @@
 A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
 """
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts
+from mtbert.parallel import connect
+from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint
@@ -27,8 +30,10 @@ from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows
 
+log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 300.0
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
+LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
 
 
@@ -58,8 +63,35 @@ class _Progress:
     cpu_seconds: float = 0.0  # the same in processor time, which depends less on other work
     losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
     curve: list[dict] = field(default_factory=list)
+    log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
+    processes: int = 1  # that trained together
+
+
+class _Log:
+    """The rows of a run's log: a CSV file that grows as it trains, and TensorBoard where the configuration asks."""
+
+    def __init__(self, checkpoint: Path | None, config: RunConfig, rows: list[dict]) -> None:
+        self.file, self.rows, self.board = checkpoint and checkpoint.with_name(LOG), rows, None
+        if self.file and config.tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                log.warning("tensorboard is not installed; the points of the run are in %s", self.file)
+            else:
+                done = rows[-1]["step"] if rows else 0
+                self.board = SummaryWriter(self.file.with_name("tensorboard"), purge_step=done + 1)
+
+    def write(self, row: dict) -> None:
+        self.rows.append(row)
+        if self.file:
+            with replacing(self.file) as partial:
+                pd.DataFrame(self.rows).to_csv(partial, index=False, float_format="%.6g")
+        if self.board:
+            for name in row.keys() - {"metric"}:
+                self.board.add_scalar(name, row[name], row["step"])
+            self.board.flush()
 
 
 def train(
@@ -74,36 +106,53 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` and on SIGINT or SIGTERM (`Checkpoint.guard`), from which the
     same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
-    progress: show a bar; None: on a terminal.
+    Beside it grows LOG. progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
+
+    Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
+    evaluation; all get the result. The first one pretrains, saves checkpoints and shows the bar; processor time in the
+    cost is of all, the rest of the first.
     """
     place = pick_device(device)
+    processes = connect(place)
+    progress = progress if processes.is_main else False
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     keep_freed_memory()
     trim = Trimmer()
     encoder, cost = build_encoder(config), {}
-    if config.pretrain in ("before", "both"):
+    if config.pretrain in ("before", "both") and processes.is_main:
         cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     model = MultitaskBert(config, encoder).to(place)
+    processes.copy_from_main(model)
     sizes = [len(table) for table in corpus.train.values()]
-    tables = {
-        task: TaskRows(model, task, table, place, passes)
-        for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
-    }
-    points = config.epochs * config.evals_per_epoch
-    dev = {task: TaskRows(model, task, table, place, points) for task, table in corpus.dev.items()}
+    evaluations = config.epochs * config.evals_per_epoch
+    with processes.main_first():
+        tables = {
+            task: TaskRows(model, task, table, place, passes, processes)
+            for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
+        }
+        dev = {task: TaskRows(model, task, table, place, evaluations, processes) for task, table in corpus.dev.items()}
+        for table in (*tables.values(), *dev.values()) if processes.count > 1 else ():
+            table.make_files()
 
     epoch_steps = steps_per_epoch(config, sizes)
     total_steps = config.epochs * epoch_steps
-    trainer = Trainer(model, tables, total_steps)
+    trainer = Trainer(model, tables, total_steps, processes)
     marks = evaluation_steps(config, sizes)
     parts = {"model": model, "trainer": trainer}
     saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
-    state = _Progress(**(saver.restore() or {}))
+    saver.processes = processes
+    state = _Progress(**(saver.restore() or {"processes": processes.count}))
+    if len(set(processes.gather([state.step]))) > 1:
+        raise TrainingError("the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared")
+    if state.processes != processes.count:
+        log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
+        state.processes = max(state.processes, processes.count)
 
+    points = _Log(checkpoint, config, state.log)
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
-    latest = {}
+    latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     for step, rows in saver.guard(enumerate(training_steps(config, lengths), start=1), lambda: vars(state)):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
@@ -124,7 +173,12 @@ def train(
             trainer.swap_average()
             latest = _evaluate(state, model, config, dev, step / epoch_steps)
             trainer.swap_average()
+            points.write(state.curve[-1])
             bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
+        elif step % log_every == 0:
+            recent = [np.mean(list(by_task.values())) for by_task in state.losses[-log_every:]]
+            spent = {name: getattr(state, name) for name in ("tokens", "seconds", "cpu_seconds")}
+            points.write({"step": step, "epoch": step / epoch_steps, **spent, "train_loss": float(np.mean(recent))})
         trim()
     bar.close()
 
@@ -135,22 +189,25 @@ def train(
     step_scores = _step_scores(config, state, predictions, dev, tables)
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
-    if config.pretrain in ("after", "both"):
+    if config.pretrain in ("after", "both") and processes.is_main:
         whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
         cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    processes.copy_from_main(model)
     kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
     if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
         predictions = {task: dev[task].predictions("dev") for task in dev}
+    cpu_seconds = sum(processes.gather([state.cpu_seconds]))
     cost |= {
         "train_seconds": round(state.seconds, 2),
-        "train_cpu_seconds": round(state.cpu_seconds, 2),
+        "train_cpu_seconds": round(cpu_seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
         "tokens": state.tokens,
-        "tokens_per_cpu_second": round(state.tokens / max(state.cpu_seconds, 1e-9), 1),
+        "tokens_per_cpu_second": round(state.tokens / max(cpu_seconds, 1e-9), 1),
         "peak_memory_mib": round(memory.mib(), 1),
         "best_step": state.best["overall"]["step"],
         "steps": total_steps,
         **parameter_counts(model),
+        **({"processes": state.processes} if state.processes > 1 else {}),
         **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
     if config.gradients == "gem":

@@ -58,7 +58,7 @@ def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
     notebook.listing(table)
     notebook.folded(table, "1 claim & more")
     said, listed, folded = (output.data for output in shown)
-    assert said == "**Finding.** 3 of 4" and "a &lt; b" in listed and "nan" not in listed.lower()
+    assert said == "**Finding.** 3 of 4" and "a &lt; b" in listed and ">nan<" not in listed.lower()
     assert folded.startswith("<details><summary>1 claim &amp; more</summary>") and "a &lt; b" in folded
 
 

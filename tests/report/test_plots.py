@@ -51,6 +51,27 @@ def test_figures_are_written_as_the_same_bytes(isolated):
         assert (folder / f"first.{kind}").read_bytes() == (folder / f"second.{kind}").read_bytes()
 
 
+def test_any_names_of_runs_are_told_apart_by_colour_and_by_marker():
+    looks = plots.styles(["half", "1-bert", "mine", "half", "theirs"])
+    assert list(looks) == ["half", "1-bert", "mine", "theirs"] and looks == plots.styles(looks)
+    assert looks["1-bert"]["color"] == plots.COLOURS["1-bert"]
+    for part in ("color", "marker"):
+        assert len({look[part] for look in looks.values()}) == 4
+    assert len({tuple(look.values()) for look in plots.styles(map(str, range(30))).values()}) >= 8
+    table = pd.DataFrame(dict(name="half", kind=["half", "mine"], value=[0.1, 0.2], dev_score=0.3, cost=[1.0, 2.0]))
+    for draw in (plots.scores_against, plots.scores_over):
+        assert len(draw(table, "cost", plt.subplots()[1]).lines) == 2
+
+
+def test_a_figure_is_shown_with_its_alternative_text(isolated, monkeypatch):
+    shown = []
+    monkeypatch.setattr(plots, "display", lambda *args, **kwargs: shown.append((args, kwargs)))
+    figure = plt.figure()
+    plots.show(figure, "name", "A line that rises.")
+    assert shown == [((figure,), {"metadata": {"image/png": {"alt": "A line that rises."}}})]
+    assert (isolated / "figures" / "name.png").exists() and not plt.get_fignums()
+
+
 def test_intervals_stand_beside_their_labels():
     rows = [("SST", "fine-tuned", 0.5, 0.45, 0.56), ("STS", "fine-tuned", 0.8, 0.7, 0.85)]
     rows.append(("SST", "paper", 0.52, np.nan, np.nan))
@@ -129,7 +150,7 @@ def rows(*verdicts: str, task: str = "sst") -> pd.DataFrame:
 
 
 def test_verdicts_are_distinguishable_without_colour():
-    assert len({(style.get("fmt", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
+    assert len({(style.get("marker", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
     greys = [sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in CLAIM_COLOURS.values()]
     decided = ["reproduced", "contradicted", "not distinguishable", "not measured yet"]
     shades = [greys[list(CLAIM_COLOURS).index(name)] for name in decided]

@@ -194,6 +194,9 @@ def test_runs_are_read_by_their_file(isolated, tmp_path):
     assert [run.config for run in found.runs["a"]] == [config] and "b" not in found.runs
     assert not tables.read_runs("cpu", "grid", seed=1, params=tmp_path, train_missing=False).runs
     assert tables.read_runs("cpu", "other", params=tmp_path).configs == {}
+    own = tables.read_runs("demo", str(tmp_path / "cpu" / "grid.yaml"), only="b", train_missing=False)
+    assert list(own.configs) == ["b"] and own.paths == (str(tmp_path / "cpu" / "grid.yaml"),)
+    assert [(run.name, run.config) for run in found.missing if run.name == "a"] == [("a", found.configs["a"][0])]
 
 
 def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point():

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -159,7 +161,52 @@ def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, 
 
 def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path):
     run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=1000)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == [module.LOG]
+
+
+def test_a_run_logs_its_points_as_it_trains(run, tiny_config, tmp_path, monkeypatch):
+    """After every step the file holds the points so far, those of the learning curve among them."""
+    file, seen = tmp_path / module.LOG, []
+    original = module._Log.write
+
+    def write(log, row):
+        original(log, row)
+        seen.append(pd.read_csv(file)["step"].tolist())
+
+    monkeypatch.setattr(module._Log, "write", write)
+    trained = run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=0)
+    assert seen == [list(range(1, step + 1)) for step in range(1, 11)]
+    points = pd.read_csv(file)
+    curve = points.dropna(subset="dev_score")
+    assert curve["step"].tolist() == trained.curve["step"].tolist() == [5, 10]
+    np.testing.assert_allclose(curve["dev_score"], trained.curve["dev_score"], rtol=1e-5)
+    first_epoch = points["train_loss"][:4]  # the mean over an epoch is that of its steps
+    last = 5 * trained.curve["train_loss"][0] - first_epoch.sum()
+    assert first_epoch.gt(0).all() and 0 < last < 5
+    assert_same_bits(trained, run(tiny_config, checkpoint=tmp_path / "checkpoint.pt"))
+    assert len(pd.read_csv(file)) == 10
+
+
+def test_tensorboard_gets_the_points_where_it_is_installed(run, tiny_config, tmp_path, monkeypatch, caplog):
+    class Writer:
+        def __init__(self, folder, purge_step):
+            written.append((folder.name, purge_step))
+
+        def add_scalar(self, *point):
+            written.append(point)
+
+        def flush(self):
+            pass
+
+    written, config = [], tiny_config.but(tensorboard=True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    trained = run(config, checkpoint=tmp_path / "checkpoint.pt")
+    assert written[0] == ("tensorboard", 1)
+    assert ("dev_score", trained.curve["dev_score"].iloc[-1], 10) in written
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # not installed
+    with caplog.at_level(logging.WARNING):
+        assert_same_bits(trained, run(config, checkpoint=tmp_path / "other" / "checkpoint.pt"))
+    assert "tensorboard is not installed" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "another configuration"])

@@ -1,0 +1,163 @@
+"""Looking around in a live notebook: attention, plans, two sentences, and a run in training.
+
+A viewer has a function that makes what it shows, and shows controls only in a kernel of a Jupyter server: an executed
+notebook keeps static figures and no state of widgets.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+import torch
+from IPython.display import display
+from ipywidgets import Dropdown, IntSlider, Text, ToggleButtons, VBox, Widget, interactive_output
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from mtbert.bert import BertConfig, BertModel
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, demo
+from mtbert.multitask import MultitaskBert, encoder_config
+from mtbert.paths import cache_dir
+from mtbert.report import plots
+from mtbert.sharing import PlanError, SharingPlan
+from mtbert.training import LOG, load_corpus, train
+
+DEMO = RunConfig(
+    tasks=("sst", "quora", "sts"), scheme="unified", batch_size=16, steps_per_epoch=40, epochs=1, keep="last"
+)
+ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
+
+
+def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
+    """The attention weights of one sequence without padding: (1, T) -> (L, h, T, T), each row summing to 1."""
+    hidden, maps = model.embeddings(input_ids), []
+    for layer in model.layers:
+        q, k, _ = layer.attention.project(hidden).transpose(1, 3).unbind(2)  # each (1, h, T, d_k)
+        maps.append(torch.softmax(q @ k.mT / q.size(-1) ** 0.5, dim=-1)[0])
+        hidden = layer(hidden)
+    return torch.stack(maps)
+
+
+def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str) -> None:
+    """The attention of any sentence, by layer and head."""
+
+    def draw(sentence: str, layer: int, head: int) -> None:
+        encoding = tokenizer.encode(sentence)
+        with torch.no_grad():
+            weights = attention_maps(model, torch.tensor([encoding.ids]))[layer - 1, head - 1]
+        size = 2 + 0.3 * len(encoding)
+        figure, ax = plt.subplots(figsize=(size + 0.5, size))
+        names = [f"{i} {token}" for i, token in enumerate(encoding.tokens)]  # a token may occur twice
+        sns.heatmap(pd.DataFrame(weights, names, names), cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
+        ax.set(xlabel="attended to (key)", ylabel="token (query)", title=f"layer {layer}, head {head}")
+        _show(figure)
+
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    _view(
+        draw,
+        sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "100%"}),
+        layer=IntSlider(1, 1, layers, description="layer"),
+        head=IntSlider(1, 1, heads, description="head"),
+    )
+
+
+def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Figure:
+    """A plan drawn, its parameters in the title; raises PlanError."""
+    tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
+    size, trained, one = tables[0]["parameters"].sum(), tables[0]["trained"].sum(), tables[1]["parameters"].sum()
+    figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])))
+    plots.plan(tables[0], tasks, ax)
+    ax.set_title(
+        f"{plan}: {size / 1e6:.1f} M parameters,\n{trained / 1e6:.1f} M trained, {size / one:.2f} times 1-bert",
+        fontsize="medium",
+    )
+    plots.legend_of_modes(figure)
+    return figure
+
+
+def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
+    """A plan as text, or layer by layer, with its drawing and parameters; the message where it is not a plan."""
+
+    def draw(plan: str, encoder: str) -> None:
+        try:
+            _show(plan_figure(plan, tasks, ENCODERS[encoder]))
+        except PlanError as error:
+            print(error)
+
+    text = Text(plan, description="plan", continuous_update=False)
+    encoder = Dropdown(options=list(ENCODERS), description="encoder")
+    options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
+    boxes = [ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
+
+    def write(_: object) -> None:
+        modes = [box.value for box in boxes[: ENCODERS[encoder.value].num_hidden_layers]]
+        text.value = " ".join(f"{mode}{len(list(same))}" for mode, same in groupby(modes))
+
+    for control in (*boxes, encoder):
+        control.observe(write, "value")
+    _view(draw, *reversed(boxes), plan=text, encoder=encoder)
+
+
+def demo_model() -> MultitaskBert:
+    """1-bert with three tasks, trained on the demo corpus for some seconds and kept in the cache."""
+    folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
+    if not folder.exists():
+        train(DEMO, load_corpus(DEMO, demo.root()), progress=False).model.save(folder)
+    return MultitaskBert.load(folder)
+
+
+def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
+    """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, predicted, range."""
+    rows = []
+    for task in model.run_config.tasks:
+        is_pair = len(TASKS[task].sentence_columns) == 2
+        texts = {"both sentences": (first, second)} if is_pair else {"the first": first, "the second": second}
+        found = model.predict(list(texts.values()), task)["predicted"]
+        low, high = TASKS[task].label_range
+        rows += [
+            (plots.TASK_LABELS[task], of, round(float(value), 1), f"{low:g} to {high:g}")
+            for of, value in zip(texts, found, strict=True)
+        ]
+    return pd.DataFrame(rows, columns=["task", "of", "predicted", "range"])
+
+
+def two_sentences(model: MultitaskBert, first: str, second: str) -> None:
+    """Two sentences to type, and what the model says of them."""
+    wide = dict(continuous_update=False, layout={"width": "100%"})
+    _view(
+        lambda first, second: display(what_it_says(model, first, second)),
+        first=Text(first, description="first", **wide),
+        second=Text(second, description="second", **wide),
+    )
+
+
+def watch(config: RunConfig) -> plt.Figure:
+    """The points that a run has written so far, in training or after it; raises FileNotFoundError without any."""
+    [file, *_] = [*(cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None]
+    if file is None:
+        raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
+    table = pd.read_csv(file)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
+    for ax, column in zip(axes, ("train_loss", "dev_score"), strict=True):
+        for name in [name for name in table if name.startswith(column.removesuffix("_score"))]:
+            points = table[["step", name]].dropna()
+            ax.plot(points["step"], points[name], marker="o", ms=3, label=name)
+        ax.set(xlabel="step", ylabel=column.replace("_", " "))
+        ax.legend(frameon=False)
+    figure.suptitle(f"{', '.join(config.tasks)}: step {table['step'].iloc[-1]}", fontsize="medium")
+    return figure
+
+
+def _view(draw: Callable, *boxes: Widget, **controls: Widget) -> None:
+    """Show controls and what `draw` makes of their values, where somebody can use them."""
+    if "JPY_SESSION_NAME" in os.environ:  # a Jupyter server started this kernel
+        display(VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
+
+
+def _show(figure: plt.Figure) -> None:
+    display(figure)
+    plt.close(figure)

@@ -1,0 +1,109 @@
+"""What the viewers show, without a browser: attention, plans, predictions, a log; and that they need a live kernel."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import ipywidgets
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert.model import BertConfig, BertModel
+from mtbert.config import RunConfig
+from mtbert.data.tokens import load_tokenizer
+from mtbert.multitask.model import MultitaskBert
+from mtbert.report import viewers
+from mtbert.results.runs import model_folder
+from mtbert.sharing.plan import PlanError
+from mtbert.training import LOG
+
+THREE = ("sst", "quora", "sts")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def live(monkeypatch) -> list:
+    """What is displayed in a kernel that a Jupyter server started."""
+    monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
+    shown = []
+    monkeypatch.setattr(viewers, "display", shown.append)
+    return shown
+
+
+def controls(box: ipywidgets.VBox) -> dict:
+    return {control.description: control for control in box.children[:-1]}
+
+
+def test_attention_maps_are_those_of_the_layers(tiny_encoder):
+    model, ids = BertModel.from_pretrained(tiny_encoder), torch.tensor([[101, 7592, 2088, 102]])
+    with torch.no_grad():
+        maps, states = viewers.attention_maps(model, ids), [model.embeddings(ids)]
+        for layer in model.layers:
+            states.append(layer(states[-1]))
+    assert maps.shape == (2, 4, 4, 4)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 4, 4))
+    second = model.layers[1].attention
+    value = second.value(states[1]).view(4, 4, 8).transpose(0, 1)  # (h, T, d_k)
+    torch.testing.assert_close((maps[1] @ value).transpose(0, 1).reshape(1, 4, 32), second(states[1]))
+
+
+def test_a_plan_is_drawn_with_its_parameters():
+    encoder = BertConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=16, vocab_size=20)
+    assert viewers.plan_figure("S2", THREE, encoder).axes[0].get_title().endswith("1.00 times 1-bert")
+    assert "I2" in viewers.plan_figure("I2", THREE, encoder).axes[0].get_title()
+    with pytest.raises(PlanError):
+        viewers.plan_figure("I3", THREE, encoder)
+
+
+def test_the_plan_editor_writes_the_plan_of_its_buttons(live, capsys):
+    viewers.plan_editor(THREE)
+    parts = controls(live[-1])
+    assert parts["plan"].value == "S4 I2"
+    parts["layer 1"].value = "F"
+    parts["layer 6"].value = "I"
+    assert parts["plan"].value == "F1 S4 I1"
+    parts["encoder"].value = "bert-base-uncased, 12 layers"
+    assert parts["plan"].value == "F1 S4 I1 S6"
+
+
+def test_any_sentence_has_an_attention_viewer(live, tiny_encoder):
+    model, tokenizer = BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm")
+    viewers.attention_viewer(model, tokenizer, "A lantern.")
+    parts = controls(live[-1])
+    assert (parts["layer"].max, parts["head"].max) == (2, 4)
+    viewers.attention_viewer(model, tokenizer, "")  # only [CLS] and [SEP]
+
+
+def test_nothing_is_shown_without_a_server(monkeypatch, tiny_encoder):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.setattr(viewers, "display", lambda *args: pytest.fail("an executed notebook would hold a widget"))
+    viewers.plan_editor(THREE)
+
+
+def test_two_sentences_get_a_prediction_of_every_task(tiny_encoder):
+    model = MultitaskBert(RunConfig(tasks=THREE, encoder=tiny_encoder))
+    table = viewers.what_it_says(model, "a bright story", "a dull kitchen")
+    assert table["of"].tolist() == ["the first", "the second", "both sentences", "both sentences"]
+    assert table["task"].tolist() == ["SST", "SST", "Quora", "STS"] and table["range"].iloc[-1] == "0 to 5"
+    assert table["predicted"].iloc[0] == round(float(model.predict(["a bright story"], "sst")["predicted"][0]), 1)
+
+
+def test_a_run_in_training_is_drawn_from_its_log(isolated):
+    config = RunConfig()
+    with pytest.raises(FileNotFoundError, match=config.digest):
+        viewers.watch(config)
+    folder = model_folder(f"{config.digest}-12345678")
+    folder.mkdir(parents=True)
+    points = pd.DataFrame({"step": [1, 2, 3], "train_loss": [1.6, 1.5, 1.2], "dev_score": [np.nan, 0.3, np.nan]})
+    points.to_csv(folder / LOG, index=False)
+    losses, scores = viewers.watch(config).axes
+    assert losses.lines[0].get_xydata().tolist() == [[1, 1.6], [2, 1.5], [3, 1.2]]
+    assert scores.lines[0].get_xydata().tolist() == [[2, 0.3]]
