@@ -22,12 +22,12 @@ import yaml
 from typer.testing import CliRunner
 
 from mtbert import cli
+from mtbert.bert.hub import CheckpointError
 from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_model, load_or_run, model_folder
-from mtbert.results.store import MissingRun
 from mtbert.results.workers import RunFailed
 from mtbert.training.metrics import write_leaderboard
 
@@ -376,7 +376,7 @@ def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp
 
     forget()
     result = mtbert(*asked)
-    assert isinstance(result.exception, MissingRun)
+    assert isinstance(result.exception, CheckpointError)
     assert "the model is not in the cache" in str(result.exception) and "--train" in str(result.exception)
     assert mtbert(*asked, "--train").exit_code == 0
     assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(trained.run_id).state_dict().items())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.bert import MINILM
+from mtbert.bert import MINILM, CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
@@ -109,14 +109,13 @@ def load_model(
 ) -> MultitaskBert:
     """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
 
-    Raises MissingRun if the model is not there, CheckpointError if the run is not stored either, and DataError if it
-    was trained on other data than those that are here.
+    Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
     """
     path = find_result(f"runs/{run_id}/run.json")
     if not has_model(run_id) and path.exists():
         run = read_run(path.parent)
         if not train_missing:
-            raise MissingRun(
+            raise CheckpointError(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
                 f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )

@@ -152,7 +152,7 @@ def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
     """
     for folder in run_folders(stores).values():
         content = json.loads((folder / "run.json").read_text(encoding="utf8"))
-        if unknown := {*content["config"]["tasks"], *content["config"]["score_tasks"]} - set(TASKS):
+        if unknown := {*content["config"].get("tasks", ()), *content["config"].get("score_tasks", ())} - set(TASKS):
             log.warning("%s: left out, as there is no task %s here; is MTBERT_TASKS set?", folder, ", ".join(unknown))
         else:
             yield folder, content
