@@ -1,4 +1,4 @@
-"""`mtbert data|train|predict|plan|bench|baselines|claims|report`: the command line."""
+"""`mtbert data|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
 
 import os
 import sys
@@ -13,6 +13,11 @@ app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="the start of a run id, or GRID.yaml:NAME or GRID.yaml:NAME:SEED")
+]
+TaskName = Annotated[str | None, typer.Option(help="needed if the run has several")]
+TrainMissing = Annotated[bool, typer.Option("--train", help="train the run again if its model is not in the cache")]
 
 
 @data_app.command("check")
@@ -20,7 +25,7 @@ def data_check(
     data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False
 ) -> None:
     """Read every file, count its rows and list the rejected rows with file, line and field."""
-    from mtbert.data import COURSE, SPLITS, TASKS, DataError, demo, find_data, load_table
+    from mtbert.data import TASKS, DataError, demo, find_data, load_table
 
     folder = find_data(data)
     if folder is None:
@@ -28,9 +33,7 @@ def data_check(
         folder = demo.root()
     failed = False
     for task in TASKS:
-        for split in SPLITS:
-            if split == "test" and task not in COURSE and not TASKS[task].path(split, folder).exists():
-                continue  # only the course's tasks must have one
+        for split in TASKS[task].splits(folder):
             try:
                 _, report = load_table(task, split, folder)
                 typer.echo(str(report))
@@ -59,17 +62,18 @@ def train(
     scheduler: Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
+    again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Train the runs of some grids that results/ lacks, the longest first, on this machine or on a dask cluster.
+    """Train the runs of some grids that are not stored, the longest first, on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
     Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
-    from mtbert.paths import results_dir
+    from mtbert.paths import check_writable, results_dir
     from mtbert.results import load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
 
@@ -82,9 +86,10 @@ def train(
             if os.environ["RANK"] == "0":
                 typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
         return
+    check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
-    runs = sweep.look_up(pairs, data)
+    runs = sweep.look_up(pairs, data, again)
     missing = [run for run in runs if not run.is_stored]
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert.cost import predict_runs  # here, as its import of scipy is slow
@@ -97,7 +102,7 @@ def train(
         typer.echo(sweep.describe(runs, workers))
         return
     try:
-        failed = sweep.train_missing(runs, workers, threads, data, device, scheduler)
+        failed = sweep.train_missing(runs, workers, threads, data, device, scheduler, again)
     except (KeyboardInterrupt, SystemExit) as stop:
         typer.echo(str(stop) or "stopped at once", err=True)
         raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
@@ -108,30 +113,80 @@ def train(
 
 
 @app.command()
+def runs(
+    text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
+    grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
+) -> None:
+    """List the stored runs, and whether their trained models are in the cache."""
+    from mtbert.paths import stores
+    from mtbert.results import list_runs
+
+    table = list_runs(grid or (), text)
+    if len(table):
+        typer.echo(table.to_string(index=False, justify="left"))
+    typer.echo(f"{len(table)} runs in {' and '.join(map(str, stores()))}")
+
+
+@app.command()
 def predict(
-    run_id: Annotated[str, typer.Argument(help="the id of a run whose model is in the cache, or its first characters")],
-    out: Annotated[Path, typer.Option(help="folder for the CSV files")] = Path("predictions"),
+    run: RunName,
+    text: Annotated[
+        list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="a table with the task's text columns")] = None,
+    task: TaskName = None,
+    out: Annotated[Path, typer.Option(help="folder for the files of dev and test")] = Path("predictions"),
     course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
+    train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Write leaderboard files (id, predicted) for the dev and test splits of the run's tasks."""
-    from mtbert.data import load_table
-    from mtbert.paths import cache_dir
-    from mtbert.results import data_root, load_model
+    """Predict texts or the rows of a file, printed as CSV.
+
+    Without either, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks.
+    """
+    from mtbert.data import TASKS, load_table, load_texts
+    from mtbert.results import data_root, find_run, load_model
+    from mtbert.runtime import pick_device
     from mtbert.training import predict_table, write_leaderboard
 
-    found = sorted(path.name for path in (cache_dir() / "models").glob(f"{run_id}*"))
-    if len(found) != 1:
-        models = ", ".join(found) or "none; train it first"
-        raise typer.BadParameter(f"{run_id!r} is not the start of one model's run id in the cache (found: {models})")
-    model = load_model(found[0])
-    root = data_root(model.run_config, data)
-    for task in model.run_config.scored:
-        for split in ("dev", "test"):
-            table, _ = load_table(task, split, root)
-            predicted = predict_table(model, task, table, split, device)
-            typer.echo(write_leaderboard(predicted, task, split, out, course_format))
+    place = pick_device(device)
+    model = load_model(find_run(run), train_missing, data, device).to(place)
+    if text:
+        k = len(TASKS[model.checked(task)].sentence_columns)
+        examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
+        typer.echo(model.predict(examples, task).to_csv(index=False, float_format="%.4f"), nl=False)
+    elif file:
+        table, report = load_texts(model.checked(task), file)
+        typer.echo(report, err=True)
+        examples = list(table.drop(columns="id").itertuples(index=False, name=None))
+        typer.echo(table.join(model.predict(examples, task)).to_csv(index=False, float_format="%.4f"), nl=False)
+    else:
+        root = data_root(model.run_config, data)
+        for name in model.run_config.scored if task is None else [model.checked(task)]:
+            for split in TASKS[name].splits(root)[1:]:
+                predicted = predict_table(model, name, load_table(name, split, root)[0], split, device)
+                typer.echo(write_leaderboard(predicted, name, split, out, course_format))
+
+
+@app.command()
+def export(
+    run: RunName,
+    folder: Path,
+    task: TaskName = None,
+    train_missing: TrainMissing = False,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """Write a task's encoder with its tokenizer, and its head where transformers has the like, for transformers."""
+    from mtbert.multitask import export_task
+    from mtbert.paths import check_writable
+    from mtbert.results import find_run, load_model
+
+    check_writable(folder)
+    reader = export_task(load_model(find_run(run), train_missing, data, device), task, folder)
+    head = "with the head" if "Classification" in reader else "without the head, as transformers has none like it"
+    typer.echo(f"{folder}: for transformers.{reader}, {head}")
 
 
 @app.command()
@@ -139,11 +194,11 @@ def bench(
     only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
     threads: Annotated[int | None, typer.Option(help="of torch; default: torch's choice")] = None,
-    out: Annotated[Path | None, typer.Option(help="default: results/bench.csv")] = None,
+    out: Annotated[Path | None, typer.Option(help="default: bench.csv in the results store")] = None,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Compare mtbert with its peers and update the rows of results/bench.csv."""
+    """Compare mtbert with its peers and update the rows of bench.csv in the results store."""
     import torch
 
     from mtbert.bench.catalogue import BENCHMARKS, settings
@@ -171,11 +226,11 @@ def plan(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, for the calibration of this machine")] = 1,
-    measure: Annotated[bool, typer.Option(help="renew results/memory.csv, speed.csv and others; some minutes")] = False,
+    measure: Annotated[bool, typer.Option(help="write memory.csv, speed.csv and others; some minutes")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """List the runs of a grid that fit into a budget, and the scores that stored runs have of them.
+    """List the runs of a grid that fit into a budget with the scores of stored runs, and why the others do not fit.
 
     The first call calibrates the machine, which takes half a minute.
     """
@@ -192,13 +247,13 @@ def plan(
     limit = cost.parse_memory(memory)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
     calibration = cost.load_or_calibrate(next(iter(configs.values())), place, threads)
-    table = cost.plan_table(configs, calibration, limit, minutes, data, results_dir(), place == "cuda")
+    table = cost.plan_table(configs, calibration, limit, minutes, data, cuda=place == "cuda")
     typer.echo(cost.describe(table, memory, minutes))
 
 
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score the most frequent label and the untrained cosine, into results/baselines.csv."""
+    """Score the most frequent label and the untrained cosine, into baselines.csv of the results store."""
     from mtbert.config import RunConfig
     from mtbert.data import COURSE
     from mtbert.paths import results_dir
@@ -210,9 +265,11 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
 @app.command()
 def claims() -> None:
-    """Check the papers' claims against the stored runs, into results/claims.csv."""
+    """Check the papers' claims against the stored runs, into claims.csv of the results store."""
+    from mtbert.paths import shipped
     from mtbert.report.claims import write_claims
 
+    shipped("params/claims.yaml")
     typer.echo(write_claims())
 
 
@@ -225,8 +282,10 @@ def report(
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
+    from mtbert.paths import shipped
     from mtbert.report.build import build_report
 
+    shipped("notebooks")
     build_report(profile, only=only, data=data, force=force, workers=workers)
 
 

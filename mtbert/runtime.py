@@ -10,6 +10,7 @@ Without glibc nothing changes.
 import ctypes
 import os
 import platform
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,9 +29,11 @@ class DeviceError(ValueError):
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of this name; 'auto' is a GPU if there is one. Raises DeviceError if it is not available."""
+    """The device of this name; 'auto' is a GPU if there is one. Raises DeviceError if there is none of this name."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise DeviceError(f"device {name!r}: known are auto, cpu, cuda and, of several GPUs, cuda:0, cuda:1")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise DeviceError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
     return torch.device(name)

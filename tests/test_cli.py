@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, how it fails."""
 
+import io
 import logging
 import re
 import shutil
@@ -12,14 +13,17 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import yaml
 from typer.testing import CliRunner
 
 from mtbert import cli
+from mtbert.bert.hub import CheckpointError
 from mtbert.data.tables import load_table
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import load_or_run
+from mtbert.results.runs import load_model, load_or_run, model_folder
 from mtbert.results.sweep import RunFailed
 from mtbert.training.metrics import write_leaderboard
 
@@ -190,7 +194,9 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
     assert header.split()[:3] == ["plan", "expected", "score"]
     assert {line.split()[0] for line in plans} == {"one", "two"}
     few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
-    assert few.exit_code == 0 and few.stdout.startswith("0 of ") and few.stdout.count("\n") == 1
+    first, *others = few.stdout.splitlines()
+    assert few.exit_code == 0 and first.startswith("0 of 2 ")
+    assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
 
 
 @pytest.fixture
@@ -235,13 +241,74 @@ def test_the_format_of_the_course(tmp_path, task, value, text):
     assert write_leaderboard(table, task, "test", tmp_path, course_format=True).read_text() == text
 
 
-@pytest.mark.parametrize("prefix, found", [("zz", "none; train it first"), ("ab", "ab1, ab2")])
-def test_predict_needs_one_model(isolated, prefix, found):
-    for run_id in ("ab1", "ab2", "cd1"):
-        (isolated / "cache" / "models" / run_id).mkdir(parents=True)
-    result = mtbert("predict", prefix)
-    assert result.exit_code == 2
-    assert f"(found: {found})" in " ".join(result.stderr.replace("│", " ").split())
+def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
+    model = load_model(trained.run_id)
+    result = mtbert("predict", trained.run_id[:6], "--task", "sst", "--text", "a dull day", "--text", "a bright day")
+    assert result.exit_code == 0, result.output
+    expected = model.predict(["a dull day", "a bright day"], "sst")
+    written = pd.read_csv(io.StringIO(result.stdout))
+    assert written["predicted"].tolist() == expected["predicted"].tolist()
+    assert written["confidence"].tolist() == pytest.approx(expected["confidence"].tolist(), abs=1e-4)
+    pair = mtbert("predict", trained.run_id[:6], "--task", "quora", "--text", "who is it", "--text", "who was it")
+    assert len(pd.read_csv(io.StringIO(pair.stdout))) == 1
+    file = tmp_path / "in.csv"
+    file.write_text('sentence2,note,sentence1\n"who, then",x,where is it\n,x,why\nwho was it,x,who is it\n')
+    result = mtbert("predict", trained.run_id[:6], "--task", "quora", "--file", file)
+    assert "in.csv:3 sentence2: missing or empty" in result.stderr
+    rows = pd.read_csv(io.StringIO(result.stdout))
+    assert rows["sentence1"].tolist() == ["where is it", "who is it"]
+    expected = model.predict([("where is it", "who, then"), ("who is it", "who was it")], "quora")
+    assert rows["predicted"].tolist() == expected["predicted"].tolist()
+
+
+def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
+    """A committed run in a fresh clone: its result is stored, its model is in no cache."""
+    weights = load_model(trained.run_id).state_dict()
+    before = (results_dir() / "scores.csv").read_bytes()
+    asked = ("predict", trained.run_id[:8], "--task", "sst", "--text", "a bright day", "--device", "cpu")
+
+    def forget() -> None:
+        shutil.rmtree(model_folder(trained.run_id))
+
+    forget()
+    result = mtbert(*asked)
+    assert isinstance(result.exception, CheckpointError)
+    assert "the model is not in the cache" in str(result.exception) and "--train" in str(result.exception)
+    assert mtbert(*asked, "--train").exit_code == 0
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(trained.run_id).state_dict().items())
+    assert (results_dir() / "scores.csv").read_bytes() == before
+    forget()
+    grid = tmp_path / "grid.yaml"
+    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    assert mtbert("train", grid).stdout == "1 of 1 are stored already\n"
+    again = mtbert("train", grid, "--again", "--threads", 1, "--device", "cpu")
+    assert "[1 of 1] one, seed 1: dev " in again.stdout and load_model(trained.run_id)
+    assert mtbert("train", grid, "--again").stdout == "1 of 1 are stored already\n"
+
+
+def test_runs_lists_the_store(trained, tmp_path):
+    grid = tmp_path / "grid.yaml"
+    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    result = mtbert("runs", "--grid", grid)
+    header, row, last = result.stdout.splitlines()
+    assert header.split() == ["run", "id", "name", "tasks", "plan", "seed", "dev", "scores", "model"]
+    scores = [f"sst {trained.score('sst'):.3f}, quora", f"{trained.score('quora'):.3f}"]
+    assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
+    assert last == f"1 runs in {results_dir()}"
+    shutil.rmtree(model_folder(trained.run_id))
+    assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
+    assert "yes" not in mtbert("runs", "1-bert").stdout
+
+
+def test_export_says_what_it_wrote(trained, tmp_path):
+    result = mtbert("export", trained.run_id, tmp_path / "out", "--task", "sst")
+    assert (
+        result.stdout
+        == f"{tmp_path}/out: for transformers.BertModel, without the head, as transformers has none like it\n"
+    )
+    assert (tmp_path / "out" / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -249,6 +316,9 @@ def test_predict_needs_one_model(isolated, prefix, found):
     [
         (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
+        (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': known are auto, cpu, cuda"),
+        (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
+        (["predict", "demo.yaml:two"], "error: demo.yaml: has no run 'two'; it has one"),
         (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available here"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),

@@ -32,6 +32,9 @@ def test_devices():
 def test_a_missing_gpu_is_named():
     with pytest.raises(DeviceError, match="no GPU is available here; use 'cpu' or 'auto'"):
         pick_device("cuda")
+    for name in ("gpu", "cuda:x", "meta"):
+        with pytest.raises(DeviceError, match=f"device '{name}': known are auto, cpu, cuda"):
+            pick_device(name)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of other systems cannot be reset")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mtbert.bert import CheckpointError
 from mtbert.data import TASKS, DataError, load_table
-from mtbert.paths import replacing, results_dir
+from mtbert.paths import find_result, replacing
 from mtbert.results import Run, data_root, load_model
 from mtbert.runtime import pick_device
 from mtbert.training import TaskRows
@@ -27,7 +27,7 @@ def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
 
     None where the data or the model that `compute` needs are not here.
     """
-    path = results_dir() / f"{name}.parquet"
+    path = find_result(f"{name}.parquet")
     if path.exists():
         return pd.read_parquet(path)
     try:

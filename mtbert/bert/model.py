@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, attend
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
-from mtbert.bert.hub import CheckpointError, check_folder, locate
+from mtbert.bert.hub import CheckpointError, check_folder, locate, write_tokenizer
 from mtbert.paths import replacing, write_checksums
 
 LARGEST = 10**7  # of any size: more is a damaged file, and no memory holds it
@@ -232,6 +232,7 @@ class BertModel(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
+        self.source: Path | None = None  # the checkpoint that it was read from
         self.embeddings = BertEmbeddings(config)
         self.layers = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config.hidden_size, config.hidden_size)
@@ -295,17 +296,22 @@ class BertModel(nn.Module):
         check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
         model = cls(config)
+        model.source = folder
         model.load_state_dict(to_ours(read_tensors(folder), model.state_dict(), folder, config.model_type))
         return model.eval()
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, which transformers reads (its DistilBERT ignores our pooler)."""
+    def save_pretrained(self, folder: str | Path, tokenizer: str | Path | None = None) -> None:
+        """Write config.json, model.safetensors and the tokenizer for transformers (its DistilBERT ignores our pooler).
+
+        tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from.
+        """
         folder = Path(folder)
         model_type = self.config.model_type
         tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
         with replacing(folder / "model.safetensors") as partial:
             save_file(tensors, partial, metadata={"format": "pt"})
         write_config(folder / "config.json", asdict(self.config))
+        write_tokenizer(self.source if tokenizer is None else locate(tokenizer), folder, self.config.positions)
         write_checksums(folder, ["config.json", "model.safetensors"])
 
 

@@ -23,6 +23,7 @@ from mtbert.cost.steps import Shapes
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import DataError, tokenize
 from mtbert.multitask import EVAL_TOKENS, parameter_counts
+from mtbert.paths import find_result
 from mtbert.results import SweepRun, data_root
 from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
@@ -53,14 +54,15 @@ class Lengths:
 def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path | None = None) -> Lengths:
     """The lengths of a run's texts; where the course's files are missing, from the counts that the store keeps of them.
 
-    Raises DataError where there are neither.
+    store: default `stores()`.     Raises DataError where there are neither.
     """
     try:
         corpus = load_corpus(config, data_root(config, data))
     except DataError:
-        if store is None or not (store / LENGTHS).exists():
+        path = find_result(LENGTHS, [store] if store else None)
+        if not path.exists():
             raise
-        return _stored_lengths(config, pd.read_csv(store / LENGTHS))
+        return _stored_lengths(config, pd.read_csv(path))
     how = config.encoder, config.pairs, config.max_length
     splits = corpus.train, corpus.dev
     return Lengths(*({task: tokenize(task, table, *how).lengths for task, table in split.items()} for split in splits))

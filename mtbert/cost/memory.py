@@ -10,6 +10,7 @@ Source: papers 000 (section 4: memory by plan), 001 (section 4.2: sizes), 002 (s
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -19,7 +20,6 @@ from mtbert.config import RunConfig
 from mtbert.cost.dry_run import PARTS, DryRun
 from mtbert.cost.steps import Shapes, Steps
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import REPOSITORY
 from mtbert.results import read_grid
 from mtbert.runtime import MIB, pick_device
 
@@ -75,8 +75,8 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 
 def measured_steps() -> dict[str, RunConfig]:
-    """The configurations of params/cpu/step_memory.yaml; `step_shapes` says of what size their steps are."""
-    return {name: configs[0] for name, configs in read_grid(REPOSITORY / "params/cpu/step_memory.yaml").items()}
+    """The configurations of step_memory.yaml beside this file; `step_shapes` says of what size their steps are."""
+    return {name: configs[0] for name, configs in read_grid(Path(__file__).with_name("step_memory.yaml")).items()}
 
 
 def step_shapes(config: RunConfig) -> Shapes:

@@ -11,15 +11,17 @@ import numpy as np
 import pandas as pd
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from mtbert.bert import CheckpointError
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost.dry_run import KINDS
 from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
 from mtbert.data import COURSE, TASKS, DataError
-from mtbert.paths import REPOSITORY
+from mtbert.paths import shipped, stores
 from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
 from mtbert.runtime import MIB
+from mtbert.sharing import PlanError
 from mtbert.training import overall
 
 
@@ -49,7 +51,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
 
     A run that other tasks do not go with is left out. Raises ConfigError.
     """
-    grid = read_grid(profile or REPOSITORY / "params" / "cpu" / "memory_time.yaml")
+    grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
     runs = {name: configs[0] for name, configs in grid.items()}
     if not tasks:
         return runs
@@ -75,17 +77,26 @@ def plan_table(
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
     data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory does not
-    fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. Raises ConfigError,
-    PlanError, CheckpointError and DataError as a run of the configuration would.
+    one step); why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory
+    does not fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. A configuration
+    that a run would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises DataError.
     """
-    stored, texts, rows = _by_likeness(store) if store else {}, Texts(data, store), []
+    stored, texts, rows = _by_likeness([store] if store else stores()), Texts(data, store), []
     for name, config in configs.items():
-        forecast = Forecast(config, texts[config], calibration, cuda)
+        try:
+            forecast = Forecast(config, texts[config], calibration, cuda)
+        except (ConfigError, PlanError, CheckpointError) as error:
+            why = f"cannot be predicted: {error}"
+            rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
+            continue
         mib, steps, needed = forecast.process_mib(), 0, math.nan
         if mib <= memory_mib:
             steps, needed = forecast.steps_within(minutes), forecast.minutes
-        row = {"name": name, "fits": steps > 0}
+        row = {"name": name, "fits": steps > 0, "why": ""}
+        if mib > memory_mib:
+            row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        elif not steps:
+            row["why"] = f"needs {needed:.1f} minutes, in {minutes:g} not one of its {len(forecast.steps)} steps ends"
         folders = stored.get(_likeness(config), ()) if row["fits"] else ()
         row |= expected_score([read_run(folder) for folder in folders], steps)
         row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": needed, "process_mib": mib}
@@ -95,7 +106,7 @@ def plan_table(
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
-    """The plans of `plan_table` that fit, as lines of text, and how many do not."""
+    """The plans of `plan_table` that fit, and why the others do not, as lines of text."""
     rows = [
         {
             "plan": row.name,
@@ -103,22 +114,27 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
             if math.isnan(row.score)
             else f"{row.score:.3f}" + ("" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"),
             "minutes": f"{row.minutes:.1f}",
-            "steps": f"{row.steps_that_fit} of {row.steps}",
-            "memory (GB)": f"{row.process_mib * MIB / 1e9:.2f}",
+            "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
+            "memory (GB)": _gigabytes(row.process_mib),
             "parameters (M)": f"{row.parameters / 1e6:.1f}",
             "trained (M)": f"{row.trained_parameters / 1e6:.1f}",
         }
         for row in table[table["fits"]].itertuples(index=False)
     ]
     first = f"{len(rows)} of {len(table)} plans fit into {memory} and {minutes:g} minutes"
-    return "\n".join([first, pd.DataFrame(rows).to_string(index=False, justify="left")] if rows else [first])
+    lines = [pd.DataFrame(rows).to_string(index=False, justify="left")] if rows else []
+    others = [f"{row.name} does not fit: {row.why}" for row in table[~table["fits"]].itertuples(index=False)]
+    return "\n".join([first, *lines, *others])
 
 
-def _by_likeness(store: Path) -> dict[str, list[Path]]:
+def _gigabytes(mib: float) -> str:
+    return f"{mib * MIB / 1e9:.2f}"
+
+
+def _by_likeness(among: list[Path]) -> dict[str, list[Path]]:
     runs: dict[str, list[Path]] = {}
-    for content in stored_runs(store):
-        likeness = _likeness(RunConfig.from_params(content["config"]))
-        runs.setdefault(likeness, []).append(store / "runs" / content["run_id"])
+    for folder, content in stored_runs(among):
+        runs.setdefault(_likeness(RunConfig.from_params(content["config"])), []).append(folder)
     return runs
 
 
@@ -141,7 +157,7 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     elif runs:
         tasks = runs[0].config.tasks
         parts = pd.DataFrame([summarize(runs, task) for task in tasks], index=tasks)
-        weights = [0.5 if TASKS[task].kind == "similarity" and len(tasks) > 1 else 1.0 for task in tasks]
+        weights = [0.5 if TASKS[task].metric == "pearson" and len(tasks) > 1 else 1.0 for task in tasks]
         widths = parts[["low", "high"]].sub(parts["value"], axis=0).mul(weights, axis=0) / len(tasks)
         below, above = np.sqrt((widths**2).sum())
         score = overall(parts["value"].to_dict())
@@ -156,7 +172,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     of older code, which do not have it, are left out.
     """
     rows, texts = [], Texts(data, store)
-    for content in stored_runs(store):
+    for _, content in stored_runs([store]):
         run, cost = RunConfig.from_params(content["config"]), content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.data.tasks import TASKS, DataError, Task
+from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task
 from mtbert.paths import REPOSITORY
 
-SPLITS = ("train", "dev", "test")
 LISTED_REJECTS = 20  # in a printed report
-GET_DATA = "Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
+GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
 MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
 UNDECODED = re.compile("[\udc80-\udcff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
@@ -74,7 +73,7 @@ def find_data(path: str | Path | None = None) -> Path | None:
     for folder, source in ((path, "the data folder"), (os.environ.get("MTBERT_DATA"), "MTBERT_DATA")):
         if folder:
             if not Path(folder).is_dir():
-                raise DataError(f"{source} is {str(folder)!r}, which is no folder. {GET_DATA}")
+                raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
             return Path(folder)
     beside = REPOSITORY.parent / "shared" / "data"
     return beside if beside.is_dir() else None
@@ -91,8 +90,24 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
         raise DataError(f"unknown task {task!r}; known are {', '.join(TASKS)}")
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; known are {', '.join(SPLITS)}")
-    task = TASKS[task]
-    path = task.path(split, root)
+    try:
+        return _read_table(TASKS[task], split, TASKS[task].path(split, root))
+    except DataError as error:
+        raise DataError(f"{error}{GET_DATA if task in COURSE else ''}") from error
+
+
+def load_texts(task: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
+    """Read a file of texts without labels, with the text columns of a task; otherwise as `load_table` with its test
+    split. Columns may be separated by commas, semicolons or tabs; where there is no id, ids are line numbers.
+    """
+    about = TASKS[task]
+    header = _read_lines(path)[0].replace('"', "").strip()
+    separator = next((s for s in ",;\t" if about.sentence_columns[0] in header.split(s)), about.separator)
+    id_column = about.id_column if about.id_column in header.split(separator) else None
+    return _read_table(about.model_copy(update={"separator": separator, "id_column": id_column}), "test", path)
+
+
+def _read_table(task: Task, split: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
     header, *lines = _read_lines(path)
     columns = [task.id_column or "id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
     needed = columns if task.id_column else columns[1:]
@@ -102,7 +117,7 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
     if not is_cut:
         lines = lines[:-1]
     if not lines:
-        raise DataError(f"{path} has a header line and no rows. {GET_DATA}")
+        raise DataError(f"{path} has a header line and no rows.")
     report, rows, line_of_id = LoadReport(path, len(lines)), [], {}
     for line_number, line in enumerate(lines, start=2):
         try:
@@ -119,7 +134,7 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
             line_of_id[row[0]] = line_number
             rows.append(row)
     if not rows:
-        raise DataError(f"{path}: no row is accepted. {GET_DATA}\n  {report}")
+        raise DataError(f"{path}: no row is accepted.\n  {report}")
     table = pd.DataFrame(rows, columns=columns)
     return table.rename(columns={columns[0]: "id", task.label_column: "label"}), report
 
@@ -142,12 +157,12 @@ def _read_lines(path: Path) -> list[str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}. {GET_DATA}") from error
+        raise DataError(f"{path}: {error.strerror}.") from error
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
     text = content.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
-        raise DataError(f"{path} is empty. {GET_DATA}")
+        raise DataError(f"{path} is empty.")
     return text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
 
 
@@ -166,16 +181,16 @@ def _split_line(line: str, separator: str) -> list[str]:
 def _column_names(header: str, columns: list[str], path: Path, separator: str) -> list[str]:
     """The columns of the file; raises DataError unless each of `columns` is among them once."""
     if UNDECODED.search(header):
-        raise DataError(f"{path}, header line: invalid UTF-8. {GET_DATA}")
+        raise DataError(f"{path}, header line: invalid UTF-8.")
     try:
         names = [name.strip() for name in _split_line(header, separator)]
     except RowError as error:
-        raise DataError(f"{path}, header line: {error.reason}. Repair the file. {GET_DATA}") from error
+        raise DataError(f"{path}, header line: {error.reason}. Repair the file.") from error
     if len(names) == 1 and (other := re.search("[,;\t]", header)):
         expected = "tabs" if separator == "\t" else repr(separator)
         raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}.")
     if not set(columns) & set(names):  # not printed, as the first line may be text of the dataset
-        raise DataError(f"{path} has no header line with the columns {', '.join(columns)}. {GET_DATA}")
+        raise DataError(f"{path} has no header line with the columns {', '.join(columns)}.")
     if missing := [name for name in columns if name not in names]:
         found = ", ".join(map(repr, names))
         raise DataError(f"{path} lacks the column {', '.join(missing)}; it has {found}. Rename or add it.")
@@ -224,7 +239,7 @@ def _label(value: str, task: Task) -> int | float:
     low, high = task.label_range
     if not low <= number <= high:
         raise RowError(task.label_column, f"{number:g} is outside {low:g}..{high:g}")
-    if task.kind == "similarity":
+    if task.is_number:
         return number
     if number != int(number):
         raise RowError(task.label_column, f"{number:g} is not a class (a whole number)")

@@ -6,17 +6,25 @@ A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT
     files: topics-{split}.csv      # train, dev and, to predict, test; beside the YAML file, or with a path
     sentence_columns: [headline]   # two columns: pairs of sentences
     label_column: topic
-    kind: classes                  # or binary (two classes, one logit), similarity (a number)
-    class_names: [sport, weather, science]
+    kind: classes                  # or binary (two classes, one logit), similarity (of a pair), regression (a number)
+    class_names: [sport, weather, science]    # of a number: label_range: [0, 5]
+    metric: macro_f1               # selects models; default: accuracy, of a number pearson
+    separator: ","                 # default: a tab
+    id_column: null                # default: id; null: the line numbers
 """
 
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mtbert.paths import REPOSITORY, YamlError, read_yaml
+
+SPLITS = ("train", "dev", "test")
+METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
+           "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
 
 
 class DataError(ValueError):
@@ -32,10 +40,11 @@ class Task(BaseModel):
     files: str = Field(pattern=r"\{split\}")
     sentence_columns: tuple[str, ...] = Field(min_length=1, max_length=2)
     label_column: str
-    kind: Literal["classes", "binary", "similarity"]
+    kind: Literal["classes", "binary", "similarity", "regression"]
     num_classes: Annotated[int, Field(ge=2)] | None = None
     class_names: tuple[str, ...] = ()  # where labels are words: the first one is class 0
-    label_range: tuple[float, float] = (0, 5)  # of a similarity
+    label_range: tuple[float, float] = (0, 5)  # of a number
+    metric: str  # selects models; default: the first of METRICS
     id_column: str | None = "id"  # null: the line numbers
     separator: str = Field("\t", min_length=1, max_length=1)
     test_split: str = "test"  # its name in `files`
@@ -44,8 +53,8 @@ class Task(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """num_classes and label_range, where they follow from other fields."""
-        fields = dict(fields)
+        """num_classes, label_range and metric, where they follow from other fields."""
+        fields = {"metric": METRICS.get(fields.get("kind"), ("",))[0], **fields}
         if fields.get("kind") == "binary" or fields.get("class_names"):
             fields.setdefault("num_classes", len(fields.get("class_names", ())) or 2)
         if fields.get("num_classes"):
@@ -54,10 +63,14 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
-        if (self.kind == "similarity") != (self.num_classes is None):
+        if self.is_number != (self.num_classes is None):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
         if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
             raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
+        if self.kind == "similarity" and not self.is_pair:
+            raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
+        if self.metric not in METRICS[self.kind]:
+            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(METRICS[self.kind])}")
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self
@@ -66,6 +79,19 @@ class Task(BaseModel):
     def is_pair(self) -> bool:
         """Whether an example has two sentences."""
         return len(self.sentence_columns) == 2
+
+    @property
+    def is_number(self) -> bool:
+        """Whether labels are numbers of a range, not classes."""
+        return self.kind in ("similarity", "regression")
+
+    def as_written(self, predicted: pd.Series) -> pd.Series:
+        """Predictions as the files have labels: the names of classes, where they have names."""
+        return predicted.map(dict(enumerate(self.class_names))) if self.class_names else predicted
+
+    def splits(self, root: str | Path) -> tuple[str, ...]:
+        """train, dev and test; tasks of users need not have a file for the last."""
+        return SPLITS if self.name in COURSE or self.path("test", root).exists() else SPLITS[:2]
 
     def path(self, split: str, root: str | Path) -> Path:
         """The file of a split; root: the folder of all datasets."""

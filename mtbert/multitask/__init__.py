@@ -1,5 +1,6 @@
 """An encoder under a sharing plan with a head for every task, and the losses."""
 
+from mtbert.multitask.export import export_task
 from mtbert.multitask.heads import TaskHead
 from mtbert.multitask.losses import divergence, predict, task_loss
 from mtbert.multitask.model import (
@@ -20,6 +21,7 @@ __all__ = [
     "build_encoder",
     "divergence",
     "encoder_config",
+    "export_task",
     "in_order",
     "parameter_counts",
     "predict",

@@ -30,7 +30,7 @@ def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
     The mean of both Kullback-Leibler divergences between the predicted distributions; for similarity the mean squared
     difference of the scores on the 0-1 scale.
     """
-    if task.kind == "similarity":
+    if task.is_number:
         return F.mse_loss(first, second)
     if task.kind == "binary":
         first, second = (torch.stack((torch.zeros_like(z), z), dim=-1) for z in (first, second))

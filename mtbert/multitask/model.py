@@ -91,18 +91,24 @@ class MultitaskBert(nn.Module):
         embeddings = self.embed(batches)
         return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
 
-    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]], task: str) -> pd.DataFrame:
+    def checked(self, task: str | None) -> str:
+        """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
+        known = self.run_config.scored
+        if task not in (known if len(known) > 1 else (*known, None)):
+            raise ConfigError(f"task is {task!r}; this model has {', '.join(known)}")
+        return task or known[0]
+
+    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]], task: str | None = None) -> pd.DataFrame:
         """Predictions of a task for sentences or pairs of them: a row an example, predicted and confidence.
 
-        Raises ValueError for a task without a head, and for texts that are not what the task takes.
+        Where classes have names, `predicted` are names. Raises ConfigError for a task without a head,
+        and for texts that are not what the task takes.
         """
-        config = self.run_config
-        if task not in config.scored:
-            raise ValueError(f"task is {task!r}; this model has {', '.join(config.scored)}")
+        config, task = self.run_config, self.checked(task)
         columns = TASKS[task].sentence_columns
         examples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
         if wrong := [i for i, example in enumerate(examples) if len(example) != len(columns)]:
-            raise ValueError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
+            raise ConfigError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
         if not examples:
             return pd.DataFrame({"predicted": [], "confidence": []})
         table = pd.DataFrame(examples, columns=list(columns))
@@ -116,7 +122,7 @@ class MultitaskBert(nn.Module):
 
         found = in_order(self.in_batches(tokens.lengths, logits))
         predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found, config.similarity))
-        return pd.DataFrame({"predicted": predicted, "confidence": confidence})
+        return pd.DataFrame({"predicted": TASKS[task].as_written(pd.Series(predicted)), "confidence": confidence})
 
     def in_batches(
         self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
@@ -170,10 +176,7 @@ class MultitaskBert(nn.Module):
         return pd.concat(rows).rename_axis("level")
 
     def save(self, folder: Path) -> None:
-        """Write the weights, the encoder's sizes and the configuration.
-
-        A task's encoder alone: `model.encoder.task_encoder(task).save_pretrained(folder)`, for transformers.
-        """
+        """Write the weights, the encoder's sizes and the configuration; for transformers see `export_task`."""
         with replacing(folder / "model.safetensors") as partial:
             save_file({name: t.contiguous() for name, t in self.state_dict().items()}, partial)
         for name, content in (

@@ -63,7 +63,7 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
     """A row per claim: paper, place, claim, its_number, our_number, low, high, seeds, run_ids, verdict, why.
 
-    store: default `results_dir()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the
+    store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the
     95 % interval; of arithmetic, what the rounding of its numbers allows.
     """
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))

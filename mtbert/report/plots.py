@@ -1,9 +1,7 @@
 """Figures: f(table, ax=None) -> ax. Nothing here reads a file; a thing has the same colour in every figure."""
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from mtbert.data import TASKS
-from mtbert.paths import REPOSITORY
+from mtbert.paths import figures_dir
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
 _SHOWN_IN = {
@@ -46,8 +44,8 @@ def use_style() -> None:
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """Write a figure as PNG and PDF to MTBERT_FIGURES, else to figures/ of this checkout; the same bytes each time."""
-    folder = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures")
+    """Write a figure as PNG and PDF to `figures_dir()`; the same bytes each time."""
+    folder = figures_dir()
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", metadata={"Software": None})
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})

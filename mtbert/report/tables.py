@@ -18,7 +18,7 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError
-from mtbert.paths import REPOSITORY, results_dir
+from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.plots import TASK_LABELS
 from mtbert.results import (
     BASELINES,
@@ -306,7 +306,7 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
     The stored cosines are the packaged encoder's, and are left out for another. Without a stored table they are
     computed, and the table is empty where the data are not here either.
     """
-    path = results_dir() / BASELINES
+    path = find_result(BASELINES)
     if config.corpus == "demo" or not path.exists():
         try:
             return baseline_table(config, data)

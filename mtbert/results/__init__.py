@@ -3,12 +3,12 @@
 from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
 from mtbert.results.compare import difference, forgetting, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import data_root, load_model, load_or_run
+from mtbert.results.runs import data_root, find_run, list_runs, load_model, load_or_run
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
 from mtbert.results.sweep import SweepRun, train_missing
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
-    "forgetting", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions",
-    "stored_runs", "summarize", "train_missing", "write_table",
+    "find_run", "forgetting", "list_runs", "load_model", "load_or_run", "read_grid", "read_grids", "read_run",
+    "stack_predictions", "stored_runs", "summarize", "train_missing", "write_table",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
     for task in config.tasks:
         train, dev = corpus.train[task], corpus.dev[task]
         labels = dev["label"].to_numpy()
-        constant = train["label"].mean() if TASKS[task].kind == "similarity" else train["label"].mode()[0]
+        constant = train["label"].mean() if TASKS[task].is_number else train["label"].mode()[0]
         tables[task, "most frequent"] = score_table(task, "dev", np.full(len(dev), constant), labels)
         if TASKS[task].is_pair:
             cosines = _cosines(config, task, dev, device)

@@ -1,6 +1,8 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
 import logging
+import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -8,22 +10,34 @@ import pandas as pd
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from mtbert.bert import MINILM
+from mtbert.bert import MINILM, CheckpointError
 from mtbert.config import RunConfig
-from mtbert.data import Corpus, DataError, demo, find_data
+from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import cache_dir, results_dir
-from mtbert.results.store import MissingRun, Run, read_run, store_lock, stored_runs, update_tables, write_run
+from mtbert.paths import REPOSITORY, cache_dir, check_writable, find_result, stores
+from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.store import (
+    MissingRun,
+    Run,
+    read_run,
+    run_folders,
+    store_lock,
+    stored_runs,
+    update_tables,
+    write_run,
+)
 from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, score_table, train
+
+log = logging.getLogger(__name__)
 
 log = logging.getLogger(__name__)
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     """The folder of the run's tables: the embedded demo corpus, or the course's files; DataError if there are none."""
-    if config.corpus == "demo":
+    if config.corpus == "demo" or all(TASKS[task].folder for task in config.scored):  # tasks of one's own have theirs
         return demo.root()
     folder = find_data(data)
     if folder is None:
@@ -41,34 +55,38 @@ def load_or_run(
     device: str = "auto",
     train_missing: bool = True,
     progress: bool | None = None,
+    again: bool = False,
 ) -> Run:
     """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
 
-    data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
-    `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored. A run that another process trains is waited for. Of several processes that
-    torchrun started, which train together, the first one stores the run.
+    data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
+    to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
+    MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
+    it; what is stored stays. A run that another process trains is waited for. Of several processes that torchrun
+    started, which train together, the first one stores the run. Raises FolderError before training that could not be
+    stored.
     """
-    store = Path(store) if store else results_dir()
+    among = [Path(store)] if store else stores()
     if not train_missing:
-        return _only_stored(config, data, store)
+        return _only_stored(config, data, among)
     processes = connect(pick_device(device))
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
-    if not processes.largest(is_stored(run_id, store)):
+    if not processes.largest(is_done(run_id, among, again)):
+        check_writable(among[0])
         with run_lock(run_id) if processes.is_main else nullcontext():
-            if not processes.largest(is_stored(run_id, store)):  # the others wait here for the lock of the first
-                run = train_and_store(config, corpus, run_id, store, device, progress)
+            if not processes.largest(is_done(run_id, among, again)):  # the others wait here for the lock of the first
+                run = train_and_store(config, corpus, run_id, among, device, progress)
                 if not processes.is_main:
                     return run
-        update_tables(store)
-    return read_run(store / "runs" / run_id, config)
+        update_tables(among[0])
+    return read_run(find_result(f"runs/{run_id}/run.json", among).parent, config)
 
 
-def is_stored(run_id: str, store: Path) -> bool:
-    """Whether the store has the run."""
-    return (store / "runs" / run_id / "run.json").exists()
+def is_done(run_id: str, among: list[Path], again: bool = False) -> bool:
+    """Whether one of these stores has the run, and with `again` the cache its model."""
+    return find_result(f"runs/{run_id}/run.json", among).exists() and (has_model(run_id) or not again)
 
 
 def run_lock(run_id: str) -> AbstractContextManager:
@@ -88,9 +106,12 @@ def run_lock(run_id: str) -> AbstractContextManager:
 
 
 def train_and_store(
-    config: RunConfig, corpus: Corpus, run_id: str, store: Path, device: str, progress: bool | None
+    config: RunConfig, corpus: Corpus, run_id: str, among: list[Path], device: str, progress: bool | None
 ) -> Run:
-    """Train a run and store it, for the holder of its lock; the store's tables are left as they are."""
+    """Train a run, for the holder of its lock, and store it in the first of some stores, unless one of them has it.
+
+    The store's tables are left as they are.
+    """
     processes = connect(pick_device(device))
     for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
         path.unlink()  # left by a process that was killed
@@ -114,8 +135,13 @@ def train_and_store(
     )
     if not processes.is_main:
         return run
-    with store_lock(store):
-        write_run(run, store)
+    if (stored := find_result(f"runs/{run_id}/run.json", among)).exists():
+        new, old = (f"{one.score():.4f}" for one in (run, read_run(stored.parent)))
+        if new != old:
+            log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
+    else:
+        with store_lock(among[0]):
+            write_run(run, among[0])
     try:
         for file in checkpoint.parent.glob("*.pt"):
             file.unlink()
@@ -130,9 +156,74 @@ def model_folder(run_id: str) -> Path:
     return cache_dir() / "models" / run_id
 
 
-def load_model(run_id: str) -> MultitaskBert:
-    """The best model of a run; raises CheckpointError if it is not in the cache."""
+def has_model(run_id: str) -> bool:
+    """Whether a run's model is in the cache."""
+    return (model_folder(run_id) / "run_config.json").exists()  # written last
+
+
+def load_model(
+    run_id: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
+) -> MultitaskBert:
+    """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
+
+    Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
+    """
+    path = find_result(f"runs/{run_id}/run.json")
+    if not has_model(run_id) and path.exists():
+        run = read_run(path.parent)
+        if not train_missing:
+            raise CheckpointError(
+                f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
+                f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
+            )
+        if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
+            raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     return MultitaskBert.load(model_folder(run_id))
+
+
+def find_run(text: str) -> str:
+    """The id of a run that is stored or whose model is in the cache: from its start, or from its name in a grid.
+
+    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one
+    run fits, and ConfigError for a grid that cannot be read.
+    """
+    starts = [text]
+    if named := re.fullmatch(r"(.+\.ya?ml):(.+?)(?::(\d+))?", text):
+        file, name, seed = named.groups()
+        runs = read_grid(file)
+        if name not in runs:
+            raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(runs)}")
+        starts = [config.digest for config in runs[name] if seed in (None, str(config.seed))]
+        how = f"; `mtbert train {file} --only {name!r}` trains it"
+    ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}
+    found = sorted(run_id for run_id in ids if run_id.startswith(tuple(starts)))
+    if len(found) != 1:
+        few = "; name one" if found else how if named else "; `mtbert runs` lists them"
+        raise MissingRun(f"{text!r} fits {len(found)} runs{': ' if found else ''}{', '.join(found)}{few}")
+    return found[0]
+
+
+def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
+    """The stored runs, a row each, as text: run id, name, tasks, plan, seed, dev scores, model (in the cache).
+
+    Names are those in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any
+    column.
+    """
+    known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
+    names = {config.digest: name for name, config in reversed(read_grids(known))}
+    rows = []
+    for folder, content in stored_runs(stores()):
+        name = names.get(folder.name.partition("-")[0], "")
+        if grids and not name:
+            continue
+        config, scores = RunConfig.from_params(content["config"]), {}
+        for score in content["scores"]:
+            scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
+        about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}
+        about |= {"seed": str(config.seed), "dev scores": ", ".join(scores.values())}
+        rows.append(about | {"model": "yes" if has_model(folder.name) else ""})
+    rows = [row for row in rows if text in " ".join(row.values())]
+    return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True) if rows else pd.DataFrame()
 
 
 def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -143,17 +234,17 @@ def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _only_stored(config: RunConfig, data: str | Path | None, store: Path) -> Run:
-    folders = sorted(path.parent for path in (store / "runs").glob(f"{config.digest}-*/run.json"))
+def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:
+    folders = list(run_folders(among, f"{config.digest}-").values())
     if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
-        found = [content for content in stored_runs(store) if RunConfig.from_params(content["config"]) == config]
-        folders = [store / "runs" / content["run_id"] for content in found]  # without the encoder there is no digest
+        stored = stored_runs(among)  # without the encoder there is no digest
+        folders = [folder for folder, content in stored if RunConfig.from_params(content["config"]) == config]
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
     if not folders:
         raise MissingRun(
             f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
-            f"{store.name}/; train it with train_missing=True or `mtbert train`"
+            f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
         )
     return read_run(folders[0], config)

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ import pandas as pd
 from filelock import FileLock
 
 from mtbert.config import RunConfig
+from mtbert.data import TASKS
 from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
 from mtbert.training import overall
 
@@ -198,23 +199,35 @@ def _read_content(folder: Path) -> dict:
         raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
     try:
         content = json.loads(path.read_text(encoding="utf8"))
-        RunConfig.from_params(content["config"])
-        if missing := {"run_id", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
+        if missing := {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if content["run_id"] != folder.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        if unknown := {*content["config"].get("tasks", ()), *content["config"].get("score_tasks", ())} - set(TASKS):
+            raise StoreError(f"{folder}: there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?")
+        RunConfig.from_params(content["config"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
     return content
 
 
-def stored_runs(store: Path) -> Iterator[dict]:
-    """The content of run.json of every run of the store, in the order of run ids; a damaged one is only warned of."""
-    for path in sorted((store / "runs").glob("[!.]*/run.json")):
+def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
+    """Run id -> folder of the stored runs whose id has this start, sorted by id; of two stores that of the first."""
+    paths = [path for store in stores for path in (store / "runs").glob(f"{start}*/run.json")]
+    folders = {path.parent.name: path.parent for path in reversed(paths)}
+    return {run_id: folders[run_id] for run_id in sorted(folders) if not run_id.startswith(".")}
+
+
+def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
+    """The folder of every run of some stores and the content of its run.json, in the order of run ids.
+
+    A run that is damaged, or of tasks that are not known here, is left out with a warning.
+    """
+    for folder in run_folders(stores).values():
         try:
-            yield _read_content(path.parent)
+            yield folder, _read_content(folder)
         except StoreError as error:
-            log.warning("%s", error)
+            log.warning("left out: %s", error)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
@@ -242,7 +255,7 @@ def _listed(path: Path) -> set[str]:
 
 def _update_tables(store: Path) -> None:
     scores, curves = [], []
-    for content in stored_runs(store):
+    for _, content in stored_runs([store]):
         config, cost = RunConfig.from_params(content["config"]), content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}

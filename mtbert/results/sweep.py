@@ -23,8 +23,8 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from mtbert.config import RunConfig
-from mtbert.paths import results_dir
-from mtbert.results.runs import data_root, is_stored
+from mtbert.paths import results_dir, stores
+from mtbert.results.runs import data_root, is_done
 from mtbert.results.store import update_tables
 from mtbert.training import Stop, load_corpus, stopping
 
@@ -60,10 +60,13 @@ class SweepRun:
         return f"{self.name}, seed {self.config.seed}"
 
 
-def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None) -> list[SweepRun]:
-    """The runs with their ids, and whether `results_dir()` has them; equal configurations once, under the first name.
+def look_up(
+    runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None, again: bool = False
+) -> list[SweepRun]:
+    """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
-    The data are read once for all runs on the same tables; raises DataError if they are missing.
+    again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
+    same tables; raises DataError if they are missing.
     """
     fingerprints: dict[tuple, str] = {}
     found: dict[str, SweepRun] = {}
@@ -72,7 +75,7 @@ def look_up(runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = Non
         if key not in fingerprints:
             fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
         run_id = f"{config.digest}-{fingerprints[key][:8]}"
-        found.setdefault(run_id, SweepRun(name, config, run_id, is_stored(run_id, results_dir())))
+        found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
     return list(found.values())
 
 
@@ -137,9 +140,10 @@ def train_missing(
     data: str | Path | None = None,
     device: str = "auto",
     scheduler: str | None = None,
+    again: bool = False,
     progress: bool | None = None,
 ) -> dict[str, str]:
-    """Train the runs that `results_dir()` lacks, in this order, and print a line when one ends; run -> why it failed.
+    """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
     progress: show a bar; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
@@ -162,7 +166,7 @@ def train_missing(
         if find_spec("bokeh"):  # which dask's dashboard needs
             tqdm.write(f"dashboard: {client.dashboard_link}")
         started = time.monotonic()
-        for run, outcome, minutes in train_all(client, missing, threads, data, device, stop, bar):
+        for run, outcome, minutes in train_all(client, missing, threads, data, device, again, stop, bar):
             if isinstance(outcome, RunFailed):
                 failed[str(run)] = str(outcome)
                 left.remove(run)
@@ -213,6 +217,7 @@ def train_all(
     threads: int,
     data: str | Path | None,
     device: str,
+    again: bool,
     stop: Stop,
     bar: tqdm,
 ) -> Iterator[tuple[SweepRun, float | RunFailed, float | None]]:
@@ -227,7 +232,8 @@ def train_all(
     name, events, numbers = f"mtbert-{client.id}", SimpleQueue(), count()
     by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
     data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
-    client.register_plugin(Sweep(name, threads, data, str(results_dir().resolve()), device), name)
+    among = [str(store.resolve()) for store in stores()]
+    client.register_plugin(Sweep(name, threads, data, among, device, again), name)
     client.subscribe_topic(name, events.put)
 
     def submit(run: SweepRun) -> None:

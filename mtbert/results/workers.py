@@ -18,7 +18,8 @@ from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.results.runs import data_root, is_stored, run_lock, train_and_store
+from mtbert.paths import find_result
+from mtbert.results.runs import data_root, is_done, run_lock, train_and_store
 from mtbert.results.store import read_run
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
@@ -31,11 +32,14 @@ class WorkerError(RuntimeError):
 
 
 class Sweep(WorkerPlugin):
-    """What all runs of a sweep share, on every worker. threads: of torch; reports are sent to the topic `name`."""
+    """What all runs of a sweep share, on every worker. threads: of torch; reports are sent to the topic `name`.
 
-    def __init__(self, name: str, threads: int, data: str | None, store: str, device: str) -> None:
-        self.name, self.threads, self.data, self.store, self.device = name, threads, data, Path(store), device
-        self.is_stopped = False
+    stores: those that are read, the first of which is written to. again: as of `load_or_run`.
+    """
+
+    def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str, again: bool) -> None:
+        self.name, self.threads, self.data, self.device, self.again = name, threads, data, device, again
+        self.stores, self.is_stopped = [Path(store) for store in stores], False
 
     def setup(self, worker: Worker) -> None:
         """Leave Ctrl-C, which a terminal sends to all its processes, and the list of rejected rows to the parent."""
@@ -66,14 +70,14 @@ class Sweep(WorkerPlugin):
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(worker.name, int):
             torch.cuda.set_device(worker.name % torch.cuda.device_count())
         with run_lock(run_id).acquire(blocking=False):
-            state = "stored" if is_stored(run_id, self.store) else "trained"
+            state = "stored" if is_done(run_id, self.stores, self.again) else "trained"
             if state == "trained":
                 report(lambda: {"step": 0}, 0)
                 corpus = load_corpus(config, data_root(config, self.data))
                 if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
-                train_and_store(config, corpus, run_id, self.store, self.device, progress=False)
-        return state, read_run(self.store / "runs" / run_id, config).score()
+                train_and_store(config, corpus, run_id, self.stores, self.device, progress=False)
+        return state, read_run(find_result(f"runs/{run_id}/run.json", self.stores).parent, config).score()
 
 
 def train_run(sweep: str, run_id: str, config: RunConfig) -> tuple[str, float | str, float]:

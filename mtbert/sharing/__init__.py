@@ -2,13 +2,14 @@
 
 from mtbert.sharing.adapters import ADAPTERS, Adapter, AdapterSizes, adapter_parameters
 from mtbert.sharing.plan import PlanError, SharingPlan
-from mtbert.sharing.shared_encoder import SharedEncoder
+from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
 __all__ = [
     "ADAPTERS",
     "Adapter",
     "AdapterSizes",
+    "ExportError",
     "PlanError",
     "SharedEncoder",
     "SharingPlan",

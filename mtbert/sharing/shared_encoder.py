@@ -19,6 +19,10 @@ from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Level, SharingPlan
 
 
+class ExportError(ValueError):
+    """A part of a model that other code cannot run."""
+
+
 class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
@@ -96,7 +100,13 @@ class SharedEncoder(nn.Module):
         return _copy_for(task, self.plan.pooler, self.poolers)(hidden)
 
     def task_encoder(self, task: str) -> BertModel:
-        """A task's way through the plan as a plain encoder without adapters; it holds these weights, not copies."""
+        """A task's way through the plan as a plain encoder; it holds these weights, not copies.
+
+        Raises ExportError if the task has an adapter, which a plain encoder cannot run.
+        """
+        if task in self.adapters:
+            kind = type(self.adapters[task]).__name__
+            raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
         with torch.device("meta"):
             model = BertModel(self.config)
         model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)

@@ -74,19 +74,32 @@ def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | Non
     return covariance(p, y) / (deviation(p, predicted) * deviation(y, labels))
 
 
+def r2(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as of `accuracy`."""
+    y = labels - labels.mean(-1, keepdims=True)
+    n = _total(np.ones(y.shape[-1]), weights)
+    variance = _total(y**2, weights) / n - (_total(y, weights) / n) ** 2
+    return 1 - _total((predicted - labels) ** 2, weights) / n / np.where(variance > 0, variance, np.nan)
+
+
 def metrics_of(task: Task) -> dict[str, Metric]:
     """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
-    if task.kind == "similarity":
-        return {"pearson": pearson}
-    macro = functools.partial(macro_f1, num_classes=task.num_classes)
-    return {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
+    if task.is_number:
+        found = {"pearson": pearson} | ({"r2": r2} if task.kind == "regression" else {})
+    else:
+        macro = functools.partial(macro_f1, num_classes=task.num_classes)
+        found = {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
+    return {task.metric: found[task.metric]} | found
 
 
 def overall(scores: dict[str, float]) -> float:
-    """One score for several tasks: the mean of accuracies and of (1 + Pearson) / 2 (paper 002); of one task its own."""
+    """One score for several tasks: the mean of accuracies and of (1 + Pearson) / 2 (paper 002); of one task its own.
+
+    Other metrics that a task of one's own names enter as they are.
+    """
     if len(scores) == 1:
         return next(iter(scores.values()))
-    return float(np.mean([(1 + s) / 2 if TASKS[task].kind == "similarity" else s for task, s in scores.items()]))
+    return float(np.mean([(1 + s) / 2 if TASKS[task].metric == "pearson" else s for task, s in scores.items()]))
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
@@ -236,5 +249,6 @@ def write_leaderboard(
         lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
         path.write_text("".join(lines), encoding="utf8")
     else:
-        predictions[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+        table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
+        table[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
     return path

@@ -73,7 +73,7 @@ class LossWeights:
     def weighted(self, task: str, loss: Tensor, config: RunConfig, model: MultitaskBert) -> Tensor:
         """The loss of a task as it enters the sum."""
         if config.weighting == "uncertainty":
-            s, factor = model.log_variances[task], 0.5 if TASKS[task].kind == "similarity" else 1.0
+            s, factor = model.log_variances[task], 0.5 if TASKS[task].is_number else 1.0
             return factor * torch.exp(-s) * loss + s / 2
         if config.weighting == "loss_ratio" and self.last:
             ratios = {t: (self.last[t] / max(self.first[t], 1e-12)) ** 0.5 for t in config.tasks}

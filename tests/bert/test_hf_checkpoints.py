@@ -179,8 +179,8 @@ def test_a_checkpoint_without_a_pooler_gets_one_and_a_warning(reference, ours, f
     assert str(tmp_path) in caplog.text
     assert model.pooler.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.1)
     assert not model.pooler.bias.any()
-    caplog.clear()
     model.save_pretrained(tmp_path)
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="mtbert"):
         assert torch.equal(BertModel.from_pretrained(tmp_path).pooler.weight, model.pooler.weight)
     assert not caplog.text

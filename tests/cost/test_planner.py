@@ -117,8 +117,27 @@ def test_the_list_says_what_fits(config, calibration, course_data):
     lines = describe(table, "4GB", 30.0).splitlines()
     assert lines[0] == "2 of 2 plans fit into 4GB and 30 minutes"
     assert lines[2].split()[0] == "1-bert" and " to " in lines[2] and "5 of 5" in lines[2]
-    nothing = describe(table.assign(fits=False), "1MB", 30.0)
-    assert nothing == "0 of 2 plans fit into 1MB and 30 minutes"
+
+
+def test_the_list_says_why_others_do_not_fit(config, calibration, course_data):
+    configs = {
+        "fits": config,
+        "no layer 9": config.but(adapter="lhuc", adapter_layers=[9]),
+        "3-bert": config.but(plan="3-bert"),
+    }
+    table = plan_table(configs, calibration, data=course_data)
+    need = table.set_index("name")["process_mib"]
+    table = plan_table(configs, calibration, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
+    first, _, fits, *others = describe(table, "4GB", 30.0).splitlines()
+    assert first == "1 of 3 plans fit into 4GB and 30 minutes" and "5 of 5" in fits
+    assert sorted(others)[0].startswith(f"3-bert does not fit: needs {need['3-bert'] * 2**20 / 1e9:.2f} GB of memory, ")
+    assert sorted(others)[1] == (
+        "no layer 9 does not fit: cannot be predicted: adapter_layers: [9] are beyond the 2 layers of the encoder"
+    )
+    late = plan_table({"slow": config}, calibration, minutes=1e-9, data=course_data)
+    assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)
+    nothing = plan_table({"no layer 9": configs["no layer 9"]}, calibration, data=course_data)
+    assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
 
 
 def test_measurements_are_written(config, calibration, course_data, tmp_path, monkeypatch):

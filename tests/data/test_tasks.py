@@ -7,9 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
+from mtbert.multitask.losses import predict, task_loss
+from mtbert.results.runs import data_root
+from mtbert.training.metrics import metrics_of
+from mtbert.training.task_data import load_corpus
 
 TOPICS = """
 name: topics
@@ -55,8 +61,14 @@ def test_a_task_is_read(folder, monkeypatch):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary' or 'similarity'"),
+        ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary', 'similarity' or 'regression'"),
         ("kind: classes", "kind: similarity", "num_classes: is 3, and kind is 'similarity'"),
+        ("kind: classes", "kind: classes\nmetric: r2", "metric: is 'r2'; kind 'classes' has accuracy, macro_f1"),
+        (
+            "kind: classes\nclass_names: [sport, weather, science]",
+            "kind: similarity",
+            "kind: similarity is that of a pair",
+        ),
         ("kind: classes", "kind: binary", "num_classes: is 3, with kind 'binary'"),
         ("topics-{split}.csv", "topics.csv", "files: String should match pattern"),
         ("[headline]", "[a, b, c]", "sentence_columns: Tuple should have at most 2 items"),
@@ -70,6 +82,39 @@ def test_what_is_wrong_is_named(folder, old, new, message):
     (folder / "topics.yaml").write_text(TOPICS.replace(old, new))
     with pytest.raises(DataError, match=f"topics.yaml: .*{message}"):
         read_tasks(folder)
+
+
+def test_a_fault_of_a_users_file_does_not_send_to_the_courses_data(folder, monkeypatch, course_folder):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    (folder / "topics-dev.csv").unlink()
+    with pytest.raises(DataError, match=r"topics-dev.csv: No such file or directory\.$"):
+        load_table("topics", "dev", course_folder)
+    with pytest.raises(
+        DataError, match=r"ids-sst-dev.csv: No such file or directory\. Get the files with `mtbert data"
+    ):
+        load_table("sst", "dev", folder)
+
+
+def test_a_number_as_label_and_the_metric_that_selects_models():
+    fields = dict(files="{split}", sentence_columns=("text",), label_column="age", kind="regression")
+    task = Task(name="age", label_range=(10, 90), **fields)
+    assert (task.metric, task.num_classes, task.is_number) == ("pearson", None, True)
+    assert list(metrics_of(task)) == ["pearson", "r2"]
+    assert list(metrics_of(task.model_copy(update={"metric": "r2"}))) == ["r2", "pearson"]
+    logits = torch.tensor([0.5, 2.0])
+    assert predict(task, logits)[0].tolist() == [50, 90], "the range is its scale, and cuts"
+    assert task_loss(task, logits, torch.tensor([10.0, 90.0])).item() == pytest.approx((0.25 + 1) / 2)
+    classes = Task(name="a", metric="macro_f1", **fields | {"kind": "classes", "num_classes": 3})
+    assert list(metrics_of(classes)) == ["macro_f1", "accuracy"]
+
+
+def test_tasks_with_files_of_their_own_need_no_folder_of_datasets(folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    monkeypatch.setattr("mtbert.results.runs.find_data", lambda path=None: None)
+    config = RunConfig(corpus="course").model_copy(update={"tasks": ("topics",)})
+    assert len(load_corpus(config, data_root(config)).train["topics"]) == 24
+    with pytest.raises(DataError, match="its files are not here"):
+        data_root(config.model_copy(update={"tasks": ("topics", "sst")}))
 
 
 def test_the_courses_tasks():
@@ -91,7 +136,10 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     [path] = (isolated / "results").rglob("run.json")
     scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
     assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
+    (folder / "topics-test.csv").unlink()  # users need not have one
     command = [sys.executable, "-m", "mtbert", "predict", path.parent.name, "--data", course_folder, "--out", folder]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert len((folder / "topics-test-output.csv").read_text().splitlines()) == 25
+    _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
+    assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
+    assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import logging
 import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
@@ -16,7 +18,7 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.paths import results_dir
 from mtbert.results import runs
 from mtbert.results.compare import forgetting, stack_predictions
-from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
+from mtbert.results.runs import data_root, find_run, list_runs, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
 from mtbert.training import loop
 from mtbert.training.metrics import accuracy
@@ -232,6 +234,58 @@ def test_forgetting_has_a_row_per_pass(config, course_data):
     assert table.iloc[-1].to_dict() == {task: run.score(task) for task in ("sst", "quora")}
     with pytest.raises(ValueError, match="tasks in turn; scheme is 'unified'"):
         forgetting(run_of(config.but(scheme="unified")))
+
+
+def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path):
+    first, second = run_of(config), run_of(config.but(seed=2))
+    assert [find_run(run.run_id[:9]) for run in (first, second)] == [first.run_id, second.run_id]
+    grid = tmp_path / "grid.yaml"
+    fields = config.model_dump(mode="json", exclude_defaults=True)
+    runs = {"half a run": fields, "other": fields | {"epochs": 7, "seeds": [1]}}
+    grid.write_text(yaml.safe_dump({"seeds": [1, 2], "runs": runs}))
+    assert find_run(f"{grid}:half a run:2") == second.run_id
+    for text, message in (
+        (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
+        (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
+        (f"{grid}:none", "has no run 'none'; it has half a run, other"),
+        ("zz", "'zz' fits 0 runs; `mtbert runs` lists them"),
+    ):
+        with pytest.raises(MissingRun, match=message):
+            find_run(text)
+
+
+def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
+    """A user's task whose YAML file is not there: the other runs are read as before."""
+    run, other = run_of(config), run_of(config.but(seed=2))
+    path = results_dir() / "runs" / other.run_id / "run.json"
+    path.write_text(path.read_text().replace('"sst"', '"topics"'))
+    with caplog.at_level(logging.WARNING):
+        assert list_runs()["run id"].tolist() == [run.run_id]
+    assert f"{other.run_id}: left out, as there is no task topics here" in caplog.text
+
+
+def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog):
+    run = run_of(config)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    content = json.loads(path.read_text())
+    content["scores"][0]["value"] = 0.75
+    path.write_text(json.dumps(content))
+    shutil.rmtree(model_folder(run.run_id))
+    assert run_of(config).score() == 0.75 and not model_folder(run.run_id).exists()
+    with caplog.at_level(logging.WARNING):
+        assert run_of(config, again=True).score() == 0.75
+    assert f"dev {run.score():.4f}, the stored result, which stays, 0.7500" in caplog.text
+    assert load_model(run.run_id).run_config == run.config
+
+
+def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
+    run = run_of(config)
+    shutil.rmtree(model_folder(run.run_id))
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    with pytest.raises(DataError, match=f"{run.run_id}: was trained on other data than those that are here"):
+        load_model(run.run_id, train_missing=True, data=other, device="cpu")
 
 
 def test_a_model_that_is_not_in_the_cache_is_named():

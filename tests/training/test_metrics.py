@@ -17,6 +17,7 @@ from mtbert.training.metrics import (
     macro_f1,
     metrics_of,
     pearson,
+    r2,
     score_table,
     seed_difference,
     seed_mean,
@@ -284,3 +285,11 @@ def test_leaderboard_file(tmp_path, task, name):
 )
 def test_verdict_of_an_interval(low, high, said):
     assert verdict(low, high) == said
+
+
+def test_r2_is_one_minus_the_squared_error_over_the_variance():
+    predicted, labels = np.array([[1.0, 2.0, 4.0], [2.0, 2.0, 2.0]]), np.array([1.0, 2.0, 3.0])
+    assert r2(predicted, labels).tolist() == pytest.approx([0.5, 0.0])
+    weights = np.array([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])  # the second resample has the first example twice
+    assert r2(predicted[0], labels, weights).tolist() == pytest.approx([0.5, 1.0])
+    assert np.isnan(r2(predicted[0], np.ones(3)))

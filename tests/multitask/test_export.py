@@ -1,0 +1,109 @@
+"""Exported encoders and heads give in transformers what they give here."""
+
+import logging
+
+import pytest
+import torch
+import transformers
+
+from mtbert.bert.hub import locate
+from mtbert.bert.model import BertModel
+from mtbert.config import ConfigError
+from mtbert.data.tasks import TASKS, Task
+from mtbert.multitask.export import export_task
+from mtbert.multitask.model import MultitaskBert
+from mtbert.sharing.shared_encoder import ExportError
+
+TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
+AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_column="age", kind="regression",
+           label_range=(10, 90))  # fmt: skip
+
+
+@pytest.fixture
+def model(tiny_config, monkeypatch):
+    """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from.
+
+    cfimdb is a regression here.
+    """
+
+    def model(tasks=("sst",), **fields) -> MultitaskBert:
+        monkeypatch.setitem(TASKS, "cfimdb", AGE)
+        torch.manual_seed(5)
+        found = MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval()
+        with torch.no_grad():
+            for parameter in found.parameters():
+                parameter += 0.05 * torch.randn_like(parameter)
+        return found
+
+    return model
+
+
+def read(folder, texts, reader):
+    """What a class of transformers gives for texts, with the tokenizer of the folder."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    columns = [list(column) for column in zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
+    batch = tokenizer(*columns, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        return batch, reader.from_pretrained(folder).eval()(**batch)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+@pytest.mark.parametrize("task", ["sst", "quora"])
+def test_the_encoder_and_the_tokenizer_are_read_back(model, tmp_path, task, pooling):
+    ours = model(("sst", "quora"), pooling=pooling)
+    name = export_task(ours, task, tmp_path)
+    assert name == {"mean": "BertModel", "pooler": "BertForSequenceClassification"}[pooling]
+    texts = TEXTS if task == "sst" else list(zip(TEXTS, reversed(TEXTS), strict=True))
+    batch, theirs = read(tmp_path, texts, transformers.AutoModel)
+    mine = ours.encoder.task_encoder(task)(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+    tokens = batch["attention_mask"].bool()
+    torch.testing.assert_close(theirs.last_hidden_state[tokens], mine.last_hidden_state[tokens])
+    torch.testing.assert_close(theirs.pooler_output, mine.pooler_output)
+    again = BertModel.from_pretrained(tmp_path)
+    assert torch.equal(
+        again.layers[1].feed_forward_in.weight, ours.encoder.task_encoder(task).layers[1].feed_forward_in.weight
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == 30522 and tokenizer.model_max_length == 512
+
+
+@pytest.mark.parametrize("task", ["sst", "quora", "cfimdb"])
+def test_the_head_is_read_back(model, tmp_path, task):
+    ours = model((task,), pooling="pooler")
+    assert export_task(ours, None, tmp_path) == "BertForSequenceClassification"
+    texts = list(zip(TEXTS, reversed(TEXTS), strict=True)) if task == "quora" else TEXTS
+    _, theirs = read(tmp_path, texts, transformers.AutoModelForSequenceClassification)
+    mine = ours.predict(texts, task)
+    if task == "cfimdb":
+        assert theirs.logits.squeeze(-1).clamp(10, 90).tolist() == pytest.approx(mine["predicted"].tolist(), rel=1e-5)
+    else:
+        confidence, label = theirs.logits.softmax(-1).max(-1)
+        assert label.tolist() == mine["predicted"].tolist()
+        assert confidence.tolist() == pytest.approx(mine["confidence"].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"head_layers": 2}, {"head_norm": True}, {"pairs": "concat"}])
+def test_a_head_that_transformers_does_not_have_is_left_out(model, tmp_path, fields):
+    assert export_task(model(("quora",), pooling="pooler", **fields), "quora", tmp_path) == "BertModel"
+
+
+def test_an_encoder_with_adapters_is_not_exported_without_them(model, tmp_path):
+    with pytest.raises(ExportError, match=r"sst has an adapter \(PAL\), without which its encoder gives other hidden"):
+        export_task(model(adapter="pal", adapter_size=12, adapter_heads=4), "sst", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_the_model_does_not_have_is_named(model, tmp_path):
+    with pytest.raises(ConfigError, match="task is 'sts'; this model has sst"):
+        export_task(model(), "sts", tmp_path)
+    with pytest.raises(ConfigError, match="task is None; this model has sst, quora"):
+        export_task(model(("sst", "quora")), None, tmp_path)
+
+
+def test_save_pretrained_writes_the_tokenizer(tmp_path, tiny_encoder, caplog):
+    BertModel.from_pretrained("minilm").save_pretrained(tmp_path / "minilm")
+    ours, theirs = (transformers.AutoTokenizer.from_pretrained(f) for f in (tmp_path / "minilm", locate("minilm")))
+    assert ours.get_vocab() == theirs.get_vocab() and ours(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+    with caplog.at_level(logging.WARNING):
+        BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path / "none")
+    assert "none: written without a tokenizer" in caplog.text

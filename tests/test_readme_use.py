@@ -1,0 +1,42 @@
+"""The README's commands and its Python can be used as printed."""
+
+import re
+import shlex
+
+import pytest
+import typer
+
+from mtbert import cli
+from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY
+
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf8"), flags=re.DOTALL)
+LINES = [line.partition("  #")[0].strip() for _, block in BLOCKS for line in block.splitlines()]
+PYTHON = [block for language, block in BLOCKS if language == "python"]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("mtbert ")])
+def test_a_command_is_one(line):
+    """Its options are known, and have values of their types; it is not run."""
+    _, *words = shlex.split(line)
+    command = typer.main.get_command(cli.app)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context(line, words)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if "params/" in line or "notebooks/" in line])
+def test_a_file_of_a_command_is_there(line):
+    for name in re.findall(r"\b(?:params|notebooks)/[\w/*.]+", line):
+        assert list(REPOSITORY.glob(name)), name
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
+def test_the_python_runs(block, monkeypatch, tmp_path):
+    """Each block alone, with two steps of one layer where it trains."""
+    quick, from_params = {"epochs": 1, "steps_per_epoch": 2, "layers": 1}, RunConfig.from_params
+    monkeypatch.setattr(
+        RunConfig, "from_params", lambda params: from_params(params if "plan" in params else params | quick)
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
