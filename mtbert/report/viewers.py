@@ -26,9 +26,10 @@ from mtbert.report import plots
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG, load_corpus, train
 
-DEMO = RunConfig(
-    tasks=("sst", "quora", "sts"), scheme="unified", batch_size=16, steps_per_epoch=40, epochs=1, keep="last"
-)
+DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
+    tasks=("sst", "quora", "sts"), plan="frozen", pairs="product+difference+cosine", scheme="unified", train_rows=400,
+    epochs=20, eval_spacing="log", keep="last", batch_size=32, learning_rate=1e-2, max_length=64,
+)  # fmt: skip
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
 
@@ -103,7 +104,7 @@ def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
 
 
 def demo_model() -> MultitaskBert:
-    """1-bert with three tasks, trained on the demo corpus for some seconds and kept in the cache."""
+    """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
     folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
     if not folder.exists():
         train(DEMO, load_corpus(DEMO, demo.root()), progress=False).model.save(folder)
@@ -125,11 +126,11 @@ def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "of", "predicted", "range"])
 
 
-def two_sentences(model: MultitaskBert, first: str, second: str) -> None:
-    """Two sentences to type, and what the model says of them."""
+def two_sentences(first: str, second: str) -> None:
+    """Two sentences to type, and what the demo model says of them."""
     wide = dict(continuous_update=False, layout={"width": "100%"})
     _view(
-        lambda first, second: display(what_it_says(model, first, second)),
+        lambda first, second: display(what_it_says(demo_model(), first, second)),
         first=Text(first, description="first", **wide),
         second=Text(second, description="second", **wide),
     )
