@@ -31,17 +31,19 @@ fail() {
   exit 1
 }
 
-# Prints the first Python 3.11 that can make virtual environments.
+supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+
+# Prints the first Python 3.11 to 3.13 that can make virtual environments.
 find_python() {
   local candidate
-  for candidate in python3.11 python3 python; do
-    "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || continue
+  for candidate in python3.11 python3 python python3.12 python3.13; do
+    "$candidate" -c "$supported" 2>/dev/null || continue
     "$candidate" -c 'import venv, ensurepip' 2>/dev/null ||
-      fail "$candidate cannot make virtual environments; install its venv module (Debian, Ubuntu: python3.11-venv)"
+      fail "$candidate cannot make virtual environments; install its venv module (Debian, Ubuntu: python3-venv)"
     echo "$candidate"
     return
   done
-  fail "no Python 3.11 found (tried python3.11, python3, python); install it and run this again"
+  fail "no Python 3.11, 3.12 or 3.13 found; install one and run this again"
 }
 
 # What the installed environment depends on; .venv/installed holds a copy once everything is in place.
@@ -64,8 +66,8 @@ set_up() {
     base=$(find_python)
     "$base" -m venv "$root/.venv" || fail "'$base -m venv .venv' failed (see above)"
   fi
-  "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-    fail ".venv holds another Python than 3.11; move it away and run this again"
+  "$python" -c "$supported" ||
+    fail ".venv holds another Python than 3.11 to 3.13; move it away and run this again"
   # torch first and with its own dependencies: on Linux they include the CUDA libraries it imports.
   # Everything else comes from the lock, without resolving again.
   pip_install "$(grep '^torch==' "$root/requirements.lock")"

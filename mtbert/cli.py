@@ -1,5 +1,6 @@
 """`mtbert data|train|predict|plan|bench|baselines|claims|report`: the command line."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -63,17 +64,24 @@ def train(
 ) -> None:
     """Train the runs of some grids that results/ lacks, the longest first.
 
-    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there.
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there. Processes that torchrun
+    starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
     from mtbert.paths import results_dir
-    from mtbert.results import read_grids, sweep, train_all
+    from mtbert.results import load_or_run, read_grids, sweep, train_all
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
+        for name, config in pairs:
+            score = load_or_run(config, data, device=device).score()
+            if os.environ["RANK"] == "0":
+                typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
+        return
     place = pick_device(device).type
     threads = threads or max(1, torch.get_num_threads() // workers)
     runs = sweep.look_up(pairs, data)

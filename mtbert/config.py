@@ -148,6 +148,9 @@ class RunConfig(BaseModel):
         32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
     accumulation: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    checkpoint_layers: bool = Field(
+        False, description="compute each layer again in the backward pass: saves memory, takes a third more time"
+    )
     learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
     schedule: Annotated[str, _one_of(*SCHEDULES)] = "linear"
     warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")

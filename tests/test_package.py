@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
-    {"bert", "gradients", "optim", "samplers", "paths", "runtime"},
+    {"bert", "gradients", "optim", "samplers", "parallel", "paths", "runtime"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},

@@ -45,6 +45,7 @@ class MultitaskBert(nn.Module):
         adapters = {task: build_adapter(config, base.config) for task in config.scored}
         self.encoder = SharedEncoder(base, plan, {task: a for task, a in adapters.items() if a is not None})
         self.encoder.freeze()
+        self.encoder.checkpoint_layers = config.checkpoint_layers
         self.heads = TaskHeads(config, base.config.hidden_size)
         if config.weighting == "uncertainty":  # s_t = log sigma_t^2
             self.log_variances = nn.ParameterDict({task: torch.zeros(()) for task in config.tasks})
@@ -115,16 +116,18 @@ class MultitaskBert(nn.Module):
         predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found, config.similarity))
         return pd.DataFrame({"predicted": predicted, "confidence": confidence})
 
-    def in_batches(self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any]) -> Iterator[tuple[np.ndarray, Any]]:
+    def in_batches(
+        self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
+    ) -> Iterator[tuple[np.ndarray, Any]]:
         """Indices of examples of these lengths (tokens) and compute(indices), in batches of similar length.
 
-        Without dropout and gradients.
+        Without dropout and gradients. chosen: of all batches those to compute.
         """
         was_training = self.training
         self.eval()
         trim = Trimmer()
         with torch.no_grad():
-            for part in eval_batches(lengths, EVAL_TOKENS):
+            for part in list(eval_batches(lengths, EVAL_TOKENS))[chosen]:
                 yield part, compute(part)
                 trim()
         self.train(was_training)

@@ -1,7 +1,6 @@
-"""Executes the notebooks with papermill, several at a time, and builds the HTML report, which reads offline."""
+"""Executes the notebooks with papermill, several at a time, and renders them with Sphinx into pages for offline use."""
 
 import hashlib
-import html
 import json
 import multiprocessing
 import os
@@ -14,48 +13,25 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
 import papermill
 import torch
 import yaml
-from latex2mathml.converter import convert
-from nbconvert import HTMLExporter
-from nbconvert.filters import markdown2html
 from papermill.exceptions import PapermillExecutionError
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
 from traitlets.config import Config
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, replacing, results_dir
-from mtbert.report.notebook import versions
 from mtbert.results import load_or_run, read_grids, sweep
 from mtbert.runtime import free_by_default
 
 MOST_WORKERS = 4  # by default; a run takes up to 1.5 GiB of memory
 ATTEMPTS = 3  # to execute a notebook whose kernel dies: kernels that start together may race for a port
 STAGGER = 0.5  # seconds between the first starts
-# The lab template without what it would load from elsewhere: RequireJS, widgets, MathJax, Mermaid.
-OFFLINE_TEMPLATE = """{% extends 'index.html.j2' %}
-{% block html_head_js %}{% endblock %}
-{% block jupyter_widgets %}{% endblock %}
-{% block html_head_js_mathjax %}{% endblock %}
-{% block html_head_js_mermaidjs %}{% endblock %}"""
-INDEX = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>mtbert report</title>
-<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto">
-<h1>mtbert report</h1>
-{entries}
-<p><small>{versions}</small></p>
-</html>
-"""
-ENTRY = """<h3><a href="{name}.html">{title}</a></h3>
-{summary}
-<p><small>{name}, profile {profile}, executed {date} in {seconds:.0f} s</small></p>"""
 
 
 class ReportError(RuntimeError):
@@ -70,17 +46,17 @@ def build_report(
     workers: int | None = None,
     root: str | Path = REPOSITORY,
 ) -> Path:
-    """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml` into `root/build/report`.
+    """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `root/build/report`.
 
     workers: processes of one thread each; default: the cores, at most MOST_WORKERS. A notebook that is up to date is
     not executed again unless `force`; those with `train_missing: true` come last, when the runs of their grids are
-    stored. The demo profile keeps its own results and figures in the report's folder, and trains again when the code
-    has changed or with `force`. Records and index are written whenever a notebook or a run has ended. Returns the path
-    of index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the
-    other notebooks have ended.
+    stored. The demo profile keeps its own results and figures beside the executed notebooks in `root/build/executed`,
+    and trains again when the code has changed or with `force`. The site is built whenever a notebook has ended. Returns
+    the path of index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells,
+    when the other notebooks have ended.
     """
     root = Path(root).resolve()
-    output = root / "build" / "report"
+    output = root / "build" / "executed"
     all_notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     notebooks = {path.stem: path for path in _select(all_notebooks, only)}
     folder = root / "params" / profile
@@ -104,13 +80,17 @@ def build_report(
         results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
 
+    for file in output.glob("*.record"):
+        if not (root / "notebooks" / f"{file.stem}.ipynb").exists():
+            file.unlink()
     records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
     for name, path in notebooks.items():
         source, values = _source(path), parameters[name]
-        grids = [file for file in all_grids if re.search(rf'"{file.stem}"|{file.name}', source)]  # it names them
-        inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), _digest(grids)])
-        about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile}
+        grids = [file for file in all_grids if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]  # it names them
+        params = {file.stem: file.read_text("utf8") for file in [folder / f"{name}.yaml", *grids] if file.exists()}
+        inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), params])
+        about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile, "params": params}
         file = output / f"{name}.record"
         record = json.loads(file.read_text()) if file.exists() else {}
         if not force and record.items() >= {**about, "results": before}.items():
@@ -124,7 +104,7 @@ def build_report(
             how = values.get("data_dir") or None, values.get("device", "auto")
             runs.setdefault(config, (f"run {run}, seed {config.seed}", _train, config, *how))
 
-    index, failures, workers = _write(output, records, all_notebooks, before), [], workers or _cores()
+    index, failures, workers = _build_site(output), [], workers or _cores()
     if early or late:
         print(
             f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up, {workers} at a time",
@@ -136,7 +116,9 @@ def build_report(
                 records[name] = future.result()
             except ReportError as error:
                 failures.append(str(error))
-        _write(output, records, all_notebooks, _digest_results(results, root))
+        _write_records(output, records, _digest_results(results, root))
+        if name in records:
+            index = _build_site(output)
     if failures:
         raise ReportError("\n\n".join(failures))
     print(f"The report: {os.path.relpath(index)}")
@@ -219,8 +201,8 @@ def _train(config: RunConfig, data: str | None, device: str) -> None:
 
 
 def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dict:
-    """Execute into `output`, which is also the working directory, and write the page; returns the record."""
-    begin, executed = time.monotonic(), output / notebook.name
+    """Execute into `output`, which is also the working directory; returns the record."""
+    executed = output / notebook.name
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
     for attempt in range(1, ATTEMPTS + 1):
@@ -228,7 +210,9 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
             papermill.execute_notebook(
                 notebook, executed, parameters, kernel_name="python3", cwd=output, progress_bar=False, config=config
             )
-            break
+            text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
+            executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
+            return about
         except PapermillExecutionError as error:
             source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
             raise ReportError(
@@ -239,39 +223,21 @@ def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dic
             if attempt == ATTEMPTS:
                 raise ReportError(f"{notebook.name} failed: {error}") from None
             time.sleep(attempt)
-    seconds, date = time.monotonic() - begin, datetime.now().strftime("%Y-%m-%d %H:%M")
-    return {**about, "seconds": seconds, "date": date, **_export(executed)}
 
 
-def _export(executed: Path) -> dict[str, str]:
-    """Write the HTML page of an executed notebook beside it; return what the index says of it."""
-    notebook = nbformat.read(executed, as_version=4)
-    title, summary, *_ = [*notebook.cells[0].source.strip().split("\n\n"), ""]  # the card
-    title = notebook.metadata["title"] = title.lstrip("# ")
-    math = MathTokens()
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = math.take(cell.source)
-        for result in cell.get("outputs", []):
-            if text := result.get("data", {}).get("text/markdown"):
-                result.data["text/markdown"] = math.take(text)
-    exporter = HTMLExporter(template_name="lab", raw_template=OFFLINE_TEMPLATE, embed_images=True)
-    resources = {"metadata": {"name": executed.stem, "path": str(executed.parent)}}
-    page, _ = exporter.from_notebook_node(notebook, resources=resources)
-    executed.with_suffix(".html").write_text(math.put(page), encoding="utf8")
-    return {"title": html.escape(title), "summary": math.put(markdown2html(math.take(summary)))}
-
-
-def _write(output: Path, records: dict[str, dict], notebooks: list[Path], results: str) -> Path:
-    """Write the records, which the results as they are now belong to, and the index of all pages that there are."""
+def _write_records(output: Path, records: dict[str, dict], results: str) -> None:
+    """Write the records, which the results as they are now belong to."""
     for name, record in records.items():
         with replacing(output / f"{name}.record") as file:
-            file.write_text(json.dumps(record | {"results": results}, indent=1))
-    files = [file for path in notebooks if (file := output / f"{path.stem}.record").exists()]
-    entries = [ENTRY.format(name=file.stem, **json.loads(file.read_text())) for file in files]
-    index = output / "index.html"
-    index.write_text(INDEX.format(entries="\n".join(entries), versions=versions()), encoding="utf8")
-    return index
+            file.write_text(json.dumps(record | {"results": results}, indent=1), encoding="utf8")
+
+
+def _build_site(output: Path) -> Path:
+    """Render the notebooks that have a record; returns the path of the front page."""
+    site = output.parent / "report"
+    with docutils_namespace():
+        Sphinx(output, Path(__file__).parent / "site", site, output / ".doctrees", "html", status=None).build()
+    return site / "index.html"
 
 
 def _source(notebook: Path) -> str:
@@ -290,41 +256,3 @@ def _digest_results(results: Path, root: Path) -> str:
     """Of what notebooks read of the store and of the committed tables; names with a dot are still being written."""
     tables = {*results.glob("[!.]*.csv"), *(root / "results").glob("[!.]*.csv")}
     return _digest(tables.union(results.glob("runs/[!.]*/run.json")))
-
-
-# Code comes first, so that a dollar sign in it is left alone; an escaped dollar sign is no delimiter either.
-_CODE_OR_MATH = re.compile(
-    r"(?P<code>^(?P<fence>```+|~~~+).*?^(?P=fence)|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|\\\$)"
-    r"|\$\$(?P<display>.+?)\$\$"
-    r"|\$(?!\s)(?P<inline>(?:\\.|[^$\\\n]|\n(?!\n))+?)(?<!\s)\$(?!\d)",
-    re.DOTALL | re.MULTILINE,
-)
-
-
-class MathTokens:
-    """Takes `$...$` and `$$...$$` out of Markdown before it is rendered and puts MathML into the HTML after.
-
-    The renderer sees a plain word in place of each formula and so cannot misread the formula's characters.
-    """
-
-    def __init__(self) -> None:
-        self.formulas: list[str] = []  # MathML
-
-    def take(self, markdown: str) -> str:
-        """The Markdown text with a token for each formula; code stays as it is."""
-        return _CODE_OR_MATH.sub(self._token, markdown)
-
-    def put(self, page: str) -> str:
-        """The HTML text with the formulas in place of their tokens."""
-        # Headings repeat their text in the attributes id and href: a token before a closing `>` stays.
-        return re.sub(r"mathml(\d+)token(?![^<>]*>)", lambda match: self.formulas[int(match[1])], page)
-
-    def _token(self, match: re.Match) -> str:
-        if match["code"]:
-            return match[0]
-        latex, display = match["inline"] or match["display"], "inline" if match["inline"] else "block"
-        try:
-            self.formulas.append(convert(latex.strip(), display=display))
-        except Exception:  # latex2mathml raises many kinds; an unreadable formula is shown as it was written
-            self.formulas.append(f"<code>{html.escape(match[0])}</code>")
-        return f"mathml{len(self.formulas) - 1}token"

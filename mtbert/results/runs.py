@@ -8,6 +8,7 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
+from mtbert.parallel import connect
 from mtbert.paths import cache_dir, results_dir
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_run
 from mtbert.runtime import environment, pick_device
@@ -39,18 +40,20 @@ def load_or_run(
 
     data: the folder of the course's files (see `data_root`); store: default `results_dir()`. With
     `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored.
+    MissingRun is raised if it is not stored. Of several processes that torchrun started, which train together, the
+    first one stores the run.
     """
     store = Path(store) if store else results_dir()
     if not train_missing:
         return _only_stored(config, data, store)
-    corpus = load_corpus(config, data_root(config, data))
+    processes = connect(pick_device(device))
+    with processes.main_first():
+        corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
-    if (store / "runs" / run_id / "run.json").exists():
+    if processes.largest((store / "runs" / run_id / "run.json").exists()):
         return read_run(store / "runs" / run_id, config)
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
-    trained.model.save(model_folder(run_id))
     run = Run(
         run_id=run_id,
         config=config,
@@ -67,6 +70,9 @@ def load_or_run(
             | {f"dev {task}": len(table) for task, table in corpus.dev.items()},
         },
     )
+    if not processes.is_main:
+        return run
+    trained.model.save(model_folder(run_id))
     folder = write_run(run, store)
     for file in (checkpoint, *checkpoint.parent.glob(PRETRAINING.format("*"))):
         file.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mtbert.bert import Batch, BertModel, LayerHooks, apart, together
 from mtbert.sharing.adapters import Adapter
@@ -19,7 +20,13 @@ from mtbert.sharing.plan import Level, SharingPlan
 
 
 class SharedEncoder(nn.Module):
-    """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights."""
+    """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
+
+    checkpoint_layers: in training keep only the inputs of layers, and compute each layer again in the backward pass
+    (gradient checkpointing, Chen et al. 2016).
+    """
+
+    checkpoint_layers = False
 
     def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
         super().__init__()
@@ -79,7 +86,9 @@ class SharedEncoder(nn.Module):
                 if group:
                     own = {task: masks[task] for task in group}
                     here = {task: adapters[task] for task in group if task in adapters}
-                    flats[group] = layer(flats[group], list(own.values()), GroupHooks(here, depth, own))
+                    inputs = flats[group], list(own.values()), GroupHooks(here, depth, own)
+                    again = self.checkpoint_layers and torch.is_grad_enabled()
+                    flats[group] = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
         return flats
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mtbert.parallel import ALONE
 from mtbert.paths import replacing
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class Checkpoint:
     after a save, or the start, the next one is due.
     """
 
+    processes = ALONE  # those that train together: the first one saves, and they stop after the same step
+
     def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float = 300.0) -> None:
         self.path, self.identity, self.parts, self.seconds = path, identity, parts, seconds
         self._last = time.monotonic()
@@ -79,7 +82,7 @@ class Checkpoint:
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors."""
-        if self.path is None:
+        if self.path is None or not self.processes.is_main:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
@@ -103,9 +106,11 @@ class Checkpoint:
         with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
             for step in steps:
                 yield step
-                if self.is_due or stop.number:
+                number = self.processes.largest(stop.number or 0)
+                if self.is_due or number:
                     self.save(progress())
-                if stop.number:
+                if number:
+                    stop.number = number
                     return
 
     def restore(self) -> dict[str, Any] | None:

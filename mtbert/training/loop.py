@@ -20,6 +20,7 @@ from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts
+from mtbert.parallel import connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
@@ -29,12 +30,11 @@ from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows
 
+log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 300.0
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
-
-log = logging.getLogger(__name__)
 
 
 class TrainingError(RuntimeError):
@@ -66,6 +66,7 @@ class _Progress:
     log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
+    processes: int = 1  # that trained together
 
 
 class _Log:
@@ -107,31 +108,47 @@ def train(
     same call goes on after an interruption, bit for bit as if there had been none; removed by nobody but the caller.
     Beside it grows LOG. progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
+
+    Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
+    evaluation; all get the result. The first one pretrains, saves checkpoints and shows the bar; processor time in the
+    cost is of all, the rest of the first.
     """
     place = pick_device(device)
+    processes = connect(place)
+    progress = progress if processes.is_main else False
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     keep_freed_memory()
     trim = Trimmer()
     encoder, cost = build_encoder(config), {}
-    if config.pretrain in ("before", "both"):
+    if config.pretrain in ("before", "both") and processes.is_main:
         cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     model = MultitaskBert(config, encoder).to(place)
+    processes.copy_from_main(model)
     sizes = [len(table) for table in corpus.train.values()]
-    tables = {
-        task: TaskRows(model, task, table, place, passes)
-        for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
-    }
-    passes = config.epochs * config.evals_per_epoch
-    dev = {task: TaskRows(model, task, table, place, passes) for task, table in corpus.dev.items()}
+    evaluations = config.epochs * config.evals_per_epoch
+    with processes.main_first():
+        tables = {
+            task: TaskRows(model, task, table, place, passes, processes)
+            for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
+        }
+        dev = {task: TaskRows(model, task, table, place, evaluations, processes) for task, table in corpus.dev.items()}
+        for table in (*tables.values(), *dev.values()) if processes.count > 1 else ():
+            table.make_files()
 
     epoch_steps = steps_per_epoch(config, sizes)
     total_steps = config.epochs * epoch_steps
-    trainer = Trainer(model, tables, total_steps)
+    trainer = Trainer(model, tables, total_steps, processes)
     marks = evaluation_steps(config, sizes)
     parts = {"model": model, "trainer": trainer}
     saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
-    state = _Progress(**(saver.restore() or {}))
+    saver.processes = processes
+    state = _Progress(**(saver.restore() or {"processes": processes.count}))
+    if len(set(processes.gather([state.step]))) > 1:
+        raise TrainingError("the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared")
+    if state.processes != processes.count:
+        log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
+        state.processes = max(state.processes, processes.count)
 
     points = _Log(checkpoint, config, state.log)
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
@@ -172,22 +189,25 @@ def train(
     step_scores = _step_scores(config, state, predictions, dev, tables)
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
-    if config.pretrain in ("after", "both"):
+    if config.pretrain in ("after", "both") and processes.is_main:
         whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
         cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    processes.copy_from_main(model)
     kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
     if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
         predictions = {task: dev[task].predictions("dev") for task in dev}
+    cpu_seconds = sum(processes.gather([state.cpu_seconds]))
     cost |= {
         "train_seconds": round(state.seconds, 2),
-        "train_cpu_seconds": round(state.cpu_seconds, 2),
+        "train_cpu_seconds": round(cpu_seconds, 2),
         "score_seconds": round(time.perf_counter() - started, 2),
         "tokens": state.tokens,
-        "tokens_per_cpu_second": round(state.tokens / max(state.cpu_seconds, 1e-9), 1),
+        "tokens_per_cpu_second": round(state.tokens / max(cpu_seconds, 1e-9), 1),
         "peak_memory_mib": round(memory.mib(), 1),
         "best_step": state.best["overall"]["step"],
         "steps": total_steps,
         **parameter_counts(model),
+        **({"processes": state.processes} if state.processes > 1 else {}),
         **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
     if config.gradients == "gem":

@@ -29,6 +29,7 @@ from mtbert.gradients import (
 )
 from mtbert.multitask import MultitaskBert, divergence, task_loss
 from mtbert.optim import AdamW, make_schedule
+from mtbert.parallel import ALONE, Processes
 from mtbert.sharing import add_pull
 from mtbert.training.task_data import TaskRows, task_logits
 
@@ -89,17 +90,22 @@ class LossWeights:
 class Updates:
     """Computes the gradient of every step as the configuration says and leaves it in the parameters' `.grad`.
 
-    Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
+    Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone. Of several processes
+    each computes its part of every batch, and all get the sum.
     """
 
-    def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows]) -> None:
-        self.model, self.tables, self.config = model, tables, model.run_config
+    def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows], processes: Processes = ALONE) -> None:
+        self.model, self.tables, self.config, self.processes = model, tables, model.run_config, processes
         self.weights = LossWeights()
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
         self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
         self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
         self.projected = False  # whether a constraint changed this step's gradient
         self.shared = FlatGradients(model.shared_parameters())
+        self.is_sum = self.config.gradients == "sum" or not self.shared.spans
+        flat = set() if self.is_sum else {id(parameter) for parameter in self.shared.parameters.values()}
+        others = [p for group in parameter_groups(model) for p in group["params"] if id(p) not in flat]
+        self.others = FlatGradients({str(i): parameter for i, parameter in enumerate(others)})
         self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
 
     def remember(self, rows: dict[str, np.ndarray]) -> None:
@@ -112,12 +118,15 @@ class Updates:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
         config = self.config
         record = config.cosine_every is not None and step % config.cosine_every == 0 and bool(self.shared.spans)
-        if config.gradients == "sum" or not self.shared.spans:
+        if self.is_sum:
             if record:
                 self._record_beside(step, rows)
             losses = self._backward(rows)
         else:
             losses = self._task_by_task(step, rows, record)
+        if self.processes.count > 1:
+            flat, used = self.others.take()
+            self.others.put(self.processes.sum(flat), used)
         if config.soft_sharing != "none":
             add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
         losses = {task: loss.item() for task, loss in losses.items()}
@@ -125,8 +134,13 @@ class Updates:
         return losses
 
     def _backward(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says."""
+        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says.
+
+        Of several processes, the gradient of this one's part, and the losses of all.
+        """
         totals: dict[str, Tensor] = {}
+        own = {task: self.processes.part(part) for task, part in rows.items()}
+        rows, shares = ({task: pair[i] for task, pair in own.items()} for i in (0, 1))
         shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
         n = step_parts(self.config, shapes, self.model.device.type == "cuda")
         parts = {task: np.array_split(part, n) for task, part in rows.items()}
@@ -141,11 +155,11 @@ class Updates:
                 loss = task_loss(TASKS[task], logits, labels)
                 if r_drop:
                     loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
-                share = len(some[task]) / len(rows[task])
+                share = len(some[task]) / len(rows[task]) * shares[task]
                 totals[task] = totals.get(task, 0) + loss.detach() * share
                 weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
             sum(weighted[1:], weighted[0]).backward()
-        return totals
+        return {task: self.processes.sum(loss) for task, loss in totals.items()}
 
     def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
@@ -201,7 +215,7 @@ class Updates:
         for flat, (task, part) in zip(flats, rows.items(), strict=True):
             losses |= self._backward({task: part})
             uses.append(self.shared.take(flat)[1])
-        return losses, flats, torch.stack(uses)
+        return losses, self.processes.sum(flats), torch.stack(uses)
 
 
 def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
@@ -218,17 +232,20 @@ def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
 class Trainer:
     """A model with the optimizer, the schedule, the updates and the averaged weights of its configuration.
 
-    tables: the rows of every training task. total_steps: over which the schedule runs.
+    tables: the rows of every training task. total_steps: over which the schedule runs. processes: those that train
+    this model together.
     """
 
-    def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int) -> None:
+    def __init__(
+        self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int, processes: Processes = ALONE
+    ) -> None:
         config = model.run_config
         self.model, self.max_grad_norm = model, config.max_grad_norm
         self.offsets = model.heads.add_offsets()
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
-        self.updates = Updates(model, tables)
+        self.updates = Updates(model, tables, processes)
         self.constraints: dict[str, int] = {}  # of GEM and A-GEM: steps, projected ones, constraints checked, broken
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
@@ -242,6 +259,7 @@ class Trainer:
         draws of a step depend on it.
         """
         self.model.train()
+        self.updates.processes.seed_step(self.model.run_config.seed, number)
         losses = self.updates.gradients(number, rows)
         if all(math.isfinite(loss) for loss in losses.values()):
             self.update(rows)

@@ -14,6 +14,7 @@ from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
+from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
 
@@ -30,12 +31,14 @@ class TaskRows:
 
     passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
     read from disk. Embeddings of a frozen encoder are made of all rows at once where all will be asked for.
+    processes: those that share the work of `logits`.
     """
 
     def __init__(
-        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0
-    ) -> None:
-        config = model.run_config
+        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0,
+        processes: Processes = ALONE,
+    ) -> None:  # fmt: skip
+        config, self.processes = model.run_config, processes
         self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
         self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
@@ -53,7 +56,11 @@ class TaskRows:
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         rows = np.arange(len(self)) if rows is None else rows
-        return in_order(self._in_batches(rows, self._logits))
+        own = slice(self.processes.index, None, self.processes.count)
+        batches = self.model.in_batches(self.tokens.lengths[rows], lambda part: self._logits(rows[part]), own)
+        if self.processes.count > 1:
+            batches = self.processes.gather((part, logits.cpu()) for part, logits in batches)
+        return in_order(batches)
 
     def _logits(self, rows: np.ndarray) -> Tensor:
         return task_logits(self.model, {self.task: self}, {self.task: rows})[self.task]
@@ -85,6 +92,13 @@ class TaskRows:
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
         return self._states.batch(rows, batch.attention_mask) if self._keeps_states else None
+
+    def make_files(self) -> None:
+        """Compute what frozen layers make of all rows, if it is kept, before the first row is asked for."""
+        if self._keeps_states:
+            _ = self._states
+        elif self._keeps_embeddings and self.model.features_are_fixed:
+            _ = self._all_embeddings
 
     @cached_property
     def _states(self) -> TokenStates:

@@ -46,6 +46,7 @@ def work(config: RunConfig, known=()):
         ({"accumulation": 4, "r_drop": 1.0, "ema": 0.99}, (16, 96)),
         ({"gradients": "agem", "scheme": "sampled"}, (4, 32)),
         ({"gradients": "gem"}, (4, 32)),
+        ({"checkpoint_layers": True, "precision": "bf16"}, (16, 96)),
     ],
     ids=str,
 )
@@ -84,6 +85,13 @@ def test_parts_of_a_batch_need_less(tiny_encoder):
     assert parts[1]["flops"] == pytest.approx(whole[1]["flops"], rel=0.001)
     later = parts[0][parts[0]["phase"] == "forward"]["gradients"]
     assert later.iloc[0] == 0 and later.iloc[-1] == whole[0]["gradients"].max()
+
+
+def test_checkpointed_layers_need_less_memory_and_a_third_more_operations(tiny_encoder):
+    config, shapes = make(tiny_encoder), dict.fromkeys(THREE, (16, 48))
+    plain, checkpointed = (DryRun(config.but(checkpoint_layers=on)).step(shapes) for on in (False, True))
+    assert at_peak(checkpointed[0])["total"] < 0.8 * at_peak(plain[0])["total"]
+    assert checkpointed[1]["flops"] == pytest.approx(4 / 3 * plain[1]["flops"], rel=1e-4)
 
 
 @pytest.mark.parametrize("gradients, rows", [("pcgrad", 4), ("gem", 8)])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mtbert.bert.batch import Batch
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert.cpu_ops import Dropout
+from mtbert.bert.model import BertConfig, BertLayer, BertModel
 from mtbert.config import RunConfig
 from mtbert.multitask.model import build_adapter
 from mtbert.sharing.plan import SharingPlan
@@ -122,6 +123,30 @@ def test_one_pass_is_separate_models(tasks, text, copies):
 
 def part_of(model: BertModel, level: int) -> torch.nn.Module:
     return [model.embeddings, *model.layers, model.pooler][level]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_checkpointed_layers_have_the_same_gradients(precision, monkeypatch):
+    """The dropout masks of the second computation are those of the first; a layer runs twice, the frozen one once."""
+    encoder, runs = encoder_of("F1 S2 I1", THREE, "pal").train(), []
+    for adapter in encoder.adapters.values():
+        adapter.layers = (1, 2, 3)
+    for module in encoder.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.2
+    forward = BertLayer.forward
+    monkeypatch.setattr(BertLayer, "forward", lambda *inputs: runs.append(inputs[0]) or forward(*inputs))
+    gradients, counts = [], []
+    for encoder.checkpoint_layers in (False, True):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            hidden = encoder(batches_of(THREE))
+        sum(states.float().square().sum() for states in hidden.values()).backward()
+        gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
+        counts.append(len(runs))
+        encoder.zero_grad()
+    assert counts == [1 + 2 + 3, 3 * (1 + 2 + 3) - 1]
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("present", [("sts",), ("sst", "sts"), ("quora", "sst")])

@@ -1,0 +1,94 @@
+"""Several processes that train one model together, each on its part of every batch (data-parallel training).
+
+torchrun starts them, or accelerate's launcher on GPUs. Every process draws the same batches and makes the same updates,
+from the sum of the processes' gradients; so the weights stay the same everywhere. The first process alone writes files.
+"""
+
+import atexit
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+
+TIMEOUT = timedelta(days=1)  # others wait while the first process pretrains; the launcher notices one that died
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run: the index of this one, and how many there are.
+
+    Every method but `is_main` and `part` is called by all of them, in the same order; alone none does anything.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.index == 0
+
+    def part(self, rows: np.ndarray) -> tuple[np.ndarray, float]:
+        """This process's rows of a batch, and its share of the batch.
+
+        Of a batch with fewer rows than processes, some take a row with share 0: all then use the same parameters.
+        """
+        own = np.array_split(rows, self.count)[self.index]
+        return (own, len(own) / len(rows)) if len(own) else (rows[:1], 0.0)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes, in place."""
+        if self.count > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def largest(self, number: int) -> int:
+        """The largest of the processes' numbers."""
+        return max(self.gather([number]))
+
+    def gather(self, items: Iterable) -> list:
+        """The items of all processes, those of the first one first."""
+        items = list(items)
+        found = [items] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(found, items)
+        return [item for part in found for item in part]
+
+    def copy_from_main(self, model: nn.Module) -> None:
+        """Give every process the weights of the first one."""
+        for tensor in model.state_dict().values() if self.count > 1 else ():
+            distributed.broadcast(tensor, src=0)
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The first process runs the block, then the others, which find its files."""
+        if not self.is_main:
+            distributed.barrier()
+        yield
+        if self.is_main and self.count > 1:
+            distributed.barrier()
+
+    def seed_step(self, seed: int, step: int) -> None:
+        """Seed torch for a step: each process has dropout masks of its own, also after an interruption."""
+        if self.count > 1:
+            torch.manual_seed(int(np.random.SeedSequence([seed, step, self.index]).generate_state(1, np.uint64)[0]))
+
+
+ALONE = Processes()
+
+
+def connect(device: torch.device) -> Processes:
+    """Those that a launcher started, this one among them, as its environment variables say; they are connected once."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ALONE
+    from accelerate import PartialState  # here, as it is slow to import
+
+    if not distributed.is_initialized():
+        atexit.register(lambda: distributed.destroy_process_group())
+    state = PartialState(cpu=device.type == "cpu", timeout=TIMEOUT)
+    return Processes(state.process_index, state.num_processes)

@@ -1,0 +1,127 @@
+"""The site of the report: Sphinx renders the executed notebooks of a folder; no kernel starts.
+
+`mtbert report` calls it; by hand: `sphinx-build -c mtbert/report/site build/executed build/report`.
+"""
+
+import html
+import json
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+from jinja2 import Environment, FileSystemLoader
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util.docutils import SphinxTranslator
+
+from mtbert.paths import REPOSITORY
+from mtbert.report.notebook import versions
+
+project = html_title = "mtbert report"
+extensions = ["myst_nb"]
+html_theme = "furo"
+html_theme_options = {"top_of_page_buttons": []}
+html_static_path = ["site.css", "site.js", "math.woff", "math.LICENSE.txt"]
+html_css_files, html_js_files = ["site.css"], [("site.js", {"defer": "defer"})]
+templates_path = ["."]  # page.html
+html_sourcelink_suffix = ""  # _sources/ has the notebooks under their own names
+html_show_copyright = html_use_index = False
+html_math_renderer = "mathml"  # Sphinx's own loads MathJax from another host
+pygments_dark_style = "github-dark"
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_markdown_format = "myst"
+myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+START = "00_start"  # the notebook with a section "Paper 00N" for each paper
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    app.connect("config-inited", write_pages)
+    app.connect("source-read", prepare)
+    app.connect("html-page-context", link_papers)
+
+
+def write_pages(app: Sphinx, config: Config) -> None:
+    """Write the front page and the page of params beside the notebooks; only notebooks with a record are shown."""
+    folder = Path(app.srcdir)
+    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "04_pareto.png")
+    context = config.html_context = {"records": {}, "versions": versions()}
+    context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
+    for file in sorted(folder.glob("*.record")):
+        context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
+    context["is_demo"] = any(record["profile"] == "demo" for record in context["records"].values())
+    templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
+    for page in ("index.md", "params.md"):
+        (folder / page).write_text(templates.get_template(page).render(context), encoding="utf8")
+    config.include_patterns = ["index.md", "params.md", *(f"{name}.ipynb" for name in context["records"])]
+
+
+def read_card(notebook: Path) -> dict:
+    """What the site says of an executed notebook; its answer is the one it printed, else that of its card."""
+    content = json.loads(notebook.read_text("utf8"))
+    title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
+    shown = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
+    texts = ["".join(data.get("text/markdown", "")) for data in shown] + rest
+    answer = next((text for text in texts if text.startswith("**Answer")), "")
+    return content["metadata"]["papermill"] | {"title": title.lstrip("# "), "question": question, "answer": answer}
+
+
+def prepare(app: Sphinx, name: str, source: list[str]) -> None:
+    """Change a notebook before it is rendered: no widgets, as they need a kernel; figures get texts and params.
+
+    The params of a figure are those of its notebook and the grids that its section names, else all of the notebook.
+    """
+    if not (record := app.config.html_context["records"].get(name)):
+        return
+    notebook, params, section, alt = json.loads(source[0]), record["params"], "", ""
+    notebook["metadata"].pop("widgets", None)
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown" and (headings := re.findall(r"^#+ (.+)", text, re.MULTILINE)):
+            section, alt = "", f"Figure of section {headings[-1]!r}"
+        section += text
+        outputs = [(output, output.get("data", {})) for output in cell.get("outputs", ())]
+        for output, data in outputs:
+            if "application/vnd.jupyter.widget-view+json" in data:
+                cell["outputs"].remove(output)
+        if any("image/png" in data for _, data in outputs):
+            image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
+            image |= {"alt": alt, "scale": 100} | image  # Sphinx links an image that has a scale
+            grids = [file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', section)] or params
+            links = [f"[{file}](#{record['profile']}-{file})" for file in params if file == name or file in grids]
+            line = {"text/markdown": f"{{.small}}\nParameters: {', '.join(links) or 'those of the notebook'}"}
+            cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
+    source[0] = json.dumps(notebook)
+
+
+def link_papers(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
+    """Link each "paper 00N" of a page that is not code, heading or link already to the section of that title."""
+
+    def link(found: re.Match) -> str:
+        return f'<a href="{START}.html#paper-{found["number"]}">{found[0]}</a>' if found["number"] else found[0]
+
+    pattern = r"<(?P<tag>a|code|pre|h\d)\b.*?</(?P=tag)>|<[^>]+>|[Pp]aper\s(?P<number>00\d)"
+    if START in context["records"] and "body" in context:
+        context["body"] = re.sub(pattern, link, context["body"], flags=re.DOTALL)
+
+
+def write_math(self: SphinxTranslator, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML; one that cannot be read is shown as it was written.
+
+    A formula is cut at \\qquad, as browsers do not break MathML into lines.
+    """
+    block, latex = isinstance(node, nodes.math_block), node.astext()
+    try:
+        parts = [convert(part, display="block" if block else "inline") for part in latex.split(r"\qquad")]
+        # The bars of a norm have no partner that says how far they stretch.
+        formula = "".join(parts).replace("<mo>&#x02016;", '<mo stretchy="false">&#x02016;')
+    except Exception:  # latex2mathml raises many kinds
+        formula = f"<code>{html.escape(latex)}</code>"
+    self.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode

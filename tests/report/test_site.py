@@ -1,0 +1,220 @@
+"""The site of the report, built from the committed notebooks without executing them, and looked at in Chromium."""
+
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+from functools import partial
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from mtbert.paths import REPOSITORY
+from mtbert.report.build import _build_site
+
+RECORD = {"profile": "cpu", "params": {"hybrids": "runs: {}\n"}}
+START = """# 00 - Start
+
+Which papers?
+
+## Paper 002
+
+It shares *and* splits layers.
+"""
+CARD = r"""# 01 - A tiny notebook
+
+It adds $a_1 * b < c$ for \$5, says paper 002. Does it?
+
+**Answer in a line:** see `paper 002`, paper 009 and [paper 002](https://example.org).
+
+$$\mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V \qquad \lVert x \rVert$$
+
+An unreadable one, $\left( <$, and `echo $HOME and $PATH`.
+"""
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def output(**data):
+    return new_output("display_data", {name.replace("_", "/", 1): text for name, text in data.items()})
+
+
+def write(folder, name, cells, **record):
+    folder.mkdir(exist_ok=True)
+    executed = {"start_time": "2026-01-31T12:00", "duration": 12.3}
+    about = {"language_info": {"name": "python"}, "papermill": executed}
+    nbformat.write(new_notebook(cells=cells, metadata=about), folder / f"{name}.ipynb")
+    (folder / f"{name}.record").write_text(json.dumps(RECORD | record))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The pages of two notebooks: name -> HTML."""
+    folder = tmp_path_factory.mktemp("tiny") / "executed"
+    widget = new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "HBox(...)"})
+    answer = output(text_markdown="**Answer.** 42, $x$")
+    cells = [
+        new_markdown_cell(CARD),
+        new_code_cell("import os", metadata={"tags": ["hide-input"]}, outputs=[answer]),
+        new_code_cell("plot()", outputs=[widget, output(image_png=PIXEL)]),
+        new_markdown_cell("## By plan\n\nAs `params/cpu/hybrids.yaml` says."),
+        new_code_cell(
+            "plot()", metadata={"mystnb": {"image": {"alt": "a red pixel"}}}, outputs=[output(image_png=PIXEL)]
+        ),
+    ]
+    write(folder, "00_start", [new_markdown_cell(START)], params={})
+    write(folder, "01_tiny", cells, params={"01_tiny": "seed: 40", "hybrids": "runs: {}", "singles": "runs: {}"})
+    front = _build_site(folder)
+    return {path.stem: path.read_text(encoding="utf8") for path in front.parent.glob("*.html")}
+
+
+def test_formulas_are_mathml(tiny):
+    page = tiny["01_tiny"]
+    assert page.count("<math") == 4 and page.count('display="block"') == 2  # cut at \qquad; one in an output
+    assert "<mfrac>" in page and "<msqrt>" in page
+    assert page.count('<mo stretchy="false">&#x02016;') == 2
+    assert r"<code>\left( &lt;</code>" in page
+    text = re.sub(r"<[^>]+>", "", page)
+    assert "echo $HOME and $PATH" in text and "for $5" in text
+
+
+def test_papers_are_linked_to_their_cards(tiny):
+    assert tiny["01_tiny"].count('href="00_start.html#paper-002"') == 1  # neither in code nor in another link
+    assert "paper 009" in tiny["01_tiny"]
+
+
+def test_cells_are_folded_and_figures_described_and_linked_to_their_params(tiny):
+    page = tiny["01_tiny"]
+    assert re.search(r"<details.*?import", page, re.DOTALL)
+    assert "HBox" not in page
+    assert re.findall(r'<img alt="(.*?)"', page) == ["Figure of section '01 - A tiny notebook'", "a red pixel"]
+    links = [re.findall(r'href="(params\.html#.*?)"', line) for line in page.splitlines() if "Parameters:" in line]
+    own, hybrids, singles = (f"params.html#cpu-{name}" for name in ("01-tiny", "hybrids", "singles"))
+    assert links == [[own, hybrids, singles], [own, hybrids]]
+    assert 'href="_sources/01_tiny.ipynb" download' in page
+
+
+def test_a_site_without_notebooks_says_so(tmp_path):
+    (tmp_path / "executed").mkdir()
+    front = _build_site(tmp_path / "executed").read_text(encoding="utf8")
+    assert "The notebooks are being executed" in front
+
+
+def test_the_front_page_has_questions_and_answers_and_the_demo_a_banner(tiny, tmp_path):
+    front = tiny["index"]
+    assert "Does it?" in front and "42, <math" in front and "torch 2" in front
+    assert "Synthetic corpus" not in front + tiny["01_tiny"]
+    write(tmp_path / "executed", "01_tiny", [new_markdown_cell(CARD)], profile="demo")
+    write(tmp_path / "executed", "02_tiny", [new_markdown_cell(CARD)], profile="cpu")
+    (tmp_path / "executed" / "03_failed.ipynb").write_text("{}")
+    pages = {path.stem: path.read_text() for path in _build_site(tmp_path / "executed").parent.glob("*.html")}
+    assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == [
+        "01_tiny",
+        "index",
+        "params",
+        "search",
+    ]
+    assert "Answer" not in pages["index"] and "03_failed" not in pages
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site of the committed notebooks."""
+    folder = tmp_path_factory.mktemp("site") / "executed"
+    for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
+        write(folder, path.stem, nbformat.read(path, as_version=4).cells)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTBERT_FIGURES", str(REPOSITORY / "figures"))
+        return _build_site(folder).parent
+
+
+class Links(HTMLParser):
+    """Of a page: its ids, what it links, what it loads."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.ids, self.links, self.loaded = set(), [], []
+        self.feed(page.read_text(encoding="utf8"))
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids.add(attributes.get("id"))
+        self.links += [attributes["href"]] if "href" in attributes else []
+        self.loaded += [attributes.get("src") or attributes.get("href")] if tag in ("script", "img", "link") else []
+
+
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_another_host(site):
+    pages = {path.name: Links(path) for path in site.glob("*.html")}
+    assert "_images/04_pareto.png" in pages["index.html"].loaded
+    for name, page in pages.items():
+        assert not [link for link in page.loaded if link and re.match(r"(https?:)?//", link)], name
+        for link in page.links:
+            if re.match(r"https?:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            path = path.partition("?")[0] or name
+            assert (site / path).exists(), f"{name} links {link}"
+            assert not anchor or path not in pages or anchor in pages[path].ids, f"{name} links {link}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//|@import", path.read_text(encoding="utf8")), path.name
+
+
+LOOK = """<!DOCTYPE html><body><script>
+const pages = PAGES, found = [];
+const look = (page, width) => new Promise(done => {
+  const frame = document.createElement("iframe");
+  frame.style = `width: ${width}px; height: 900px; border: 0`;
+  frame.onload = () => setTimeout(() => {
+    const inner = frame.contentDocument, root = inner.documentElement;
+    const say = (what, element) => found.push(`${page} at ${width} px: ${what} ${element.outerHTML.slice(0, 120)}`);
+    if (root.scrollWidth > width) say(`${root.scrollWidth} px wide`, root);
+    for (const image of inner.images) if (!image.naturalWidth) say("no image", image);
+    for (const box of inner.querySelectorAll("article *, .announcement *")) {
+      const clips = ["hidden", "clip"].includes(getComputedStyle(box).overflowX) || box.tagName === "PRE";
+      if (clips && box.scrollWidth > box.clientWidth + 1 && box.clientWidth > 1) say("clipped", box);
+    }
+    for (const { name } of frame.contentWindow.performance.getEntriesByType("resource"))
+      if (!name.startsWith(location.origin)) found.push(`${page} requests ${name}`);
+    frame.remove();
+    done();
+  }, 300);
+  frame.src = page;
+  document.body.append(frame);
+});
+(async () => {
+  for (const page of pages) for (const width of [400, 1200]) await look(page, width);
+  document.title = "done";
+  document.body.innerText = found.join("\\n");
+})();
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_pages_in_chromium_fit_into_400_and_1200_pixels_without_errors(site, tmp_path):
+    names = sorted(path.name for path in site.glob("*.html"))
+    (site / "look.html").write_text(LOOK.replace("PAGES", json.dumps(names)))
+    missing = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, text, *values):
+            pass
+
+        def log_error(self, text, *values):
+            missing.append(self.path)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = "--headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=60000 --dump-dom"
+        url = f"http://127.0.0.1:{server.server_port}/look.html"
+        command = ["chromium", *options.split(), f"--user-data-dir={tmp_path}", url]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        server.shutdown()
+    (site / "look.html").unlink()
+    assert "<title>done</title>" in process.stdout, process.stderr[-2000:]
+    body = re.search(r"<body>(.*)</body>", process.stdout, re.DOTALL)[1]
+    assert body.replace("<br>", "\n").strip() == ""
+    assert [path for path in missing if path != "/favicon.ico"] == []
+    assert not re.findall(r".*CONSOLE.*", process.stderr)
