@@ -69,13 +69,11 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str) -> N
 def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Figure:
     """A plan drawn, its parameters in the title; raises PlanError."""
     tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
-    size, trained, one = tables[0]["parameters"].sum(), tables[0]["trained"].sum(), tables[1]["parameters"].sum()
+    size, one = (table["parameters"].sum() / 1e6 for table in tables)
     figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])))
     plots.plan(tables[0], tasks, ax)
-    ax.set_title(
-        f"{plan}: {size / 1e6:.1f} M parameters,\n{trained / 1e6:.1f} M trained, {size / one:.2f} times 1-bert",
-        fontsize="medium",
-    )
+    trained = tables[0]["trained"].sum() / 1e6
+    ax.set_title(f"{plan}: {size:.1f} M parameters,\n{trained:.1f} M trained, {size / one:.2f} times 1-bert")
     plots.legend_of_modes(figure)
     return figure
 
@@ -113,17 +111,13 @@ def demo_model() -> MultitaskBert:
 
 def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
     """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, predicted, range."""
-    rows = []
+    rows, both = [], (first, second)
     for task in model.run_config.tasks:
-        is_pair = len(TASKS[task].sentence_columns) == 2
-        texts = {"both sentences": (first, second)} if is_pair else {"the first": first, "the second": second}
-        found = model.predict(list(texts.values()), task)["predicted"]
-        low, high = TASKS[task].label_range
-        rows += [
-            (plots.TASK_LABELS[task], of, round(float(value), 1), f"{low:g} to {high:g}")
-            for of, value in zip(texts, found, strict=True)
-        ]
-    return pd.DataFrame(rows, columns=["task", "of", "predicted", "range"])
+        is_pair, (low, high) = len(TASKS[task].sentence_columns) == 2, TASKS[task].label_range
+        of, texts = (["both sentences"], [both]) if is_pair else (["the first", "the second"], both)
+        about = {"task": plots.TASK_LABELS[task], "of": of, "range": f"{low:g} to {high:g}"}
+        rows.append(model.predict(texts, task)[["predicted"]].round(1).assign(**about))
+    return pd.concat(rows, ignore_index=True)[["task", "of", "predicted", "range"]]
 
 
 def two_sentences(first: str, second: str) -> None:
@@ -141,15 +135,11 @@ def watch(config: RunConfig) -> plt.Figure:
     [file, *_] = [*(cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None]
     if file is None:
         raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
-    table = pd.read_csv(file)
+    table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
-    for ax, column in zip(axes, ("train_loss", "dev_score"), strict=True):
-        for name in [name for name in table if name.startswith(column.removesuffix("_score"))]:
-            points = table[["step", name]].dropna()
-            ax.plot(points["step"], points[name], marker="o", ms=3, label=name)
-        ax.set(xlabel="step", ylabel=column.replace("_", " "))
-        ax.legend(frameon=False)
-    figure.suptitle(f"{', '.join(config.tasks)}: step {table['step'].iloc[-1]}", fontsize="medium")
+    for ax, what in zip(axes, ("train_loss", "dev_"), strict=True):
+        table.filter(like=what).dropna(how="all").plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
+    figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
     return figure
 
 
