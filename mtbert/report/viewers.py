@@ -78,7 +78,7 @@ def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Fig
     return figure
 
 
-def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
+def plan_editor(tasks: Sequence[str]) -> None:
     """A plan as text, or layer by layer, with its drawing and parameters; the message where it is not a plan."""
 
     def draw(plan: str, encoder: str) -> None:
@@ -87,17 +87,21 @@ def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
         except PlanError as error:
             print(error)
 
-    text = Text(plan, description="plan", continuous_update=False)
+    text = Text(description="plan", continuous_update=False)
     encoder = Dropdown(options=list(ENCODERS), description="encoder")
     options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
     boxes = [ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
 
     def write(_: object) -> None:
-        modes = [box.value for box in boxes[: ENCODERS[encoder.value].num_hidden_layers]]
+        layers = ENCODERS[encoder.value].num_hidden_layers
+        for i, box in enumerate(boxes):
+            box.layout.display = "flex" if i < layers else "none"
+        modes = [box.value for box in boxes[:layers]]
         text.value = " ".join(f"{mode}{len(list(same))}" for mode, same in groupby(modes))
 
     for control in (*boxes, encoder):
         control.observe(write, "value")
+    write(None)
     _view(draw, *reversed(boxes), plan=text, encoder=encoder)
 
 
