@@ -2,12 +2,12 @@
 
 from mtbert.data.array_cache import mapped_array
 from mtbert.data.corpus import Corpus
-from mtbert.data.pos_tags import TAGS, pos_features
+from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.tables import SPLITS, find_data, load_table
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
-    "COURSE", "SPLITS", "TAGS", "TASKS", "Corpus", "DataError", "Task", "TokenizedTable", "find_data",
+    "COURSE", "SPLITS", "TAGS", "TASKS", "Corpus", "DataError", "PosError", "Task", "TokenizedTable", "find_data",
     "load_table", "load_tokenizer", "mapped_array", "pos_features", "tokenize", "tokenize_texts",
 ]  # fmt: skip

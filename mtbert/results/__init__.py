@@ -1,6 +1,6 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids and sweeps."""
 
-from mtbert.results.baselines import BASELINES, baseline_table
+from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
 from mtbert.results.compare import difference, forgetting, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import data_root, load_model, load_or_run
@@ -8,7 +8,7 @@ from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_t
 from mtbert.results.workers import SweepRun, train_all
 
 __all__ = [
-    "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "data_root", "difference", "forgetting",
-    "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions", "stored_runs",
-    "summarize", "train_all", "write_table",
+    "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
+    "forgetting", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions",
+    "stored_runs", "summarize", "train_all", "write_table",
 ]  # fmt: skip

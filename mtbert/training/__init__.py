@@ -16,7 +16,7 @@ from mtbert.training.metrics import (
     write_leaderboard,
 )
 from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
-from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table
+from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table, task_logits
 
 __all__ = [
     "HEAVY",
@@ -40,6 +40,7 @@ __all__ = [
     "seed_p_value",
     "step_parts",
     "stopping",
+    "task_logits",
     "train",
     "training_steps",
     "turn_ends",

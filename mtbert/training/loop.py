@@ -150,7 +150,7 @@ def train(
         log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
         state.processes = max(state.processes, processes.count)
 
-    points = _Log(checkpoint, config, state.log)
+    points = _Log(checkpoint if processes.is_main else None, config, state.log)
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}

@@ -16,6 +16,7 @@ import torch
 
 import mtbert.multitask.model
 from mtbert.bert import BertModel
+from mtbert.cli import app
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import ALONE, Processes
@@ -69,8 +70,12 @@ def work(folder: Path, encoder: str, data: Path) -> None:
             written.append(str(arguments[0]))
 
     sys.addaudithook(audit)
-    stored = load_or_run(dropping_out(encoder), data, store=folder / "results", device="cpu", progress=False)
-    found["writes"], found["stored"] = len(written), stored
+    grid = folder / f"{index}.yaml"
+    grid.write_text(json.dumps({"runs": {"one": dropping_out(encoder).model_dump(mode="json", exclude_defaults=True)}}))
+    written.clear()
+    app(["train", str(grid), "--data", str(data), "--device", "cpu"], standalone_mode=False)
+    found["stored"] = load_or_run(dropping_out(encoder), data, device="cpu")
+    found["writes"] = len(written)
     for name in METHODS:
         found[name] = of_run(trained(config_of(encoder, name), data))
 
@@ -110,13 +115,14 @@ def two(encoder, course_folder, tmp_path_factory) -> tuple[Path, list[dict]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    together |= {f"MTBERT_{name}": str(folder / name.lower()) for name in ("CACHE", "RESULTS")}
     processes = []
     for index in ("0", "1"):
-        own = {"RANK": index, "LOCAL_RANK": index, "MTBERT_CACHE": str(folder / "cache")}
+        own = os.environ | together | {"RANK": index, "LOCAL_RANK": index}
         command = [sys.executable, __file__, str(folder), encoder, str(course_folder)]
-        processes.append(subprocess.Popen(command, env=os.environ | together | own, stderr=subprocess.PIPE, text=True))
+        processes.append(subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True))
     try:
-        errors = [process.communicate(timeout=100)[1] for process in processes]
+        errors = [process.communicate(timeout=300)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,0 +1,88 @@
+"""Calibration, and decisions other than the most probable class.
+
+Sources: Guo et al. 2017 (expected calibration error, temperature scaling). S seeds, N examples, C classes.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import isotonic_regression, minimize_scalar
+
+from mtbert.analysis.resamples import Estimate, Resamples
+from mtbert.results import best_threshold
+
+BINS = 10  # of equal width
+FEW = 30  # predictions, below which a bin says little
+
+
+def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """-log of the probability of the label: p (..., N, C), labels (N,) -> (..., N), in nats."""
+    return -np.log(np.take_along_axis(p, np.broadcast_to(labels.astype(int)[:, None], (*p.shape[:-1], 1)), -1)[..., 0])
+
+
+def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    """A row per bin of confidence: confidence (mean), n, and the accuracy's value, low, high (95 %, over examples).
+
+    p (S, N, C): the seeds are pooled. Bins of fewer than FEW predictions are left out.
+    """
+    confidence, hit = p.max(-1), p.argmax(-1) == labels
+    rows = []
+    for inside in _bins(confidence):
+        if (n := inside.sum()) >= FEW:
+            hits, total = resamples.sums(hit & inside).sum(0), resamples.sums(inside).sum(0)
+            accuracy = Estimate.of(hits / np.maximum(total, 1))
+            rows.append({"confidence": confidence[inside].mean(), "n": n, **accuracy._asdict()})
+    return pd.DataFrame(rows)
+
+
+def _bins(confidence: np.ndarray) -> list[np.ndarray]:
+    """Which confidences lie in each of BINS bins, the upper end with the last one."""
+    return [np.minimum((confidence * BINS).astype(int), BINS - 1) == b for b in range(BINS)]
+
+
+def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Expected calibration error (R + 1,) of p (S, N, C): the mean gap of accuracy and confidence over BINS bins.
+
+    Chance alone makes it positive, the more so the fewer the examples: compare it between systems, not with 0.
+    """
+    confidence, hit = p.max(-1), p.argmax(-1) == labels
+    gaps = [np.abs(resamples.sums((hit - confidence) * inside)) for inside in _bins(confidence)]
+    return resamples.over_seeds(system, sum(gaps) / p.shape[1])
+
+
+def temperature(p: np.ndarray, labels: np.ndarray) -> float:
+    """The T that gives p ** (1 / T), scaled to a sum of 1, the least log loss on these examples: p (N, C)."""
+    found = minimize_scalar(lambda t: log_loss(sharpened(p, np.exp(t)), labels).mean(), bounds=(-3, 3))
+    return float(np.exp(found.x))
+
+
+def sharpened(p: np.ndarray, T: float) -> np.ndarray:
+    """Probabilities (..., C) at another temperature: those of the logits divided by T."""
+    scaled = np.log(p) / T
+    scaled = np.exp(scaled - scaled.max(-1, keepdims=True))
+    return scaled / scaled.sum(-1, keepdims=True)
+
+
+def cross_fitted(
+    method: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray], values: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """method(values to fit, labels to fit, values to change) on halves of the examples, each fitted on the other.
+
+    values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with what was fitted on it.
+    """
+    halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
+    ways = list(zip(halves, halves[::-1], strict=True))
+    changed = [np.concatenate([method(run[fit], labels[fit], run[rest]) for fit, rest in ways]) for run in values]
+    return np.stack(changed)[:, np.argsort(np.concatenate(halves[::-1]))]
+
+
+def thresholded(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Labels 0 or 1 of `other` (M,), at the threshold that gives p (N,) the highest accuracy."""
+    return (other > best_threshold(p, labels)).astype(int)
+
+
+def recalibrated(scores: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Scores `other` (M,) by the isotonic regression of labels on scores (N,), linear between its points."""
+    order = np.argsort(scores, kind="stable")
+    return np.interp(other, scores[order], isotonic_regression(labels[order]).x)

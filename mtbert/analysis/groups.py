@@ -1,0 +1,92 @@
+"""Groups of examples: what can be said of a text without reading it, and which groups are wrong more often.
+
+Features are numbers and truth values of each example, kept in results/features/, so that the texts are not needed.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.analysis.probabilities import kept
+from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
+from mtbert.results import Run, data_root
+
+WORD = re.compile(r"\w+(?:['’]\w+)?")
+NEGATIONS = {"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "nowhere", "without", "cannot"}
+FAR = 1.0  # two labels that are so far apart differ: two classes, or one point of similarity
+ENDS = 1 / 3  # share of the examples in a group of low or of high values
+
+
+def features(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
+    """A row per dev example of checked tables.
+
+    words: of all sentences. negation: one of NEGATIONS or n't; of pairs, in one sentence only. both_labels: a sentence
+    is also in another pair of train or dev whose label is at least FAR away. disputed: so is the whole text. overlap
+    (pairs): words that both sentences have, of those that either has. Part of speech: describing, the share of
+    adjectives and adverbs; of pairs, tag_distance, half the summed differences of the two sentences' shares of each
+    tag; nan without NLTK's data.
+    """
+    columns = list(TASKS[task].sentence_columns)
+    words = [dev[column].str.lower().map(WORD.findall) for column in columns]
+    negated = [side.map(_is_negated) for side in words]
+    table = pd.DataFrame({"words": sum(side.map(len) for side in words)})
+    table["negation"] = negated[0] ^ negated[1] if len(columns) == 2 else negated[0]
+    table = table.join(_labels_elsewhere(task, train, dev))
+    try:
+        tags = pos_features(task, dev).reshape(len(dev), len(columns), len(TAGS))
+    except PosError:
+        tags = np.full((len(dev), len(columns), len(TAGS)), np.nan)
+    if len(columns) == 2:
+        sets = zip(*(side.map(set) for side in words), strict=True)
+        table["overlap"] = [len(one & other) / max(1, len(one | other)) for one, other in sets]
+        table["tag_distance"] = np.abs(tags[:, 0] - tags[:, 1]).sum(-1) / 2
+    else:
+        table["describing"] = tags[:, 0, [TAGS.index("ADJ"), TAGS.index("ADV")]].sum(-1)
+    return table.round(3)
+
+
+def _is_negated(words: list[str]) -> bool:
+    return any(word in NEGATIONS or word.endswith(("n't", "n’t")) for word in words)
+
+
+def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
+    """both_labels and disputed, see `features`."""
+    both = pd.concat([train, dev], ignore_index=True)
+    texts = [both[column].str.lower().map(WORD.findall).str.join(" ") for column in TASKS[task].sentence_columns]
+    codes = pd.factorize(pd.concat(texts))[0].reshape(len(texts), -1)  # (k, N), a number per different sentence
+    labels, found = both["label"], pd.DataFrame(index=both.index)
+    spread = labels.groupby([*np.sort(codes, 0)]).agg(np.ptp).rename("spread")
+    found["disputed"] = both.join(spread, on=[*np.sort(codes, 0)])["spread"] >= FAR
+    by_sentence = pd.concat([labels] * len(texts)).groupby(codes.ravel()).agg(["min", "max"]).to_numpy()[codes]
+    found["both_labels"] = (np.abs(by_sentence - labels.to_numpy()[:, None]).max((0, 2)) >= FAR) & (len(texts) == 2)
+    return found.iloc[len(train) :].reset_index(drop=True)
+
+
+def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame | None:
+    """`features` of a run's dev examples, in the order of its predictions; None where they cannot be computed here."""
+    ids = run.predictions.loc[run.predictions["task"] == task, "id"]
+
+    def compute() -> pd.DataFrame:
+        root = data_root(run.config, data)
+        return features(task, load_table(task, "train", root)[0], load_table(task, "dev", root)[0])
+
+    return kept(f"features/{task}-{hashlib.sha256(''.join(ids).encode()).hexdigest()[:8]}", compute)
+
+
+def groups(table: pd.DataFrame, smallest: int = 20) -> dict[str, np.ndarray]:
+    """Name -> its examples (N,) bool: each truth value that holds, and the lowest and highest third of each number.
+
+    Groups of fewer than `smallest` examples, or of all but so few, are left out.
+    """
+    found = {}
+    for name, values in table.items():
+        name = name.replace("_", " ")
+        if values.dtype == bool:
+            found[name] = values.to_numpy()
+        else:
+            rank = values.rank(pct=True).to_numpy()
+            found |= {f"{name}, lowest third": rank <= ENDS, f"{name}, highest third": rank > 1 - ENDS}
+    return {name: mask for name, mask in found.items() if smallest <= mask.sum() <= len(mask) - smallest}

@@ -1,0 +1,66 @@
+"""Interference: which examples of a task would a step for another task make worse?
+
+To first order a step along another task's gradient raises the loss of an example whose own gradient points the other
+way: the sign of the cosine says which. Source of the idea: Yu et al. 2020 (PCGrad), there for batches during training.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mtbert.analysis.probabilities import kept
+from mtbert.data import TASKS, load_table
+from mtbert.multitask import MultitaskBert, task_loss
+from mtbert.results import Run, data_root, load_model
+from mtbert.runtime import pick_device
+from mtbert.training import TaskRows, task_logits
+
+
+def conflicts(run: Run, examples: int, data: str | Path | None = None, device: str = "auto") -> pd.DataFrame | None:
+    """Cosines of single dev examples' gradients with the mean gradients of the other tasks, of the shared layers.
+
+    A row per task, other task and example: task, other, row (its number on dev), cosine. Of every task `examples` are
+    drawn from dev for the single gradients and from train for the means; the model is the run's last, without dropout.
+    The run must share a layer. None where neither the table nor model and data are here.
+    """
+
+    def compute() -> pd.DataFrame:
+        place = pick_device(device)
+        model, root, random = (
+            load_model(run.run_id).to(place).eval(),
+            data_root(run.config, data),
+            np.random.default_rng(0),
+        )
+        shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
+        singles, means, rows = {}, {}, []
+        for task in run.config.tasks:
+            tables = {split: load_table(task, split, root)[0] for split in ("dev", "train")}
+            chosen = {s: np.sort(random.permutation(len(t))[:examples]) for s, t in tables.items()}
+            drawn = {s: t.iloc[chosen[s]].reset_index(drop=True) for s, t in tables.items()}
+            singles[task] = chosen["dev"], TaskRows(model, task, drawn["dev"], place)
+            means[task] = _mean_gradient(model, task, TaskRows(model, task, drawn["train"], place), shared)
+        for task, (chosen, table) in singles.items():
+            for i, row in enumerate(chosen):
+                gradient = _gradient(model, task, table, np.array([i]), shared)
+                for other in run.config.tasks:
+                    if other != task:
+                        cosine = torch.cosine_similarity(gradient, means[other], dim=0).item()
+                        rows.append((task, other, row, round(cosine, 4)))
+        return pd.DataFrame(rows, columns=["task", "other", "row", "cosine"])
+
+    return kept(f"conflicts/{run.run_id}-{examples}", compute)
+
+
+def _gradient(model: MultitaskBert, task: str, table: TaskRows, rows: np.ndarray, shared: list[Tensor]) -> Tensor:
+    """Gradient (P,) of the mean loss of these rows."""
+    loss = task_loss(TASKS[task], task_logits(model, {task: table}, {task: rows})[task], table.labels[rows])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, shared)])
+
+
+def _mean_gradient(model: MultitaskBert, task: str, table: TaskRows, shared: list[Tensor]) -> Tensor:
+    """Gradient (P,) of the mean loss of all rows, sixteen at a time."""
+    parts = np.array_split(np.arange(len(table)), -(-len(table) // 16))
+    return sum(_gradient(model, task, table, rows, shared) * (len(rows) / len(table)) for rows in parts)

@@ -1,0 +1,63 @@
+"""Predicted probabilities of stored runs, and the small tables that are kept beside the results.
+
+A stored run has the predicted label of every dev example and the model's confidence in it, in half precision. For two
+classes that is all there is to know. For more, the model predicts once more, and its probabilities are kept in
+results/probabilities/<run id>-<task>.parquet, a column per class, in the order of the run's predictions.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.bert import CheckpointError
+from mtbert.data import TASKS, DataError, load_table
+from mtbert.paths import replacing, results_dir
+from mtbert.results import Run, data_root, load_model
+from mtbert.runtime import pick_device
+from mtbert.training import TaskRows
+
+DIGITS = 4
+SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision
+
+
+def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
+    """The table of this name in the results store; where there is none it is computed and written.
+
+    None where the data or the model that `compute` needs are not here.
+    """
+    path = results_dir() / f"{name}.parquet"
+    if path.exists():
+        return pd.read_parquet(path)
+    try:
+        table = compute()
+    except (DataError, CheckpointError):
+        return None
+    with replacing(path) as partial:
+        table.to_parquet(partial, compression="zstd", index=False)
+    return table
+
+
+def probabilities(run: Run, task: str, data: str | Path | None = None, device: str = "auto") -> np.ndarray | None:
+    """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
+    part = run.predictions[run.predictions["task"] == task]
+    if TASKS[task].kind == "binary":
+        confidence = part["confidence"].to_numpy(dtype=float).clip(0.5, 1 - SMALLEST)
+        second = np.where(part["predicted"] == 1, confidence, 1 - confidence)
+        return np.column_stack([1 - second, second])
+
+    def compute() -> pd.DataFrame:
+        table, _ = load_table(task, "dev", data_root(run.config, data))
+        if table["id"].tolist() != part["id"].tolist():
+            raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
+        place = pick_device(device)
+        logits = TaskRows(load_model(run.run_id).to(place), task, table, place).logits()
+        found = pd.DataFrame(logits.float().softmax(-1).cpu().numpy()).round(DIGITS)
+        return found.rename(columns=str)
+
+    found = kept(f"probabilities/{run.run_id}-{task}", compute)
+    if found is None:
+        return None
+    clipped = found.to_numpy(dtype=float).clip(10.0**-DIGITS / 2)
+    return clipped / clipped.sum(1, keepdims=True)

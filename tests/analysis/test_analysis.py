@@ -1,0 +1,200 @@
+"""Estimates against closed forms and counts by hand; calibration, groups and interference on invented examples."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.analysis import calibration, errors, groups, interference, probabilities
+from mtbert.analysis.resamples import Estimate, Resamples
+from mtbert.config import RunConfig
+from mtbert.data import load_table
+from mtbert.multitask import MultitaskBert
+from mtbert.results import load_or_run
+from mtbert.training import TaskRows
+
+
+@pytest.fixture(scope="module")
+def resamples():
+    return Resamples(400, {"one": 3, "other": 2, "single": 1})
+
+
+def test_the_interval_of_a_mean_is_that_of_its_standard_error(resamples):
+    values = np.random.default_rng(1).normal(size=(1, 400))
+    estimate = Estimate.of(resamples.mean("single", values))
+    assert estimate.value == pytest.approx(values.mean(), abs=1e-6)
+    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
+
+
+def test_seeds_that_differ_widen_an_interval(resamples):
+    values = np.random.default_rng(1).normal(size=(1, 400)).repeat(3, axis=0)
+    same, apart = (Estimate.of(resamples.mean("one", v)) for v in (values, values + [[-1], [0], [1]]))
+    assert apart.value == pytest.approx(same.value, abs=1e-6) and apart.high - apart.low > 3 * (same.high - same.low)
+
+
+def test_differences_are_paired_over_examples(resamples):
+    values = np.random.default_rng(1).normal(size=(2, 400))
+    shifted = Estimate.of(resamples.mean("other", values + 0.1) - resamples.mean("other", values))
+    assert shifted.low == pytest.approx(0.1, abs=1e-5) and shifted.high == pytest.approx(0.1, abs=1e-5)
+    assert shifted.p == pytest.approx(2 / 2001)
+
+
+def test_a_mean_among_some_examples_leaves_the_others_out(resamples):
+    among = np.arange(400) < 100
+    values = np.where(among, 2.0, 7.0)[None]
+    assert Estimate.of(resamples.mean("single", values, among))[:3] == (2, 2, 2)
+
+
+def test_pairs_of_one_system_are_of_different_seeds(resamples):
+    run = np.random.default_rng(1).integers(2, size=(3, 400))
+    unequal = (run[:, None] != run[None]).astype(float)
+    by_hand = np.mean([unequal[i, j].mean() for i, j in ((0, 1), (0, 2), (1, 2))])
+    assert Estimate.of(resamples.pairs("one", "one", unequal)).value == pytest.approx(by_hand, abs=1e-6)
+    crossed = Estimate.of(resamples.pairs("one", "other", unequal[:, :2]))
+    assert crossed.value == pytest.approx(unequal[:, :2].mean(), abs=1e-6)
+    assert np.isnan(Estimate.of(resamples.pairs("single", "single", np.ones((1, 1, 400)))).value)
+
+
+def test_correlation_is_numpys(resamples):
+    x, y = np.random.default_rng(1).normal(size=(2, 400))
+    estimate = Estimate.of(resamples.correlation(x + 50, y + x))
+    assert estimate.value == pytest.approx(np.corrcoef(x, y + x)[0, 1], abs=1e-4)
+    assert estimate.low < estimate.value < estimate.high
+
+
+def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (1, N, 3) at temperature 1 / T of labels (N,) that are drawn at temperature 1."""
+    random = np.random.default_rng(2)
+    logits = random.normal(size=(N, 3), scale=1.5)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (random.random(N)[:, None] > p.cumsum(1)).sum(1)
+    return calibration.sharpened(p, 1 / T)[None], labels
+
+
+def test_temperature_finds_what_made_a_model_overconfident():
+    p, labels = confident(4000, 3.0)
+    assert calibration.temperature(p[0], labels) == pytest.approx(3.0, rel=0.1)
+    cooled = calibration.cross_fitted(
+        lambda q, y, other: calibration.sharpened(other, calibration.temperature(q, y)), p, labels
+    )
+    drawn = Resamples(4000, {"one": 1}, 50)
+    before, after = (calibration.calibration_error(drawn, "one", q, labels)[0] for q in (p, cooled))
+    assert before > 0.1 and after < 0.03
+    assert calibration.log_loss(cooled, labels).mean() < calibration.log_loss(p, labels).mean()
+
+
+def test_calibration_error_by_hand():
+    p = np.array([[[0.9, 0.1], [0.9, 0.1], [0.35, 0.65], [0.35, 0.65]]])
+    error = calibration.calibration_error(Resamples(4, {"one": 1}, 10), "one", p, np.array([0, 1, 1, 1]))[0]
+    assert error == pytest.approx((2 * abs(0.5 - 0.9) + 2 * abs(1 - 0.65)) / 4, abs=1e-6)
+    many = np.tile(p, (1, 20, 1))
+    table = calibration.reliability(Resamples(80, {}, 50), many, np.tile([0, 1, 1, 1], 20))
+    assert table["value"].tolist() == [1, 0.5] and table["n"].tolist() == [40, 40]
+    assert table["confidence"].tolist() == pytest.approx([0.65, 0.9]) and table["low"][1] < 0.5 < table["high"][1]
+
+
+def test_cross_fitting_never_fits_on_what_it_changes():
+    labels = np.arange(10)
+
+    def method(values, fit, other):
+        assert not set(fit) & set(other)
+        return other + 100
+
+    assert calibration.cross_fitted(method, labels[None], labels).tolist() == [list(range(100, 110))]
+
+
+def test_isotonic_scores_and_thresholds():
+    scores, labels = np.array([0.1, 0.2, 0.3, 0.4]), np.array([1.0, 0.0, 3.0, 5.0])
+    assert calibration.recalibrated(scores, labels, np.array([0.15, 0.35, 9.0])) == pytest.approx([0.5, 4, 5])
+    assert calibration.thresholded(scores, np.array([0, 0, 0, 1]), np.array([0.3, 0.31])).tolist() == [0, 1]
+
+
+def test_features_of_pairs_and_of_sentences():
+    train = pd.DataFrame(
+        {
+            "sentence1": ["Is tea hot?", "one", "two"],
+            "sentence2": ["Is milk cold?", "three", "four"],
+            "label": [0, 1, 1],
+        }
+    )
+    dev = pd.DataFrame(
+        {
+            "sentence1": ["Is tea hot?", "three", "It isn't so"],
+            "sentence2": ["Is tea warm?", "one", "It is so"],
+            "label": [1, 0, 1],
+        }
+    )
+    found = groups.features("quora", train, dev)
+    assert found["words"].tolist() == [6, 2, 6] and found["negation"].tolist() == [False, False, True]
+    assert found["overlap"].round(2).tolist() == [0.5, 0, 0.5]
+    assert found["both_labels"].tolist() == [True, True, False]  # "is tea hot" is in pairs of both labels
+    assert found["disputed"].tolist() == [False, True, False]
+    reviews = pd.DataFrame({"sentence": ["never dull", "Fine!"], "label": [3, 4]})
+    found = groups.features("sst", reviews.assign(label=[3, 1]), reviews)
+    assert found["negation"].tolist() == [True, False] and found["disputed"].tolist() == [False, True]
+
+
+def test_groups_are_thirds_and_truths_of_enough_examples():
+    table = pd.DataFrame({"words": range(90), "negation": [True] * 30 + [False] * 60, "rare": [True] + [False] * 89})
+    sizes = {name: int(mask.sum()) for name, mask in groups.groups(table).items()}
+    assert sizes == {"words, lowest third": 30, "words, highest third": 30, "negation": 30}
+
+
+@pytest.mark.parametrize(
+    ("task", "predicted", "labels", "kinds"),
+    [
+        ("sst", [0, 1, 3, 4], [0, 2, 2, 0], ["", "next class", "next class", "far off"]),
+        ("quora", [0, 1, 0], [0, 0, 1], ["", "false positive", "missed"]),
+        ("sts", [2.0, 4.0, 0.4], [2.9, 2.0, 2.0], ["", "too high", "too low"]),
+    ],
+)
+def test_kinds_of_errors(task, predicted, labels, kinds):
+    assert errors.error_kinds(task, np.array(predicted), np.array(labels)).tolist() == kinds
+
+
+@pytest.fixture
+def shared_config(tiny_encoder):
+    fields = dict(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora"), scheme="unified", plan="1-bert")
+    return RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2)
+
+
+@pytest.fixture
+def shared_run(shared_config, course_data):
+    return load_or_run(shared_config, device="cpu")
+
+
+def test_what_needs_model_and_data_is_kept_and_the_worst_examples_come_first(shared_run, isolated, monkeypatch):
+    stored = shared_run.predictions[shared_run.predictions["task"] == "sst"]
+    p = probabilities.probabilities(shared_run, "sst", device="cpu")
+    assert p.shape == (20, 5) and (p.argmax(1) == stored["predicted"]).all()
+    assert np.abs(p.max(1) - stored["confidence"]).max() < 1e-3
+    for file in (isolated / "cache" / "models").rglob("*.safetensors"):
+        file.unlink()
+    assert (probabilities.probabilities(shared_run, "sst") == p).all()
+    (isolated / "results" / "probabilities" / f"{shared_run.run_id}-sst.parquet").unlink()
+    assert probabilities.probabilities(shared_run, "sst") is None  # no model, no table
+    of_pairs = probabilities.probabilities(shared_run, "quora")
+    assert ((of_pairs[:, 1] > 0.5) == shared_run.predictions.query("task == 'quora'")["predicted"]).all()
+
+    found = groups.known_features(shared_run, "quora")
+    monkeypatch.delenv("MTBERT_DATA")
+    assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
+    found = errors.worst(shared_run, "sst", pd.Series(range(20)))
+    gaps = (found["predicted"] - found["label"]).abs()
+    assert gaps.is_monotonic_decreasing and found["confidence"][gaps == gaps.max()].is_monotonic_decreasing
+    assert set(found["words"]) == set(range(20))
+
+
+def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_folder):
+    found = interference.conflicts(shared_run, 12, device="cpu")
+    assert found.groupby(["task", "other"]).size().to_dict() == {("sst", "quora"): 12, ("quora", "sst"): 12}
+    assert found["cosine"].between(-1, 1).all() and found["cosine"].std() > 0
+
+
+def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder):
+    model = MultitaskBert(shared_config).eval()
+    shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
+    rows = TaskRows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
+    whole = interference._mean_gradient(model, "sst", rows, shared)
+    single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
+    assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)

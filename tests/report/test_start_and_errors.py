@@ -1,0 +1,51 @@
+"""Notebooks 00 and 06 as committed: the cards that others link to, and no sentence of the real data."""
+
+import json
+import re
+
+import nbformat
+import pandas as pd
+import pytest
+
+from mtbert.data import TASKS, find_data, load_table
+from mtbert.paths import REPOSITORY
+
+START, ERRORS = (REPOSITORY / "notebooks" / f"{name}.ipynb" for name in ("00_start", "06_error_analysis"))
+
+
+def text_of(path):
+    return "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown")
+
+
+def test_every_paper_has_a_card_and_every_notebook_a_link():
+    text = text_of(START)
+    papers = pd.read_csv(REPOSITORY / "results" / "claims.csv", dtype=str)["paper"].unique()
+    assert re.findall(r"^### Paper (\d+)$", text, re.MULTILINE) == sorted(papers)
+    others = {path.name for path in START.parent.glob("*.ipynb")} - {START.name}
+    assert set(re.findall(r"\]\((\d\d_\w+\.ipynb)\)", text)) == others
+
+
+def test_links_to_cards_lead_to_a_heading():
+    headings = {"#" + title.replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text_of(START), re.MULTILINE)}
+    links = re.findall(r"\]\((#[^)]+)\)", text_of(START))
+    links += [
+        link for path in START.parent.glob("*.ipynb") for link in re.findall(r"00_start\.ipynb(#[\w-]+)", text_of(path))
+    ]
+    assert links and set(links) <= headings
+
+
+@pytest.mark.parametrize("path", [START, ERRORS], ids=lambda path: path.stem)
+def test_no_widget_state_is_committed(path):
+    content = json.loads(path.read_text(encoding="utf8"))
+    assert "widgets" not in content["metadata"] and "widget-view" not in path.read_text(encoding="utf8")
+
+
+def test_no_sentence_of_the_real_data_is_committed(monkeypatch):
+    monkeypatch.undo()  # the data of this machine, if there are any
+    if (root := find_data()) is None:
+        pytest.skip("the datasets are not here")
+    text = ERRORS.read_text(encoding="utf8")
+    for task, about in TASKS.items():
+        table, _ = load_table(task, "dev", root)
+        sentences = pd.concat([table[column] for column in about.sentence_columns])
+        assert not [s for s in sentences[sentences.str.len() > 30] if json.dumps(s, ensure_ascii=False)[1:-1] in text]
