@@ -129,15 +129,6 @@ def legend_of_modes(figure: plt.Figure) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(MODES), frameon=False)
 
 
-def scores_over(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
-    """Dev score against a cost, a line per run: columns name, kind (a colour's name), dev_score and the cost x."""
-    ax = ax or plt.gca()
-    looks = styles(table["kind"])
-    for (name, kind), part in table.groupby(["name", "kind"], sort=False):
-        ax.plot(part[x], part["dev_score"], ms=4, lw=1.4, label=name, **looks[kind])
-    return ax
-
-
 NAME_PLACES = [
     (7, 0),
     (-7, 0),
@@ -165,19 +156,6 @@ def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
                 names.append(box)
                 break
             text.remove()
-
-
-def scores_against(table: pd.DataFrame, x: str, ax: Axes | None = None) -> Axes:
-    """Scores against a cost, a point with its name per run: columns name, kind (a colour's name), value, the cost x.
-
-    Set the scale of the axes before.
-    """
-    ax = ax or plt.gca()
-    looks = styles(table["kind"])
-    for kind, part in table.groupby("kind"):
-        ax.plot(part[x], part["value"], ls="", ms=6, **looks[kind])
-    name_points(table, x, "value", ax)
-    return ax
 
 
 def log_axis(axis: Axis) -> None:

@@ -26,9 +26,10 @@ from mtbert.report import plots
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG, load_corpus, train
 
-DEMO = RunConfig(
-    tasks=("sst", "quora", "sts"), scheme="unified", batch_size=16, steps_per_epoch=40, epochs=1, keep="last"
-)
+DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
+    tasks=("sst", "quora", "sts"), plan="frozen", pairs="product+difference+cosine", scheme="unified", train_rows=400,
+    epochs=20, eval_spacing="log", keep="last", batch_size=32, learning_rate=1e-2, max_length=64,
+)  # fmt: skip
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
 
@@ -68,18 +69,16 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str) -> N
 def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Figure:
     """A plan drawn, its parameters in the title; raises PlanError."""
     tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
-    size, trained, one = tables[0]["parameters"].sum(), tables[0]["trained"].sum(), tables[1]["parameters"].sum()
+    size, one = (table["parameters"].sum() / 1e6 for table in tables)
     figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])))
     plots.plan(tables[0], tasks, ax)
-    ax.set_title(
-        f"{plan}: {size / 1e6:.1f} M parameters,\n{trained / 1e6:.1f} M trained, {size / one:.2f} times 1-bert",
-        fontsize="medium",
-    )
+    trained = tables[0]["trained"].sum() / 1e6
+    ax.set_title(f"{plan}: {size:.1f} M parameters,\n{trained:.1f} M trained, {size / one:.2f} times 1-bert")
     plots.legend_of_modes(figure)
     return figure
 
 
-def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
+def plan_editor(tasks: Sequence[str]) -> None:
     """A plan as text, or layer by layer, with its drawing and parameters; the message where it is not a plan."""
 
     def draw(plan: str, encoder: str) -> None:
@@ -88,22 +87,26 @@ def plan_editor(tasks: Sequence[str], plan: str = "S4 I2") -> None:
         except PlanError as error:
             print(error)
 
-    text = Text(plan, description="plan", continuous_update=False)
+    text = Text(description="plan", continuous_update=False)
     encoder = Dropdown(options=list(ENCODERS), description="encoder")
     options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
     boxes = [ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
 
     def write(_: object) -> None:
-        modes = [box.value for box in boxes[: ENCODERS[encoder.value].num_hidden_layers]]
+        layers = ENCODERS[encoder.value].num_hidden_layers
+        for i, box in enumerate(boxes):
+            box.layout.display = "flex" if i < layers else "none"
+        modes = [box.value for box in boxes[:layers]]
         text.value = " ".join(f"{mode}{len(list(same))}" for mode, same in groupby(modes))
 
     for control in (*boxes, encoder):
         control.observe(write, "value")
+    write(None)
     _view(draw, *reversed(boxes), plan=text, encoder=encoder)
 
 
 def demo_model() -> MultitaskBert:
-    """1-bert with three tasks, trained on the demo corpus for some seconds and kept in the cache."""
+    """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
     folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
     if not folder.exists():
         train(DEMO, load_corpus(DEMO, demo.root()), progress=False).model.save(folder)
@@ -112,24 +115,20 @@ def demo_model() -> MultitaskBert:
 
 def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
     """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, predicted, range."""
-    rows = []
+    rows, both = [], (first, second)
     for task in model.run_config.tasks:
-        is_pair = len(TASKS[task].sentence_columns) == 2
-        texts = {"both sentences": (first, second)} if is_pair else {"the first": first, "the second": second}
-        found = model.predict(list(texts.values()), task)["predicted"]
-        low, high = TASKS[task].label_range
-        rows += [
-            (plots.TASK_LABELS[task], of, round(float(value), 1), f"{low:g} to {high:g}")
-            for of, value in zip(texts, found, strict=True)
-        ]
-    return pd.DataFrame(rows, columns=["task", "of", "predicted", "range"])
+        is_pair, (low, high) = len(TASKS[task].sentence_columns) == 2, TASKS[task].label_range
+        of, texts = (["both sentences"], [both]) if is_pair else (["the first", "the second"], both)
+        about = {"task": plots.TASK_LABELS[task], "of": of, "range": f"{low:g} to {high:g}"}
+        rows.append(model.predict(texts, task)[["predicted"]].round(1).assign(**about))
+    return pd.concat(rows, ignore_index=True)[["task", "of", "predicted", "range"]]
 
 
-def two_sentences(model: MultitaskBert, first: str, second: str) -> None:
-    """Two sentences to type, and what the model says of them."""
+def two_sentences(first: str, second: str) -> None:
+    """Two sentences to type, and what the demo model says of them."""
     wide = dict(continuous_update=False, layout={"width": "100%"})
     _view(
-        lambda first, second: display(what_it_says(model, first, second)),
+        lambda first, second: display(what_it_says(demo_model(), first, second)),
         first=Text(first, description="first", **wide),
         second=Text(second, description="second", **wide),
     )
@@ -140,15 +139,11 @@ def watch(config: RunConfig) -> plt.Figure:
     [file, *_] = [*(cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None]
     if file is None:
         raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
-    table = pd.read_csv(file)
+    table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
-    for ax, column in zip(axes, ("train_loss", "dev_score"), strict=True):
-        for name in [name for name in table if name.startswith(column.removesuffix("_score"))]:
-            points = table[["step", name]].dropna()
-            ax.plot(points["step"], points[name], marker="o", ms=3, label=name)
-        ax.set(xlabel="step", ylabel=column.replace("_", " "))
-        ax.legend(frameon=False)
-    figure.suptitle(f"{', '.join(config.tasks)}: step {table['step'].iloc[-1]}", fontsize="medium")
+    for ax, what in zip(axes, ("train_loss", "dev_"), strict=True):
+        table.filter(like=what).dropna(how="all").plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
+    figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
     return figure
 
 

@@ -58,9 +58,6 @@ def test_any_names_of_runs_are_told_apart_by_colour_and_by_marker():
     for part in ("color", "marker"):
         assert len({look[part] for look in looks.values()}) == 4
     assert len({tuple(look.values()) for look in plots.styles(map(str, range(30))).values()}) >= 8
-    table = pd.DataFrame(dict(name="half", kind=["half", "mine"], value=[0.1, 0.2], dev_score=0.3, cost=[1.0, 2.0]))
-    for draw in (plots.scores_against, plots.scores_over):
-        assert len(draw(table, "cost", plt.subplots()[1]).lines) == 2
 
 
 def test_a_figure_is_shown_with_its_alternative_text(isolated, monkeypatch):
@@ -107,17 +104,11 @@ def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     assert [label.get_text() for label in ax.get_yticklabels()] == list(table.index)
 
 
-def test_scores_over_a_cost_are_a_line_per_run():
-    rows = [("a", "1-bert", 1.0, 0.6), ("a", "1-bert", 2.0, 0.7), ("b", "hybrid", 4.0, 0.8)]
-    ax = plots.scores_over(pd.DataFrame(rows, columns=["name", "kind", "minutes", "dev_score"]), "minutes")
-    assert ax.get_legend_handles_labels()[1] == ["a", "b"] and drawn(ax) == {(1, 0.6), (2, 0.7), (4, 0.8)}
-
-
 def test_names_of_points_cover_nothing():
     minutes = [1.0, 1.01, 1.02, 1.03, 1.04, 9.0]
-    ax = plots.scores_against(
-        pd.DataFrame(dict(name=list("abcdef"), kind="1-bert", value=0.7, minutes=minutes)), "minutes"
-    )
+    ax = plt.subplots()[1]
+    ax.plot(minutes, [0.7] * 6, "o")
+    plots.name_points(pd.DataFrame(dict(name=list("abcdef"), value=0.7, minutes=minutes)), "minutes", "value", ax)
     assert drawn(ax) == {(x, 0.7) for x in minutes} and {text.get_text() for text in ax.texts} == set("abcdef")
     boxes = [Text.get_window_extent(text) for text in ax.texts]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
@@ -189,7 +180,7 @@ def test_only_the_front_is_named_and_few_seeds_are_hollow():
     assert {text.get_text() for text in ax.texts} == {"a", "b"}
     faces = {}
     for line in ax.get_lines():
-        if line.get_marker() == "o":
+        if line.get_marker() in ("o", "s"):
             faces |= {tuple(point): to_hex(line.get_markerfacecolor()) for point in line.get_xydata().tolist()}
     assert faces[2.0, 0.6] == faces[2.5, 0.4] == "#ffffff" and faces[1.0, 0.5] != "#ffffff"
     first, second = (Text.get_window_extent(text) for text in ax.texts)

@@ -8,13 +8,13 @@ import pytest
 
 from mtbert.bench.harness import read_rows
 from mtbert.paths import REPOSITORY
-from mtbert.report.readme import write_tables
+from mtbert.report.claims import write_tables
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
 
 
 def test_the_tables_are_what_the_store_gives(tmp_path):
-    """`python -m mtbert.report.readme` writes them again."""
+    """`python -m mtbert.report.claims` writes them again."""
     assert README.count("<!-- end -->") == 3
     written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
     assert written.read_text(encoding="utf8") == README

@@ -66,7 +66,7 @@ def test_a_plan_is_drawn_with_its_parameters():
 def test_the_plan_editor_writes_the_plan_of_its_buttons(live, capsys):
     viewers.plan_editor(THREE)
     parts = controls(live[-1])
-    assert parts["plan"].value == "S4 I2"
+    assert parts["plan"].value == "S6" and parts["layer 7"].layout.display == "none"
     parts["layer 1"].value = "F"
     parts["layer 6"].value = "I"
     assert parts["plan"].value == "F1 S4 I1"
