@@ -8,7 +8,7 @@ usage: ./run_all.sh [--profile demo|cpu|gpu] [--only 03] [--data DIR] [--force] 
        ./run_all.sh test
 
 Without a word: installs what is needed into .venv, executes every notebook from scratch on the
-embedded demo corpus and builds build/report/index.html, which links each notebook as soon as it has been
+embedded demo corpus and builds build/report/index.html, a site that shows each notebook as soon as it has been
 executed. What is up to date is not executed again; after an interruption the same command goes on.
 
   --profile P   demo: embedded corpus, four minutes on two cores (default)
@@ -89,7 +89,7 @@ run_tests() {
   step ruff check .
   step ruff format --check .
   step pytest -n auto --dist worksteal
-  export MTBERT_FIGURES=$root/build/figures # the committed figures stay as they are
+  export MTBERT_RESULTS=$root/results MTBERT_FIGURES=$root/build/figures # read what is committed, draw elsewhere
   step pytest --nbval notebooks -n auto --dist loadfile
   [ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
 }

@@ -115,8 +115,9 @@ def is_sealed(path: Path) -> bool:
         return file.read() == digest.digest()
 
 
-def write_checksums(folder: Path, names: Iterable[str]) -> None:
-    """Write the SHA-256 of these files of a folder into its SHA256SUMS."""
+def write_checksums(folder: Path, names: Iterable[str] = ()) -> None:
+    """Write the SHA-256 of these files of a folder into its SHA256SUMS; default: of the files that it lists."""
+    names = names or [line.partition("  ")[2] for line in (folder / CHECKSUMS).read_text(encoding="utf8").splitlines()]
     lines = [f"{_sha256(folder / name)}  {name}\n" for name in names]
     with replacing(folder / CHECKSUMS) as partial:
         partial.write_text("".join(lines), encoding="utf8")

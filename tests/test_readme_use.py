@@ -11,7 +11,7 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf8"), flags=re.DOTALL)
-LINES = [line.partition("  #")[0].strip() for _, block in BLOCKS for line in block.splitlines()]
+LINES = [re.split("  #| > ", line)[0].strip() for _, block in BLOCKS for line in block.splitlines()]
 PYTHON = [block for language, block in BLOCKS if language == "python"]
 
 

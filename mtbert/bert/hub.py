@@ -73,14 +73,18 @@ def _packaged_minilm() -> Path:
     return folder
 
 
-def write_tokenizer(source: Path | None, folder: Path, positions: int) -> None:
-    """Write the tokenizer of the checkpoint in `source` as transformers reads it; a warning where it has none."""
+def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[str]:
+    """Write the tokenizer of the checkpoint in `source` as transformers reads it, into these files.
+
+    Where it has none, a warning is logged.
+    """
     if source is None or not any((source / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
         log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
-        return
+        return []
     from transformers import AutoTokenizer  # slow to import
 
-    AutoTokenizer.from_pretrained(source, model_max_length=positions).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=positions)
+    return [Path(file).name for file in tokenizer.save_pretrained(folder) if Path(file).exists()]
 
 
 def _download(name: str) -> Path:

@@ -311,8 +311,9 @@ class BertModel(nn.Module):
         with replacing(folder / "model.safetensors") as partial:
             save_file(tensors, partial, metadata={"format": "pt"})
         write_config(folder / "config.json", asdict(self.config))
-        write_tokenizer(self.source if tokenizer is None else locate(tokenizer), folder, self.config.positions)
-        write_checksums(folder, ["config.json", "model.safetensors"])
+        source = self.source if tokenizer is None else locate(tokenizer)
+        names = ["config.json", "model.safetensors", *write_tokenizer(source, folder, self.config.positions)]
+        write_checksums(folder, names)
 
 
 def part_sizes(config: BertConfig) -> dict[str, int]:

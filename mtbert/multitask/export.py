@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from mtbert.data import TASKS
 from mtbert.multitask.model import MultitaskBert
+from mtbert.paths import write_checksums
 
 WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
@@ -42,4 +43,5 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
     content |= {"label2id": {name: i for i, name in enumerate(names)}}
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    write_checksums(folder)
     return WITH_HEAD

@@ -74,7 +74,8 @@ def load_or_run(
         corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
     if not processes.largest(is_done(run_id, among, again)):
-        check_writable(among[0])
+        if processes.is_main:
+            check_writable(among[0])
         with run_lock(run_id) if processes.is_main else nullcontext():
             if not processes.largest(is_done(run_id, among, again)):  # the others wait here for the lock of the first
                 run = train_and_store(config, corpus, run_id, among, device, progress)

@@ -206,6 +206,8 @@ def _read_content(folder: Path) -> dict:
         if unknown := {*content["config"].get("tasks", ()), *content["config"].get("score_tasks", ())} - set(TASKS):
             raise StoreError(f"{folder}: there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?")
         RunConfig.from_params(content["config"])
+    except StoreError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
     return content

@@ -99,12 +99,12 @@ class SharedEncoder(nn.Module):
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
         return _copy_for(task, self.plan.pooler, self.poolers)(hidden)
 
-    def task_encoder(self, task: str) -> BertModel:
+    def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
         """A task's way through the plan as a plain encoder; it holds these weights, not copies.
 
-        Raises ExportError if the task has an adapter, which a plain encoder cannot run.
+        Raises ExportError if the task has an adapter, which a plain encoder cannot run, unless it is to be left out.
         """
-        if task in self.adapters:
+        if task in self.adapters and not without_adapter:
             kind = type(self.adapters[task]).__name__
             raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
         with torch.device("meta"):

@@ -31,7 +31,7 @@ def training(tiny_encoder):
 
 def gradients(ours: Training) -> dict[str, torch.Tensor]:
     """Of the encoder, under transformers' names."""
-    names = dict(ours.model.encoder.task_encoder(ours.config.tasks[0]).named_parameters())
+    names = dict(ours.model.encoder.task_encoder(ours.config.tasks[0], without_adapter=True).named_parameters())
     return {their_name(n): p.grad for n, p in names.items() if p.grad is not None}
 
 

@@ -143,7 +143,7 @@ def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog):
     path.write_text(path.read_text()[:100])
     other = load_or_run(config.but(seed=2), device="cpu", progress=False)
     assert f"{path} is damaged" in caplog.text
-    assert [content["run_id"] for content in stored_runs(results_dir())] == [other.run_id]
+    assert [content["run_id"] for _, content in stored_runs([results_dir()])] == [other.run_id]
 
 
 def test_a_folder_without_run_json_is_replaced_by_the_trained_run(stored, config, monkeypatch):

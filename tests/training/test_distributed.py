@@ -104,6 +104,7 @@ def encoder(tiny_encoder, tmp_path_factory) -> str:
     sizes = json.loads((folder / "config.json").read_text())
     sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(sizes))
+    (folder / "SHA256SUMS").unlink()  # the change is on purpose
     return str(folder)
 
 
