@@ -76,9 +76,11 @@ def _packaged_minilm() -> Path:
 def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[str]:
     """Write the tokenizer of the checkpoint in `source` as transformers reads it, into these files.
 
-    Where it has none, a warning is logged.
+    None: the model was not read from a checkpoint and has none. A warning is logged where the checkpoint has none.
     """
-    if source is None or not any((source / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+    if source is None:
+        return []
+    if not any((source / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
         log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
         return []
     from transformers import AutoTokenizer  # slow to import

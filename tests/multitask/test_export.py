@@ -105,5 +105,9 @@ def test_save_pretrained_writes_the_tokenizer(tmp_path, tiny_encoder, caplog):
     ours, theirs = (transformers.AutoTokenizer.from_pretrained(f) for f in (tmp_path / "minilm", locate("minilm")))
     assert ours.get_vocab() == theirs.get_vocab() and ours(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
     with caplog.at_level(logging.WARNING):
-        BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path / "none")
+        BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path / "random")
+        assert not caplog.text  # it has no tokenizer that could be missed
+        (tmp_path / "minilm" / "tokenizer.json").unlink()
+        (tmp_path / "minilm" / "SHA256SUMS").unlink()
+        BertModel.from_pretrained(tmp_path / "minilm").save_pretrained(tmp_path / "none")
     assert "none: written without a tokenizer" in caplog.text
