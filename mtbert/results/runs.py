@@ -32,8 +32,6 @@ from mtbert.training import load_corpus, score_table, train
 
 log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
-
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     """The folder of the run's tables: the embedded demo corpus, or the course's files; DataError if there are none."""
