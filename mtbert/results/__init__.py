@@ -3,7 +3,8 @@
 from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
 from mtbert.results.compare import difference, forgetting, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import data_root, find_run, list_runs, load_model, load_or_run
+from mtbert.results.listing import find_run, list_runs
+from mtbert.results.runs import data_root, load_model, load_or_run
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
 from mtbert.results.sweep import SweepRun, train_missing
 

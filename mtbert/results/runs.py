@@ -1,8 +1,6 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
 import logging
-import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import REPOSITORY, cache_dir, check_writable, find_result, stores
-from mtbert.results.grids import read_grid, read_grids
+from mtbert.paths import cache_dir, check_writable, find_result, stores
 from mtbert.results.store import (
     MissingRun,
     Run,
@@ -178,51 +175,6 @@ def load_model(
         if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     return MultitaskBert.load(model_folder(run_id))
-
-
-def find_run(text: str) -> str:
-    """The id of a run that is stored or whose model is in the cache: from its start, or from its name in a grid.
-
-    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one
-    run fits, and ConfigError for a grid that cannot be read.
-    """
-    starts = [text]
-    if named := re.fullmatch(r"(.+\.ya?ml):(.+?)(?::(\d+))?", text):
-        file, name, seed = named.groups()
-        runs = read_grid(file)
-        if name not in runs:
-            raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(runs)}")
-        starts = [config.digest for config in runs[name] if seed in (None, str(config.seed))]
-        how = f"; `mtbert train {file} --only {name!r}` trains it"
-    ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}
-    found = sorted(run_id for run_id in ids if run_id.startswith(tuple(starts)))
-    if len(found) != 1:
-        few = "; name one" if found else how if named else "; `mtbert runs` lists them"
-        raise MissingRun(f"{text!r} fits {len(found)} runs{': ' if found else ''}{', '.join(found)}{few}")
-    return found[0]
-
-
-def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
-    """The stored runs, a row each, as text: run id, name, tasks, plan, seed, dev scores, model (in the cache).
-
-    Names are those in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any
-    column.
-    """
-    known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
-    names = {config.digest: name for name, config in reversed(read_grids(known))}
-    rows = []
-    for folder, content in stored_runs(stores()):
-        name = names.get(folder.name.partition("-")[0], "")
-        if grids and not name:
-            continue
-        config, scores = RunConfig.from_params(content["config"]), {}
-        for score in content["scores"]:
-            scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
-        about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}
-        about |= {"seed": str(config.seed), "dev scores": ", ".join(scores.values())}
-        rows.append(about | {"model": "yes" if has_model(folder.name) else ""})
-    rows = [row for row in rows if text in " ".join(row.values())]
-    return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True) if rows else pd.DataFrame()
 
 
 def _scores(predictions: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,8 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.paths import results_dir, write_checksums
 from mtbert.results import runs
 from mtbert.results.compare import forgetting, stack_predictions
-from mtbert.results.runs import data_root, find_run, list_runs, load_model, load_or_run, model_folder
+from mtbert.results.listing import find_run, list_runs
+from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
 from mtbert.training import loop
 from mtbert.training.metrics import accuracy
