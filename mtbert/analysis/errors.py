@@ -16,7 +16,7 @@ def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.n
     An error is 1 for a wrong label, of similarity the absolute residual in points.
     """
     predicted, labels = stack_predictions(runs, task)
-    wrong = np.abs(predicted - labels) if TASKS[task].kind == "similarity" else (predicted != labels).astype(float)
+    wrong = np.abs(predicted - labels) if TASKS[task].is_number else (predicted != labels).astype(float)
     return wrong, predicted, labels
 
 
@@ -27,10 +27,10 @@ def losses(predicted: np.ndarray, p: np.ndarray | None, labels: np.ndarray) -> n
 
 def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """A word for each error, "" where there is none: both (N,)."""
-    gap, kind = predicted - labels, TASKS[task].kind
-    if kind == "similarity":
+    gap = predicted - labels
+    if TASKS[task].is_number:
         return np.select([gap > WIDE, gap < -WIDE], ["too high", "too low"], "")
-    if kind == "binary":
+    if TASKS[task].kind == "binary":
         return np.select([gap > 0, gap < 0], ["false positive", "missed"], "")
     return np.select([np.abs(gap) > 1, gap != 0], ["far off", "next class"], "")
 
@@ -43,7 +43,7 @@ def worst(run: Run, task: str, words: pd.Series | None = None) -> pd.DataFrame:
     table = run.predictions[run.predictions["task"] == task].reset_index(drop=True)
     table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
     table["words"] = np.nan if words is None else words
-    if TASKS[task].kind == "similarity":
+    if TASKS[task].is_number:
         table["confidence"] = np.nan
     order = table.assign(gap=(table["predicted"] - table["label"]).abs())
     order = order.sort_values(["gap", "confidence", "id"], ascending=[False, False, True]).index

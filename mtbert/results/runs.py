@@ -77,17 +77,24 @@ def load_or_run(
                 if not processes.is_main:
                     return run
         update_tables(among[0])
-    return read_run(find_result(f"runs/{run_id}/run.json", among).parent, config)
+    return read_run(run_file(run_id, among).parent, config)
+
+
+def run_file(run_id: str, among: list[Path] | None = None) -> Path:
+    """The run.json of a run, in the first of some stores (default: `stores()`) that has it, or would have it."""
+    return find_result(f"runs/{run_id}/run.json", among)
 
 
 def is_done(run_id: str, among: list[Path], again: bool = False) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
-    return find_result(f"runs/{run_id}/run.json", among).exists() and (has_model(run_id) or not again)
+    return run_file(run_id, among).exists() and (has_model(run_id) or not again)
 
 
-def run_lock(run_id: str) -> AbstractContextManager:
-    """The lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
+def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
+    """Hold the lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
 
+    Raises filelock.Timeout where another process holds it, unless `blocking`, which waits. A cache that cannot be
+    written has no lock; a warning says so.
     The system frees it when the process ends, however it ends. Processes on several machines share it if they share
     the cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon.
     """
@@ -98,7 +105,7 @@ def run_lock(run_id: str) -> AbstractContextManager:
     except OSError as error:
         log.warning("%s cannot be written (%s); the run is trained without a lock", path, error.strerror)
         return nullcontext()
-    return FileLock(path)
+    return FileLock(path).acquire(blocking=blocking)
 
 
 def train_and_store(
@@ -131,7 +138,7 @@ def train_and_store(
     )
     if not processes.is_main:
         return run
-    if (stored := find_result(f"runs/{run_id}/run.json", among)).exists():
+    if (stored := run_file(run_id, among)).exists():
         new, old = (f"{one.score():.4f}" for one in (run, read_run(stored.parent)))
         if new != old:
             log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
@@ -164,7 +171,7 @@ def load_model(
 
     Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
     """
-    path = find_result(f"runs/{run_id}/run.json")
+    path = run_file(run_id)
     if not has_model(run_id) and path.exists():
         run = read_run(path.parent)
         if not train_missing:

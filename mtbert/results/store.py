@@ -241,7 +241,7 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 def update_tables(store: Path) -> None:
     """Write the tidy tables again from the folders of all runs, unless both have just these runs."""
-    stored = {path.parent.name for path in (store / "runs").glob("[!.]*/run.json")}
+    stored = run_folders([store]).keys()
     if any(_listed(store / name) != stored for name in ("scores.csv", "curves.csv")):
         with store_lock(store):
             _update_tables(store)

@@ -18,8 +18,7 @@ from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.paths import find_result
-from mtbert.results.runs import data_root, is_done, run_lock, train_and_store
+from mtbert.results.runs import data_root, is_done, run_file, run_lock, train_and_store
 from mtbert.results.store import read_run
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
@@ -69,7 +68,7 @@ class Sweep(WorkerPlugin):
         torch.set_num_threads(self.threads)
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(worker.name, int):
             torch.cuda.set_device(worker.name % torch.cuda.device_count())
-        with run_lock(run_id).acquire(blocking=False):
+        with run_lock(run_id, blocking=False):
             state = "stored" if is_done(run_id, self.stores, self.again) else "trained"
             if state == "trained":
                 report(lambda: {"step": 0}, 0)
@@ -77,7 +76,7 @@ class Sweep(WorkerPlugin):
                 if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
                 train_and_store(config, corpus, run_id, self.stores, self.device, progress=False)
-        return state, read_run(find_result(f"runs/{run_id}/run.json", self.stores).parent, config).score()
+        return state, read_run(run_file(run_id, self.stores).parent, config).score()
 
 
 def train_run(sweep: str, run_id: str, config: RunConfig) -> tuple[str, float | str, float]:

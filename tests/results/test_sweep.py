@@ -18,7 +18,7 @@ from mtbert.cost import predict_runs
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import load_or_run, run_lock
+from mtbert.results.runs import load_or_run, model_folder
 from mtbert.results.sweep import (
     SweepError,
     SweepRun,
@@ -223,10 +223,19 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
 def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
     monkeypatch.setattr("mtbert.results.sweep.BUSY_SECONDS", 0.01)
     runs = look_up(pairs)
-    lock = FileLock(run_lock(runs[0].run_id).lock_file, thread_local=False).acquire().lock
+    folder = model_folder(runs[0].run_id)
+    folder.mkdir(parents=True)
+    lock = FileLock(folder / "lock", thread_local=False).acquire().lock
     trained = train_counted(monkeypatch, lambda config: lock.release() if config.seed == 3 else None)
     assert train_missing(runs, device="cpu", progress=False) == {}
     assert trained == [2, 3, 1]
+
+
+def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
+    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert all(run.is_stored for run in look_up(pairs))
 
 
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
