@@ -193,9 +193,7 @@ class Updates:
         tasks = [task for task in self.memory.tasks if set(rows) != {task}]
         if not tasks:
             return None
-        _, M, uses = self._one_by_one({t: self.memory.sample(t, self.config.memory_batch, step) for t in tasks})
-        self.model.zero_grad()  # the memory's own parameters are not trained by it
-        return M, uses
+        return self._beside({task: self.memory.sample(task, self.config.memory_batch, step) for task in tasks})
 
     def _record(self, step: int, G: Tensor, tasks: list[str]) -> None:
         """Record the cosines of the tasks' gradients G (T, P)."""
@@ -205,9 +203,15 @@ class Updates:
         """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
         device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            _, G, _ = self._one_by_one(rows)
-        self.model.zero_grad()
+            G, _ = self._beside(rows)
         self._record(step, G, list(rows))
+
+    def _beside(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+        """G and uses of `_one_by_one` for examples that the step does not train on: no `.grad` is left."""
+        _, G, uses = self._one_by_one(rows)
+        for parameter in self.others.parameters.values():
+            parameter.grad = None
+        return G, uses
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""

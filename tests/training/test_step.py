@@ -509,6 +509,19 @@ def test_recording_cosines_changes_no_gradient(step_of):
     assert_gradients(recorded, plain.result())
 
 
+@pytest.mark.parametrize("fields", [dict(UNIFIED, cosine_every=1), dict(gradients="gem", memory_batch=4)], ids=str)
+def test_gradients_computed_beside_the_step_do_not_reach_offsets(step_of, fields):
+    step = step_of(feeds=("sst>quora",), upstream="slow", **fields)
+    offsets = step.model.heads.add_offsets().values()
+    step.updates = Updates(step.model, step.tables)
+    step.updates.remember({"quora": ROWS["quora"]})
+    rows = ROWS if "scheme" in fields else {"sts": ROWS["sts"]}
+    plain = torch.autograd.grad(sum(step.loss(task, part) for task, part in rows.items()), offsets, allow_unused=True)
+    step.updates.gradients(1, rows)
+    for offset, gradient in zip(offsets, plain, strict=True):
+        torch.testing.assert_close(offset.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
 # --- soft sharing --------------------------------------------------------------------------------------------------
 
 
