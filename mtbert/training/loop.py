@@ -214,8 +214,6 @@ def train(
         **({"processes": state.processes} if state.processes > 1 else {}),
         **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
-    if config.gradients == "gem":
-        cost["gem_fallbacks"] = sum(trainer.updates.fallbacks.values())
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),
