@@ -203,8 +203,8 @@ class RunConfig(BaseModel):
             plan = SharingPlan.parse(self.plan_text, self.scored)
         except PlanError as error:
             yield f"plan: {error}"
-        if self.soft_sharing != "none" and not (plan.has_individual and len(self.scored) > 1):
-            yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies to pull together"
+        if self.soft_sharing != "none" and not (plan.has_individual and len(self.tasks) > 1):
+            yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies of several training tasks"
 
     def _model_problems(self) -> Iterator[str]:
         parts = self.pairs.split("+")
@@ -296,12 +296,6 @@ class RunConfig(BaseModel):
         """Training task -> examples of its batches."""
         size = self.batch_size
         return {task: size[task] if isinstance(size, dict) else size for task in self.tasks}
-
-    @property
-    def batch_label(self) -> str:
-        """The batch size as text: '32', or '8/48/8' in the order of the tasks."""
-        sizes = self.batch_sizes.values() if isinstance(self.batch_size, dict) else [self.batch_size]
-        return "/".join(str(size) for size in sizes)
 
     @property
     def scored(self) -> tuple[str, ...]:

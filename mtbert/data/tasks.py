@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import nn
 
 from mtbert.paths import REPOSITORY, YamlError, read_yaml
 
@@ -63,6 +64,8 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
+        if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict, self.name):
+            raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
         if self.is_number != (self.num_classes is None):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
         if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):

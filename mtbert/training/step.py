@@ -98,7 +98,6 @@ class Updates:
         self.model, self.tables, self.config, self.processes = model, tables, model.run_config, processes
         self.weights = LossWeights()
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
-        self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
         self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
         self.projected = False  # whether a constraint changed this step's gradient
         self.shared = FlatGradients(model.shared_parameters())
@@ -179,7 +178,7 @@ class Updates:
         g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             M, memory_used = memories
-            g, active = PROJECTIONS[config.gradients](g, M, config.gem_margin, self.fallbacks)
+            g, active = PROJECTIONS[config.gradients](g, M, config.gem_margin)
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)
@@ -313,7 +312,6 @@ class Trainer:
             "loss_weights": vars(self.updates.weights),
             "cosines": self.updates.cosines,
             "constraints": self.constraints,
-            "fallbacks": self.updates.fallbacks,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -323,7 +321,7 @@ class Trainer:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.updates.weights = LossWeights(**state["loss_weights"])
-        self.updates.cosines, self.updates.fallbacks = state["cosines"], state["fallbacks"]
+        self.updates.cosines = state["cosines"]
         self.constraints = state["constraints"]
 
 

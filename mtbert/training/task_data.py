@@ -69,7 +69,7 @@ class TaskRows:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
         table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
         logits = self.logits(rows)
-        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits, self.config.similarity))
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
             result["label"] = table["label"]

@@ -75,6 +75,7 @@ def test_a_task_is_read(folder, monkeypatch):
         ("label_column", "label_colum", "label_colum: Extra inputs are not permitted"),
         ("name: topics", "name: sst", "there is a task 'sst' already"),
         ("name: topics", "name: my topics", "name: String should match pattern"),
+        *(("name: topics", f"name: {name}", f"name: '{name}' means something else") for name in ("overall", "type")),
         (TOPICS, "a line", "not a YAML mapping"),
     ],
 )

@@ -191,7 +191,7 @@ def test_sigmoid_of_the_cosine_has_no_head(head_norm):
     read = torch.nn.functional.layer_norm(embeddings, (8,)) if head_norm else embeddings
     expected = [5 / (1 + math.exp(-NAIVE["cosine"](*pair)[0])) for pair in read.tolist()]
     logits = heads("sts", embeddings)
-    assert predict(TASKS["sts"], logits, "sigmoid_cosine")[0].tolist() == pytest.approx(expected, rel=1e-5)
+    assert predict(TASKS["sts"], logits)[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss = task_loss(TASKS["sts"], logits, torch.tensor([0.0, 2.5, 5.0, 1.0]))
     squares = [(x / 5 - y) ** 2 for x, y in zip(expected, (0, 0.5, 1, 0.2), strict=True)]
     assert loss.item() == pytest.approx(sum(squares) / 4, rel=1e-5)
