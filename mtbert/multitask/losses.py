@@ -13,7 +13,7 @@ from mtbert.data import Task
 def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Mean loss of a batch: cross-entropy (classes), binary cross-entropy, or squared error on the 0-1 scale.
 
-    Logits of similarity are on that scale, from a head and as a cosine alike.
+    The logit of a number is on that scale.
     """
     logits = logits.float()
     if task.kind == "classes":

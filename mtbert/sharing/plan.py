@@ -38,7 +38,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive layers that are held alike."""
+    """Consecutive layers of one level."""
 
     level: Level
     layers: int
@@ -72,7 +72,7 @@ class SharingPlan:
         reader = _Reader(_expand(text, num_layers), tasks)
         for start, part, segment in reader.segments():
             if part is None and "pool" in parts:
-                raise reader.error(start, "a segment behind pool:")
+                raise reader.error(start, "a segment after pool:")
             if part == "emb" and (segments or parts):
                 raise reader.error(start, "emb: must come before all segments")
             if part in parts:

@@ -270,7 +270,7 @@ class Trainer:
 
     @torch.no_grad()
     def update(self, rows: dict[str, np.ndarray]) -> None:
-        """The part of a step behind the gradient."""
+        """The part of a step after the gradient."""
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.trained, self.max_grad_norm)
         with self._checked_constraints():

@@ -118,11 +118,9 @@ def test_pcgrad_errors():
         pcgrad(torch.tensor([[1.0, 2.0], [math.nan, 0.0], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="row 0, row 2"):
         pcgrad(torch.tensor([[-math.inf, 2.0], [1.0, 0.0], [math.inf, 1.0]]))
-    for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(0, 3)):
+    for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64)):
         with pytest.raises(ValueError, match="got"):
             pcgrad(G)
-    with pytest.raises(ValueError, match="Gram matrix"):
-        pcgrad_weights(torch.zeros(2, 3))
 
 
 # --- GEM -------------------------------------------------------------------------------------------------------------
@@ -391,19 +389,6 @@ def test_an_unused_parameter_is_left_alone():
     assert not torch.equal(model["b"].weight, before["b.weight"])
 
 
-def test_flat_gradients_errors():
-    model = two_heads()
-    with pytest.raises(ValueError, match="two names"):
-        FlatGradients({"one": model["a"].weight, "two": model["a"].weight})
-    flats = FlatGradients(dict(model.named_parameters()))
-    with pytest.raises(ValueError, match=r"\(29,\) and \(5,\)"):
-        flats.put(torch.zeros(28), torch.ones(5, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"got \(29,\) and \(4,\)"):
-        flats.put(torch.zeros(29), torch.ones(4, dtype=torch.bool))
-    flat, used = FlatGradients({}).take()
-    assert flat.shape == used.shape == (0,)
-
-
 def test_layer_cosines_are_those_of_torch():
     G = torch.randn(3, 60, generator=seeded(0)) * torch.tensor([[1e-25], [1.0], [1e25]])
     G[1, 20:40] = 0
@@ -424,8 +409,6 @@ def test_layer_cosines_are_those_of_torch():
     assert [row["cosine"] for row in same] == pytest.approx([1, -1, -1]) and all(-1 <= r["cosine"] <= 1 for r in same)
 
 
-def test_layer_cosines_errors():
-    with pytest.raises(ValueError, match="2 rows for 3 tasks"):
-        layer_cosines(torch.zeros(2, 4), {"all": [slice(0, 4)]}, ("sst", "quora", "sts"))
+def test_layer_cosines_of_gradients_that_are_not_finite():
     rows = layer_cosines(torch.tensor([[1.0], [math.nan], [math.inf]]), {"all": [slice(0, 1)]}, "abc")
     assert all(math.isnan(row["cosine"]) for row in rows)

@@ -35,10 +35,8 @@ def test_mean_pooling_is_over_the_tokens_alone(hidden, mask):
     torch.testing.assert_close(sentence_embedding(hidden, mask, "mean"), embeddings)
 
 
-def test_cls_is_the_first_state_and_the_pooler_is_elsewhere(hidden, mask):
+def test_cls_is_the_first_state(hidden, mask):
     assert torch.equal(sentence_embedding(hidden, mask, "cls"), hidden[:, 0, :])
-    with pytest.raises(ValueError, match="'pooler'"):
-        sentence_embedding(hidden, mask, "pooler")
 
 
 NAIVE = {
