@@ -203,7 +203,8 @@ class RunConfig(BaseModel):
             plan = SharingPlan.parse(self.plan_text, self.scored)
         except PlanError as error:
             yield f"plan: {error}"
-        if self.soft_sharing != "none" and not (plan.has_individual and len(self.tasks) > 1):
+        has_copies = len(self.tasks) > 1 and any(level.mode == "I" for level in plan.levels.values())
+        if self.soft_sharing != "none" and not has_copies:
             yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies of several training tasks"
 
     def _model_problems(self) -> Iterator[str]:

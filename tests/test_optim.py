@@ -63,13 +63,6 @@ def test_equals_the_formula(settings):
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_equals_the_formula_in_fp32():
-    parameter, gradients = problem(dtype=torch.float32)
-    settings = dict(lr=0.01, weight_decay=0.1)
-    expected = reference_adamw(parameter.detach(), gradients, **settings)
-    np.testing.assert_allclose(run(AdamW([parameter], **settings), parameter, gradients), expected, rtol=1e-5)
-
-
 def test_equals_torch_without_epsilon_and_decay():
     settings, results = dict(lr=0.01, eps=1e-30, weight_decay=0.0), []
     for optimizer in (AdamW, torch.optim.AdamW):

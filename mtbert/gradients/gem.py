@@ -111,21 +111,20 @@ def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def agem(g: Tensor, M: Tensor) -> tuple[Tensor, bool]:
-    """The projected gradient g~ (P,) of A-GEM, and whether g had to be projected. g (P,), M (K, P).
+def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
+    """The projected gradient g~ = M'v + g (P,) of A-GEM, and v (K,), float64 on the CPU. g (P,), M (K, P).
 
     Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref, g_ref the mean of the memories' gradients; else g.
     Raises ValueError for other shapes or a gradient that is not finite.
     """
     _check_gradient(g, M)
-    if not len(M):
-        return g, False
-    reference = M.mean(0, keepdim=True)
+    K, reference = len(M), M.mean(0, keepdim=True)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])
     if not gram[0, 1] < 0:
-        return g, False
-    return combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference), True
+        return g, torch.zeros(K, dtype=torch.float64)
+    factor = -gram[0, 1] / gram[1, 1]
+    return combine(np.array([1, factor]), g[None], reference), (factor / K).expand(K)
 
 
 @torch.no_grad()

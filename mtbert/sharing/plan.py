@@ -111,11 +111,6 @@ class SharingPlan:
         return {"embeddings": self.embeddings, **layers, "pooler": self.pooler}
 
     @property
-    def has_individual(self) -> bool:
-        """Whether some level is individual."""
-        return any(level.mode == "I" for level in self.levels.values())
-
-    @property
     def is_frozen(self) -> bool:
         """Whether every level is frozen."""
         return all(level.mode == "F" for level in self.levels.values())

@@ -178,7 +178,8 @@ class Updates:
         g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             M, memory_used = memories
-            g, active = PROJECTIONS[config.gradients](g, M, config.gem_margin)
+            g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin)
+            active = v != 0
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)

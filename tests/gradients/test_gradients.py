@@ -321,12 +321,12 @@ def test_gem_errors():
 def test_agem_by_hand():
     M = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # mean (1, 1)
     g = torch.tensor([-3.0, 1.0])
-    projected, was_projected = agem(g, M)
+    projected, v = agem(g, M)
     torch.testing.assert_close(projected, torch.tensor([-2.0, 2.0]))
-    assert was_projected
-    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), (g, 0 * M), (g, M[:0])):
-        projected, was_projected = agem(kept, memories)
-        assert torch.equal(projected, kept) and not was_projected
+    torch.testing.assert_close(v, torch.tensor([0.5, 0.5]).double())
+    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), (g, 0 * M)):
+        projected, v = agem(kept, memories)
+        assert torch.equal(projected, kept) and v.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])

@@ -96,13 +96,6 @@ def test_a_head_of_three_layers_by_hand():
         assert logits.tolist() == pytest.approx([float(a) for a in x], rel=1e-5, abs=1e-6)
 
 
-def test_weights_are_small_and_biases_zero():
-    torch.manual_seed(0)
-    head = head_of("sst", 300, head_layers=2, head_width=300)
-    assert head.layers[0].weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert not any(linear.bias.any() for linear in head.layers)
-
-
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
 def test_dropout_stands_in_its_place(place, layers):
@@ -218,13 +211,6 @@ def test_losses_are_the_formulas():
     logits, labels = torch.tensor([0.2, 0.9]), torch.tensor([2.5, 5.0])
     expected = ((0.2 - 0.5) ** 2 + (0.9 - 1.0) ** 2) / 2
     assert task_loss(TASKS["sts"], logits, labels).item() == pytest.approx(expected)
-
-
-def test_the_loss_of_a_fresh_classifier_is_ln_classes():
-    for task, classes in (("sst", 5), ("cfimdb", 2)):
-        loss = task_loss(TASKS[task], torch.zeros(3, classes), torch.tensor([0, 1, 1]))
-        assert loss.item() == pytest.approx(math.log(classes))
-    assert task_loss(TASKS["quora"], torch.zeros(3), torch.ones(3)).item() == pytest.approx(math.log(2))
 
 
 def test_class_predictions():

@@ -91,21 +91,6 @@ def test_pal_is_its_definition(hidden, mask, bias, size, heads):
     assert not torch.allclose(pal.beside(0, hidden, mask), pal.beside(1, hidden, mask))
 
 
-@torch.no_grad()
-def test_pal_does_not_look_at_padding(hidden, mask):
-    pal, tokens = build("pal"), mask[:, 0, 0]
-    changed = hidden.masked_fill(~tokens[..., None], 1e3)
-    assert torch.equal(pal.beside(0, changed, mask)[tokens], pal.beside(0, hidden, mask)[tokens])
-
-
-@BIAS
-def test_pal_with_a_zero_decoder_adds_exactly_nothing(hidden, mask, bias):
-    pal = build("pal", adapter_bias=bias)
-    for parameter in pal.decode.parameters():
-        torch.nn.init.zeros_(parameter)
-    assert torch.equal(pal.beside(2, hidden, mask), torch.zeros(B, T, D))
-
-
 def test_pal_shares_its_projections_over_the_layers(hidden, mask):
     pal = build("pal")
     assert sum(isinstance(m, torch.nn.Linear) and D in m.weight.shape for m in pal.modules()) == 2

@@ -438,12 +438,6 @@ def test_without_memories_a_step_is_plain(step_of, gradients):
     assert_gradients(step, step.naive("sst", ROWS["sst"]))
 
 
-def test_only_gem_remembers(step_of):
-    step = step_of(**UNIFIED, gradients="pcgrad")
-    step.updates.remember(ROWS)
-    assert step.updates.memory.tasks == ()
-
-
 @pytest.mark.parametrize("fields", [METHODS["pcgrad"], METHODS["gem"], METHODS["gem, unified"]])
 def test_autocast_leaves_gradients_in_float32(step_of, fields):
     results = []
@@ -498,14 +492,6 @@ def test_recorded_cosines(step_of, gradients, fields, levels):
             assert cosine == pytest.approx(expected, abs=1e-5)
         else:
             assert math.isnan(cosine) and "sts" in pair and level != "heads", "one of the two does not share it"
-
-
-def test_recording_cosines_changes_no_gradient(step_of):
-    plain, recorded = (step_of(**UNIFIED, plan="S1 I1", cosine_every=every) for every in (None, 1))
-    for step in (plain, recorded):
-        step.updates.gradients(1, ROWS)
-    assert recorded.updates.cosines and not plain.updates.cosines
-    assert_gradients(recorded, plain.result())
 
 
 @pytest.mark.parametrize("fields", [dict(UNIFIED, cosine_every=1), dict(gradients="gem", memory_batch=4)], ids=str)
