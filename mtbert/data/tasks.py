@@ -59,7 +59,7 @@ class Task(BaseModel):
         if fields.get("kind") == "binary" or fields.get("class_names"):
             fields.setdefault("num_classes", len(fields.get("class_names", ())) or 2)
         if fields.get("num_classes"):
-            fields["label_range"] = (0, fields["num_classes"] - 1)
+            fields.setdefault("label_range", (0, fields["num_classes"] - 1))
         return fields
 
     @model_validator(mode="after")
@@ -70,6 +70,8 @@ class Task(BaseModel):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
         if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
             raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
+        if self.num_classes and self.label_range != (0, self.num_classes - 1):
+            raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in METRICS[self.kind]:
