@@ -6,12 +6,11 @@ operations (`torch.utils.flop_counter`), the bytes that it reads and writes. Whe
 constant: losses are finite, and the gradients of any two tasks or memories conflict.
 """
 
-import math
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -29,7 +28,7 @@ from mtbert.cost.parameters import meta_model
 from mtbert.cost.steps import Rows, Shapes, Steps
 from mtbert.gradients import gram
 from mtbert.runtime import MIB
-from mtbert.training import encode, step_parts
+from mtbert.training import encode
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -52,8 +51,7 @@ class DryRun:
     """
 
     def __init__(self, config: RunConfig, cuda: bool = False) -> None:
-        self.config, self.cuda, self.ledger = config, cuda, _Ledger()
-        model = meta_model(config.but(accumulation=1))  # `step` runs one part
+        self.ledger, model = _Ledger(), meta_model(config)
         with self._entered():
             self.model = model.to_empty(device="cuda" if cuda else "cpu")
             self.steps = Steps(self.model)
@@ -66,31 +64,15 @@ class DryRun:
         """Memory and work of a training step; arguments of `Steps.gradients`.
 
         Memory: a row an operation, with phase (forward, backward, update) and, at its end, PARTS and total in MiB.
-        Work: an amount of each of KINDS. Of a step in several parts the first is run; the second is derived from it,
-        and holds the gradients of the first from its start; the others are like the second.
+        Work: an amount of each of KINDS.
         """
-        first, second = self._parts(shapes)
         with self._entered():
-            self.ledger.start(_tokens(shapes) / _tokens(first))
-            self.steps.gradients(first, memory)
-            self.ledger.phase, self.ledger.scale = "update", 1.0
+            self.ledger.start()
+            self.steps.gradients(shapes, memory)
+            self.ledger.phase = "update"
             self.steps.trainer.update({})
         table = self.ledger.timeline()
-        if first != shapes:
-            later = table.assign(gradients=table["gradients"].max())
-            later[["activations", "temporary"]] *= _tokens(second) / _tokens(first)
-            table = pd.concat([table[table["phase"] != "update"], later], ignore_index=True)
         return table.assign(total=table[PARTS].sum(axis=1)), self.ledger.done()
-
-    def _parts(self, shapes: Shapes) -> tuple[Shapes, Shapes]:
-        """The shapes of the first two parts of a step; no later one is larger."""
-        one_by_one = self.config.gradients != "sum" and self.ledger.flat_size
-        first, second = {}, {}
-        for together in [{task: shape} for task, shape in shapes.items()] if one_by_one else [shapes]:
-            n = step_parts(self.config, together, self.cuda)
-            for task, (B, T) in together.items():
-                first[task], second[task] = (math.ceil(B / n), T), (math.ceil((B - 1) / n), T)
-        return first, second
 
     def evaluation(self, task: str, shape: tuple[int, int]) -> pd.Series:
         """The work of an evaluation batch of (examples, tokens)."""
@@ -107,16 +89,18 @@ class DryRun:
 
         def first_chunk(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
             columns, block = next(chunks(*parts))
-            before, ledger.scale = ledger.scale, ledger.scale * parts[0].shape[1] / block.shape[1]
+            ledger.scale = parts[0].shape[1] / block.shape[1]
             yield columns, block
-            ledger.scale = before
+            ledger.scale = 1.0
 
-        with ExitStack() as stack, warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            patch.object(gram, "in_double", first_chunk),
+            patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)),
+            _Numbers(ledger),
+            ledger,
+        ):
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
-            stack.enter_context(patch.object(gram, "in_double", first_chunk))
-            stack.enter_context(patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)))
-            stack.enter_context(_Numbers(ledger))
-            stack.enter_context(ledger)
             yield
 
 
@@ -141,9 +125,10 @@ class _Ledger(FakeTensorMode):
         self.is_inside = False  # an operation that torch takes apart
         self.start()
 
-    def start(self, scale: float = 1.0) -> None:
-        """Forget the operations and the work so far; what lives goes on living. scale: of the work from now on."""
-        self.phase, self.scale, self.work = "forward", scale, Counter()
+    def start(self) -> None:
+        """Forget the operations and the work so far, but not the storages that still live."""
+        self.phase, self.work = "forward", Counter()
+        self.scale = 1.0  # of the work: more than 1 where one operation stands for several
         self.operations: list[str] = []  # the phase of each
         self.blocks = list(self.living.values())
         for block in self.blocks:
@@ -240,6 +225,3 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
 
-
-def _tokens(shapes: Shapes) -> int:
-    return sum(B * T for B, T in shapes.values())
