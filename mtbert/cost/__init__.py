@@ -12,24 +12,11 @@ from mtbert.cost.planner import (
     plan_table,
     read_candidates,
     renew_measurements,
-)
+)  # fmt: skip
 from mtbert.cost.time import Calibration, load_or_calibrate
 
 __all__ = [
-    "PARTS",
-    "BudgetError",
-    "Calibration",
-    "DryRun",
-    "Forecast",
-    "check_minutes",
-    "compare_parameters",
-    "describe",
-    "load_or_calibrate",
-    "parameter_table",
-    "parse_memory",
-    "plan_table",
-    "predict_runs",
-    "read_candidates",
-    "renew_measurements",
-    "step_timeline",
-]
+    "PARTS", "BudgetError", "Calibration", "DryRun", "Forecast", "check_minutes", "compare_parameters", "describe",
+    "load_or_calibrate", "parameter_table", "parse_memory", "plan_table", "predict_runs", "read_candidates",
+    "renew_measurements", "step_timeline",
+]  # fmt: skip

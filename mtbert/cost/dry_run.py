@@ -224,4 +224,3 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-

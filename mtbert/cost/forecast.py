@@ -51,15 +51,15 @@ class Lengths:
     dev: dict[str, np.ndarray]
 
 
-def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that the store keeps of them.
+def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
+    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
 
-    store: default `stores()`.     Raises DataError where there are neither.
+    Raises DataError where there are neither.
     """
     try:
         corpus = load_corpus(config, data_root(config, data))
     except DataError:
-        path = find_result(LENGTHS, [store] if store else None)
+        path = find_result(LENGTHS)
         if not path.exists():
             raise
         return _stored_lengths(config, pd.read_csv(path))
@@ -96,15 +96,15 @@ def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
 
 
 class Texts:
-    """Lengths of runs' texts, read once for all runs on the same; data, store and errors as of `read_lengths`."""
+    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
 
-    def __init__(self, data: str | Path | None = None, store: Path | None = None) -> None:
-        self.data, self.store, self.known = data, store, {}
+    def __init__(self, data: str | Path | None = None) -> None:
+        self.data, self.known = data, {}
 
     def __getitem__(self, c: RunConfig) -> Lengths:
         key = (c.corpus, c.encoder, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
         if key not in self.known:
-            self.known[key] = read_lengths(c, self.data, self.store)
+            self.known[key] = read_lengths(c, self.data)
         return self.known[key]
 
 
@@ -205,33 +205,27 @@ class Forecast:
 
 
 def predict_runs(
-    runs: Sequence[SweepRun],
-    device: str = "cpu",
-    threads: int | None = None,
-    data: str | Path | None = None,
-    store: Path | None = None,
+    runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
     """The runs with predicted minutes and MiB; those that differ in the seed alone share a prediction.
 
     Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
     it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
     """
-    texts, calibrations, predictions, deadline = Texts(data, store), {}, {}, None
+    texts, predictions, deadline = Texts(data), {}, None
     keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
     for run, key in zip(runs, keys, strict=True):
         if key in predictions:
             continue
-        predictions[key], c = {}, run.config
-        speed = (c.encoder, c.precision, c.attention_dropout)
+        found = predictions[key] = {}
         try:
-            lengths = texts[c]
-            if speed not in calibrations:
-                calibrations[speed] = load_or_calibrate(c, device, threads)
+            lengths = texts[run.config]
+            calibration = load_or_calibrate(run.config, device, threads)
             deadline = deadline or time.monotonic() + MEMORY_SECONDS
-            forecast = Forecast(c, lengths, calibrations[speed], device == "cuda")
-            predictions[key]["minutes"] = forecast.minutes
+            forecast = Forecast(run.config, lengths, calibration, device == "cuda")
+            found["minutes"] = forecast.minutes
             if time.monotonic() < deadline:
-                predictions[key]["mib"] = forecast.process_mib()
+                found["mib"] = forecast.process_mib()
         except Exception as error:
             log.warning("%s: no prediction (%s: %s)", run, type(error).__name__, error)
     return [replace(run, **predictions[key]) for run, key in zip(runs, keys, strict=True)]

@@ -12,6 +12,7 @@ from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
 from mtbert.paths import results_dir
 from mtbert.results.runs import load_or_run
+from mtbert.results.store import write_table
 from mtbert.runtime import SLACK_MIB
 from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus
@@ -38,27 +39,27 @@ def test_shapes_are_those_of_the_batches(config, calibration, course_data):
     assert Forecast(config, lengths, calibration).steps == batches and len(batches) == 10
 
 
-def test_lengths_without_the_data(config, course_data, tmp_path, monkeypatch):
+def test_lengths_without_the_data(config, course_data, monkeypatch):
     counts = count_lengths(config)
     assert set(counts.columns) == {"task", "split", "pairs", "tokens", "rows"}
     assert counts.groupby(["split", "pairs", "task"])["rows"].sum().to_dict() == {
         (split, pairs, task): size for split, size in (("train", 40), ("dev", 20)) for pairs in ("joint", "apart")
         for task in THREE
     }  # fmt: skip
-    counts.to_csv(tmp_path / "lengths.csv", index=False)
     here = read_lengths(config)
     monkeypatch.setattr("mtbert.results.runs.find_data", lambda path=None: None)
-    stored = read_lengths(config, store=tmp_path)
+    with pytest.raises(DataError, match="files are not here"):
+        read_lengths(config)
+    write_table(counts, results_dir() / "lengths.csv")
+    stored = read_lengths(config)
     for split in ("train", "dev"):
         for task in THREE:
             assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
-    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"), store=tmp_path)
+    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"))
     assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
-    with pytest.raises(DataError, match="files are not here"):
-        read_lengths(config, store=tmp_path / "empty")
-    counts[counts["task"] != "sts"].to_csv(tmp_path / "lengths.csv", index=False)
+    write_table(counts[counts["task"] != "sts"], results_dir() / "lengths.csv")
     with pytest.raises(DataError, match="has no sts"):
-        read_lengths(config, store=tmp_path)
+        read_lengths(config)
 
 
 def forecast(config, calibration, train=(10, 12), dev=(10,), copies=20) -> Forecast:

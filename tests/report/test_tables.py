@@ -12,7 +12,8 @@ from mtbert.paths import results_dir
 from mtbert.report import tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
-from mtbert.results.compare import forgetting, stack_predictions
+from mtbert.results.compare import stack_predictions
+from mtbert.results.runs import load_or_run
 from mtbert.results.store import Run, write_run
 from mtbert.runtime import environment
 from mtbert.training.metrics import holm, metrics_of, score_table, seed_p_value
@@ -248,6 +249,7 @@ def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monke
 
 
 def test_what_is_forgotten():
+    assert tables.forgotten({}).empty
     config = RunConfig(tasks=("sst", "sts"), scheme="in_turn", epochs=1, batch_size=8)
     curve = [{"step": 10, "dev_sst": 0.9, "dev_sts": 0.1}, {"step": 20, "dev_sst": 0.4, "dev_sts": 0.8}]
     rows = {"train sst": 80, "train sts": 80}
@@ -256,7 +258,15 @@ def test_what_is_forgotten():
     assert len(table) == 8 and set(table["seed"]) == {1, 2}
     first = table[table["seed"] == 1].set_index(["task", "after"])["score"]
     assert first["sst", "sst"] == 0.9 and first["sst", "sts"] == 0.4 and first["sts", "sts"] == 0.8
-    assert forgetting(runs[0]).loc["sts", "sst"] == 0.4
+
+
+def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data):
+    config = tiny_config.but(tasks=("sst", "quora"), scheme="in_turn", keep="last")
+    run = load_or_run(config, device="cpu", progress=False)
+    table = tables.forgotten({"a": [run]})
+    assert run.curve["step"].tolist() == [5, 10, 15, 20]
+    assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"] * 2
+    assert table.groupby("task")["score"].last().to_dict() == {task: run.score(task) for task in config.tasks}
 
 
 def test_the_costs_of_plans():

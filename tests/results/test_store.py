@@ -17,7 +17,7 @@ from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import results_dir, write_checksums
 from mtbert.results import runs
-from mtbert.results.compare import forgetting, stack_predictions
+from mtbert.results.compare import stack_predictions
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
@@ -224,17 +224,6 @@ def test_ids_and_labels_are_stored_once(config, course_data):
     (results_dir() / "dev" / next((results_dir() / "dev").iterdir()).name).rename(results_dir() / "moved.parquet")
     with pytest.raises(StoreError, match=r"sst-\w+\.parquet is missing.*restore it"):
         run_of(config)
-
-
-def test_forgetting_has_a_row_per_pass(config, course_data):
-    config = config.but(frozen=False, tasks=("sst", "quora"), scheme="in_turn", epochs=2, keep="last")
-    run = run_of(config)
-    table = forgetting(run)
-    assert table.index.tolist() == ["sst", "quora"] * 2 and table.columns.tolist() == ["sst", "quora"]
-    assert run.curve["step"].tolist() == [5, 10, 15, 20]
-    assert table.iloc[-1].to_dict() == {task: run.score(task) for task in ("sst", "quora")}
-    with pytest.raises(ValueError, match="tasks in turn; scheme is 'unified'"):
-        forgetting(run_of(config.but(scheme="unified")))
 
 
 def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path):
