@@ -365,13 +365,15 @@ TOGETHER = ("sst", "quora", "sts")
 
 
 def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
-    """Difference of the mean score of TOGETHER, and its 95 % interval; a resample draws the tasks of a run together.
+    """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
 
-    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    A resample draws a seed's predictions of all tasks together. pearson: the factor of Pearson's correlation in the
+    mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    both = [[stack_predictions(runs, task) for task in TOGETHER] for runs in (first, second)]
-    metrics = [_metric(task) for task in TOGETHER]
-    weights = np.array([pearson if TASKS[task].kind == "similarity" else 1 for task in TOGETHER])
+    tasks = [task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))]
+    both = [[stack_predictions(runs, task) for task in tasks] for runs in (first, second)]
+    metrics = [_metric(task) for task in tasks]
+    weights = np.array([pearson if TASKS[task].metric == "pearson" else 1 for task in tasks])
 
     def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
         drawn = zip(metrics, parts, examples, strict=True)

@@ -290,6 +290,13 @@ def test_the_front_holds_what_nothing_cheaper_beats():
     assert tables.pareto(table, "cost") == ["a", "c", "e"]
 
 
+def test_the_tasks_of_a_difference_are_those_of_the_runs():
+    both = BASE.but(tasks=("quora", "sts"))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    value, low, high = tables.difference_together(first, second, 0.5)
+    assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
+
+
 def test_gains_along_the_front():
     runs = {
         name: [synthetic(BASE.but(plan=plan, seed=s), right, parameters=size) for s in (1, 2, 3)]
