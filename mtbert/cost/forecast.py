@@ -29,7 +29,9 @@ from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
     HEAVY,
     KEPT_FROM,
+    TRAIN_ROWS,
     batch_shapes,
+    evaluation_steps,
     expected_passes,
     load_corpus,
     step_parts,
@@ -120,11 +122,12 @@ class Forecast:
         self.frozen_share = encoder.frozen_depth / len(encoder.layers)
         self.vector_mib = (2 if config.two_encodings else 1) * encoder.config.hidden_size * FLOAT_MIB
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
-        passes = expected_passes(config, [len(part) for part in lengths.train.values()])
+        sizes = [len(part) for part in lengths.train.values()]
+        passes = expected_passes(config, sizes)
         self.passes = dict(zip(lengths.train, passes, strict=True))
         self.known = [task for task in self.passes if self.passes[task] >= KEPT_FROM and self.frozen_share]
         self.dry.steps.known = self.known
-        self.points = config.epochs * config.evals_per_epoch  # of the learning curve
+        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
         quantile = 1 - 0.5 / config.memory_batch  # of so many random examples the longest
         self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
 
@@ -181,10 +184,14 @@ class Forecast:
 
     @cached_property
     def evaluation_seconds(self) -> float:
-        """The points of the learning curve and the scores at the end; frozen layers read the dev texts once."""
+        """The points of the learning curve and the scores at the end, on dev and on TRAIN_ROWS training examples.
+
+        Frozen layers read the dev texts once.
+        """
         above, rows = 0.0 if self.is_fixed else 1 - self.frozen_share, self.config.curve_rows
         whole = sum(part.sum() for part in self.lengths.dev.values())
         points = self.points * sum(self.lengths.dev[task][:rows].sum() for task in self.config.tasks)
+        points += sum(part[:TRAIN_ROWS].sum() for part in self.lengths.train.values())
         tokens = whole * (1 - above) + above * (points + whole * (rows is not None))
         return float(tokens) * self.token_seconds
 

@@ -84,7 +84,8 @@ def test_time_is_that_of_the_steps(config, calibration):
     assert len(run.steps) == 10 and run.once_seconds == 0
     weights = 2 * (4 * 32 * 32 + 2 * 32 * 48)
     assert run.step_seconds == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.15)  # and attention
-    assert run.evaluation_seconds == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.15)
+    tokens = 3 * (2 * 20 * 10 + 20 * 22)  # two points, and the training examples at the end
+    assert run.evaluation_seconds == pytest.approx(2 * weights * tokens * 1e-12, rel=0.15)
     assert run.train_seconds == pytest.approx(10 * run.step_seconds)
     assert run.minutes * 60 == pytest.approx(run.train_seconds + run.evaluation_seconds)
     fractions = (0.0, 0.55, 1.0, 2.0)
@@ -92,9 +93,11 @@ def test_time_is_that_of_the_steps(config, calibration):
 
 
 def test_the_points_of_the_learning_curve(config, calibration):
-    """Each on curve_rows of the dev examples, and the scores at the end on all."""
+    """Each on curve_rows of the dev examples, and the scores at the end on all, and on the training examples."""
     some = forecast(config.but(curve_rows=5, evals_per_epoch=2), calibration)
-    assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * 10 * (4 * 5 + 20))
+    assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * (10 * (4 * 5 + 20) + 20 * 22))
+    turns = forecast(config.but(scheme="in_turn"), calibration)  # scored after each task's pass
+    assert turns.evaluation_seconds == pytest.approx(turns.token_seconds * 3 * (6 * 10 * 20 + 20 * 22))
 
 
 def test_frozen_layers_are_computed_once(config, calibration):
@@ -103,12 +106,11 @@ def test_frozen_layers_are_computed_once(config, calibration):
     half = forecast(config.but(plan="F1 S1"), calibration)
     assert half.known == list(THREE) and half.once_seconds == pytest.approx(once / 2)
     assert half.step_seconds < 0.55 * whole.step_seconds
-    assert half.evaluation_seconds == pytest.approx(
-        0.75 * whole.evaluation_seconds
-    )  # the lower half at one of 2 points
+    dev = 3 * 20 * 10 * whole.token_seconds
+    assert half.evaluation_seconds == pytest.approx(dev / 2 + (2 * dev + once) / 2)  # the lower half reads dev once
     frozen = forecast(config.but(plan="frozen"), calibration)
     assert frozen.once_seconds == pytest.approx(once) and frozen.step_seconds < 1e-3 * whole.step_seconds
-    assert frozen.evaluation_seconds == pytest.approx(whole.evaluation_seconds / 2)
+    assert frozen.evaluation_seconds == pytest.approx(dev)
     few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), calibration)
     assert few.once_seconds == pytest.approx(once * config.batch_size / 40)  # of the examples that it sees
     assert forecast(config.but(plan="F1 S1", epochs=1), calibration).known == []  # one pass: nothing to gain
