@@ -167,7 +167,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
     of older code, which do not have it, are left out.
     """
-    rows, texts = [], Texts(data, store)
+    rows, texts = [], Texts(data)
     for _, content in stored_runs([store]):
         run, cost = RunConfig.from_params(content["config"]), content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:

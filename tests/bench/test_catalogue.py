@@ -7,9 +7,8 @@ import torch
 
 from mtbert.bench import catalogue, harness, steps
 from mtbert.bench.harness import Setting
-from mtbert.bench.steps import PLANS, violating_gradients, words_table
+from mtbert.bench.steps import violating_gradients, words_table
 from mtbert.data.tokens import tokenize
-from mtbert.results.grids import read_grid
 
 CPU = torch.device("cpu")
 GRID = """
@@ -62,15 +61,6 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
         assert (row["slope"] != "") == name.startswith("growth")
     if any("compiled" in text for text in skipped):
         pytest.skip(skipped[0])
-
-
-def test_the_settings_of_a_device():
-    assert catalogue.settings(CPU, 5) == [Setting(CPU)]
-    assert [setting.precision for setting in catalogue.settings(torch.device("cuda"), 5)] == ["fp32", "bf16"]
-
-
-def test_the_plans_are_timed_against_one_of_their_own():
-    assert "1-bert" in read_grid(PLANS)
 
 
 @pytest.mark.parametrize("task", ["sst", "quora"])
