@@ -84,7 +84,7 @@ class DryRun:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Tensors are fake, numbers are constants; of flat gradients one chunk is computed, and counts for all."""
+        """Tensors are fake, numbers are constants; one chunk of flat gradients is computed and counts for all."""
         chunks, ledger = gram.in_double, self.ledger
 
         def first_chunk(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -116,7 +116,7 @@ class _Block:
 
 
 class _Ledger(FakeTensorMode):
-    """Notes every storage and all work while it is entered."""
+    """Records every storage and all work while it is entered."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -143,7 +143,7 @@ class _Ledger(FakeTensorMode):
         if func is _aten._local_scalar_dense.default:  # item, float, bool
             return _constant(args[0]).item()
         if func is _aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
-            return args[0].clone()  # how many are chosen would depend on numbers: all
+            return args[0].clone()  # the number of rows would depend on content: take all
         self.operations.append(self.phase)
         self.is_inside = True
         try:
@@ -190,7 +190,7 @@ class _Ledger(FakeTensorMode):
 
 
 class _Numbers(TorchFunctionMode):
-    """Tensors are read as constants, and the ledger is told of backward passes."""
+    """Gives a constant where a tensor's content is read, and marks backward passes in the ledger."""
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class _Numbers(TorchFunctionMode):
 
 
 def _constant(tensor: Tensor) -> np.ndarray:
-    """What a fake tensor is said to hold: True, 0 or 1; of a Gram matrix a small conflict of every pair."""
+    """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
     if not tensor.dtype.is_floating_point:
         return np.full(tensor.shape, tensor.dtype == torch.bool, bool if tensor.dtype == torch.bool else np.int64)
     if tensor.ndim == 2 and len(tensor) == tensor.shape[1]:

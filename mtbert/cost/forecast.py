@@ -1,9 +1,9 @@
 """Memory and time of a whole run before it is trained.
 
 The steps of a run follow from its configuration and the lengths of its texts (`training_steps`): the longest batch
-decides the memory of training, the mean one its time. Memory of the process on a CPU is more than the allocator's
-peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks. Further
-pretraining is left out. Source: paper 000, section 4. Memory in MiB, time in seconds.
+decides the memory of training, the batch of mean length its time. Memory of the process on a CPU is more than the
+allocator's peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks.
+Further pretraining is left out. Source: paper 000, section 4. Memory in MiB, time in seconds.
 """
 
 import logging
@@ -39,9 +39,9 @@ from mtbert.training import (
 )
 
 FLOAT_MIB = 4 / MIB
-ROW_MIB = 600 / MIB  # a row of two sentences as text, as token ids and in what is made of them
+ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
 LENGTHS = "lengths.csv"
-MEMORY_SECONDS = 20.0  # after so long, `predict_runs` leaves the memory of further runs out
+MEMORY_SECONDS = 20.0  # `predict_runs` predicts no memory for the runs that come later than this
 log = logging.getLogger(__name__)
 
 
@@ -71,7 +71,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
 
 
 def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """How many examples have so many tokens: task, split, pairs (joint or apart), tokens, rows; no text."""
+    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
     tables = []
     for pairs, name in (("joint", "joint"), ("sum", "apart")):
         found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
@@ -128,7 +128,7 @@ class Forecast:
         self.known = [task for task in self.passes if self.passes[task] >= KEPT_FROM and self.frozen_share]
         self.dry.steps.known = self.known
         self.points = len(evaluation_steps(config, sizes))  # of the learning curve
-        quantile = 1 - 0.5 / config.memory_batch  # of so many random examples the longest
+        quantile = 1 - 0.5 / config.memory_batch  # about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
 
     @cached_property
@@ -177,7 +177,7 @@ class Forecast:
 
     @cached_property
     def once_seconds(self) -> float:
-        """What frozen layers make of the training texts, to be read from then on."""
+        """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
         tokens = sum(min(1.0, self.passes[task]) * self.lengths.train[task].sum() for task in tasks)
         return float(tokens) * self.token_seconds * (1.0 if self.is_fixed else self.frozen_share)
