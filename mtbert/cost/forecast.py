@@ -21,7 +21,7 @@ from mtbert.cost.dry_run import DryRun
 from mtbert.cost.memory import at_peak
 from mtbert.cost.steps import Shapes
 from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import DataError, tokenize
+from mtbert.data import TASKS, DataError, tokenize
 from mtbert.multitask import EVAL_TOKENS, parameter_counts
 from mtbert.paths import find_result
 from mtbert.results import SweepRun, data_root
@@ -122,6 +122,12 @@ class Forecast:
         self.frozen_share = encoder.frozen_depth / len(encoder.layers)
         self.vector_mib = (2 if config.two_encodings else 1) * encoder.config.hidden_size * FLOAT_MIB
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
+        columns = {task: len(TASKS[task].sentence_columns) for task in config.scored}
+        self.sequences = columns if config.two_encodings else dict.fromkeys(columns, 1)  # of an example
+        self.train, self.dev = (  # tokens of every example in all its sequences
+            {task: part * self.sequences[task] for task, part in split.items()}
+            for split in (lengths.train, lengths.dev)
+        )
         sizes = [len(part) for part in lengths.train.values()]
         passes = expected_passes(config, sizes)
         self.passes = dict(zip(lengths.train, passes, strict=True))
@@ -136,7 +142,11 @@ class Forecast:
         """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
 
         def part(step: Shapes) -> float:
-            return sum(B * T * (1 + T / HEAVY) for B, T in step.values()) / step_parts(self.config, step, self.cuda)
+            passes = [step] if self.dry.steps.trainer.updates.is_sum else [{task: step[task]} for task in step]
+            return max(
+                sum(B * T * (1 + T / HEAVY) for B, T in some.values()) / step_parts(self.config, some, self.cuda)
+                for some in passes
+            )
 
         return at_peak(self.dry.step(max(self.steps, key=part), self.memory)[0])
 
@@ -171,15 +181,15 @@ class Forecast:
     @cached_property
     def token_seconds(self) -> float:
         """Time of a token in an evaluation, in a batch of the dev splits' mean length."""
-        T = int(np.concatenate(list(self.lengths.dev.values())).mean())
+        task, T = self.config.scored[0], int(np.concatenate(list(self.lengths.dev.values())).mean())
         B = max(1, EVAL_TOKENS // T)
-        return self.calibration.seconds(self.dry.evaluation(self.config.scored[0], (B, T))) / (B * T)
+        return self.calibration.seconds(self.dry.evaluation(task, (B, T))) / (B * T * self.sequences[task])
 
     @cached_property
     def once_seconds(self) -> float:
         """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
-        tokens = sum(min(1.0, self.passes[task]) * self.lengths.train[task].sum() for task in tasks)
+        tokens = sum(min(1.0, self.passes[task]) * self.train[task].sum() for task in tasks)
         return float(tokens) * self.token_seconds * (1.0 if self.is_fixed else self.frozen_share)
 
     @cached_property
@@ -189,9 +199,9 @@ class Forecast:
         Frozen layers read the dev texts once.
         """
         above, rows = 0.0 if self.is_fixed else 1 - self.frozen_share, self.config.curve_rows
-        whole = sum(part.sum() for part in self.lengths.dev.values())
-        points = self.points * sum(self.lengths.dev[task][:rows].sum() for task in self.config.tasks)
-        points += sum(part[:TRAIN_ROWS].sum() for part in self.lengths.train.values())
+        whole = sum(part.sum() for part in self.dev.values())
+        points = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
+        points += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
         tokens = whole * (1 - above) + above * (points + whole * (rows is not None))
         return float(tokens) * self.token_seconds
 

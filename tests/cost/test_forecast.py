@@ -79,6 +79,13 @@ def test_the_longest_batch_decides(config, calibration):
     assert run.process_mib() == pytest.approx(300 + run.peak["total"] + best + 2 * SLACK_MIB, rel=1e-3)
 
 
+def test_the_longest_batch_of_a_task_decides_where_tasks_have_passes_of_their_own(config, calibration):
+    run = forecast(config.but(gradients="pcgrad"), calibration)
+    run.steps = [{"sst": (16, 10), "quora": (16, 96), "sts": (16, 10)}, dict.fromkeys(THREE, (16, 56))]
+    peaks = [at_peak(run.dry.step(step)[0])["total"] for step in run.steps]
+    assert run.peak["total"] == pytest.approx(max(peaks), rel=1e-4) and peaks[0] > 1.01 * peaks[1]
+
+
 def test_time_is_that_of_the_steps(config, calibration):
     run = forecast(config, calibration)
     assert len(run.steps) == 10 and run.once_seconds == 0
@@ -98,6 +105,15 @@ def test_the_points_of_the_learning_curve(config, calibration):
     assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * (10 * (4 * 5 + 20) + 20 * 22))
     turns = forecast(config.but(scheme="in_turn"), calibration)  # scored after each task's pass
     assert turns.evaluation_seconds == pytest.approx(turns.token_seconds * 3 * (6 * 10 * 20 + 20 * 22))
+
+
+def test_sentences_of_a_pair_that_are_encoded_apart_both_count(config, calibration):
+    apart = forecast(config.but(pairs="sum"), calibration)
+    assert apart.evaluation_seconds == pytest.approx(apart.token_seconds * (1 + 2 + 2) * (2 * 20 * 10 + 20 * 22))
+    frozen = forecast(config.but(pairs="sum", plan="frozen"), calibration)
+    assert frozen.once_seconds == pytest.approx(frozen.token_seconds * (1 + 2 + 2) * 20 * 22)
+    joint, alone = (forecast(config.but(tasks=("quora",), pairs=pairs), calibration) for pairs in ("joint", "sum"))
+    assert alone.token_seconds == pytest.approx(joint.token_seconds, rel=0.05)
 
 
 def test_frozen_layers_are_computed_once(config, calibration):
