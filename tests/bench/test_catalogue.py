@@ -1,6 +1,7 @@
 """A tiny form of every benchmark runs."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,6 +62,14 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
         assert (row["slope"] != "") == name.startswith("growth")
     if any("compiled" in text for text in skipped):
         pytest.skip(skipped[0])
+
+
+def test_memory_is_measured_on_the_device_that_its_row_names(tiny_encoder, course_data, monkeypatch):
+    scripts = []
+    answer = SimpleNamespace(stdout="7.5")
+    monkeypatch.setattr(steps.subprocess, "run", lambda command, **options: scripts.append(command[-1]) or answer)
+    contest = steps.memory(Setting(torch.device("cuda"), encoder=tiny_encoder), **TINY["memory"])
+    assert contest.ours(0) == 7.5 and "'device': 'cuda'" in scripts[0]
 
 
 @pytest.mark.parametrize("task", ["sst", "quora"])
