@@ -13,7 +13,7 @@ from mtbert.training.metrics import score_table
 N = 400
 
 
-def synthetic_run(config: RunConfig, right: float, parameters: int = 10, **changes) -> Run:
+def synthetic_run(config: RunConfig, right: float, parameters: float = 10, seconds: float = 1, **changes) -> Run:
     """A run that gets a share of the examples of every task right: classes 0 and 1 of sst and quora, scores of sts."""
     random, parts, points = np.random.default_rng(config.seed), [], []
     for task in config.tasks:
@@ -28,14 +28,15 @@ def synthetic_run(config: RunConfig, right: float, parameters: int = 10, **chang
         points.append(scores.assign(value=scores["value"] + 0.01, at="best", step=6 * config.seed))
     predictions = pd.concat(parts, ignore_index=True)
     cost = {"steps": 12, "best_step": 12, "parameters": parameters, "trained_parameters": parameters // 2}
+    cost |= {"train_seconds": seconds, "tokens": 1, "tokens_per_cpu_second": 100.0, "peak_memory_mib": 1.0}
     fields = dict(
         run_id=f"{config.digest}-synthetic",
         config=config,
         scores=pd.concat([points[i].drop(columns=["at", "step"]) for i in range(0, len(points), 3)]),
         curve=pd.DataFrame([{"step": 12, "dev_score": 0.5}]),
         predictions=predictions,
-        cost=cost | {"tokens_per_cpu_second": 100.0},
-        provenance={**environment(torch.device("cpu")), "rows": {}},
+        cost=cost,
+        provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},
         step_scores=pd.concat(points, ignore_index=True),
     )
     return Run(**{**fields, **changes})

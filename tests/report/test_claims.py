@@ -7,7 +7,6 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import yaml
 
 from mtbert.config import ConfigError
@@ -18,7 +17,6 @@ from mtbert.report.claims import CHECKS, SIMILARITY, claims_table, find, judge, 
 from mtbert.report.tables import read_runs
 from mtbert.results.grids import read_grid
 from mtbert.results.store import write_run
-from mtbert.runtime import environment
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (
@@ -43,10 +41,7 @@ def folders(tmp_path_factory, synthetic):
         for config in configs[: {"few": 2, "absent": 0}.get(name)]:
             right = 0.7 if name == "bad" else 0.9
             seconds = 100.0 * right + config.seed / 10
-            cost = dict.fromkeys(("tokens", "steps", "peak_memory_mib", "trained_parameters"), 1)
-            cost |= {"train_seconds": seconds, "parameters": 10 + seconds}
-            about = {**environment(torch.device("cpu")), "rows": {"train sst": 8544}}
-            write_run(synthetic(config, right, cost=cost, provenance=about), store)
+            write_run(synthetic(config, right, parameters=10 + seconds, seconds=seconds), store)
     return store, params
 
 
