@@ -2,7 +2,7 @@
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
-from mtbert.training.loop import LOG, PRETRAINING, train
+from mtbert.training.loop import LOG, PRETRAINING, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import (
     RESAMPLES,
     holm,
@@ -24,11 +24,13 @@ __all__ = [
     "LOG",
     "PRETRAINING",
     "RESAMPLES",
+    "TRAIN_ROWS",
     "Stop",
     "TaskRows",
     "Trainer",
     "batch_shapes",
     "encode",
+    "evaluation_steps",
     "expected_passes",
     "holm",
     "load_corpus",
