@@ -16,20 +16,7 @@ from mtbert.cost.planner import (
 from mtbert.cost.time import Calibration, load_or_calibrate
 
 __all__ = [
-    "PARTS",
-    "BudgetError",
-    "Calibration",
-    "DryRun",
-    "Forecast",
-    "check_minutes",
-    "compare_parameters",
-    "describe",
-    "load_or_calibrate",
-    "parameter_table",
-    "parse_memory",
-    "plan_table",
-    "predict_runs",
-    "read_candidates",
-    "renew_measurements",
-    "step_timeline",
-]
+    "PARTS", "BudgetError", "Calibration", "DryRun", "Forecast", "check_minutes", "compare_parameters", "describe",
+    "load_or_calibrate", "parameter_table", "parse_memory", "plan_table", "predict_runs", "read_candidates",
+    "renew_measurements", "step_timeline",
+]  # fmt: skip

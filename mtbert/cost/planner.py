@@ -134,7 +134,7 @@ def _gigabytes(mib: float) -> str:
 def _by_likeness(among: list[Path]) -> dict[str, list[Path]]:
     runs: dict[str, list[Path]] = {}
     for folder, content in stored_runs(among):
-        runs.setdefault(_likeness(RunConfig.from_params(content["config"])), []).append(folder)
+        runs.setdefault(_likeness(content["config"]), []).append(folder)
     return runs
 
 
@@ -173,7 +173,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     """
     rows, texts = [], Texts(data, store)
     for _, content in stored_runs([store]):
-        run, cost = RunConfig.from_params(content["config"]), content["cost"]
+        run, cost = content["config"], content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
