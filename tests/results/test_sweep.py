@@ -27,8 +27,10 @@ from mtbert.results.sweep import (
     duration,
     look_up,
     minutes_left,
+    train_all,
     train_missing,
 )
+from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
 GRID = """
@@ -287,6 +289,33 @@ def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data):
     pytest.importorskip("dask").config.set({"distributed.comm.timeouts.connect": "0.1s"})
     with pytest.raises(SweepError, match=r"--scheduler tcp://127.0.0.1:9: no scheduler answers there"):
         train_missing(look_up(pairs), scheduler="tcp://127.0.0.1:9")
+
+
+def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    used, going = [], []
+
+    def train(sweep, worker, run_id, config):
+        going.append(run_id)
+        used.append((worker.name, len(going)))
+        time.sleep(0.1)
+        going.remove(run_id)
+        return "trained", 0.5
+
+    monkeypatch.setattr("mtbert.results.workers.Sweep.train", train)
+    has = {"gpu": {"GPU": 1}, "none": None}
+    workers = {
+        name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
+        for name, resources in has.items()
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False}}
+    options = (1, None), (False, Stop(), tqdm(disable=True))
+    with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
+        assert len(list(train_all(client, look_up(pairs), *options[0], "cuda", *options[1]))) == 3
+        assert used == 3 * [("gpu", 1)]
+        used.clear()
+        assert len(list(train_all(client, look_up(pairs), *options[0], "cpu", *options[1]))) == 3
+        assert {name for name, _ in used} == {"gpu", "none"}
 
 
 def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
