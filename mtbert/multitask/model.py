@@ -237,6 +237,12 @@ def build_encoder(config: RunConfig) -> BertModel:
     return encoder
 
 
+def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
+    """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
+    with torch.device("meta"):
+        return MultitaskBert(config.but(weights="random"), BertModel(encoder) if encoder else None)
+
+
 def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
     """One task's adapter, drawn from torch's generator; None where the configuration has none.
 
