@@ -95,7 +95,7 @@ def train(
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert.cost import predict_runs  # here, as its import of scipy is slow
 
-        missing = predict_runs(missing, place, threads, data, results_dir())
+        missing = predict_runs(missing, place, threads, data)
     if not in_order:  # runs without a prediction first
         missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
     runs = missing + [run for run in runs if run.is_stored]

@@ -1,8 +1,8 @@
 """The benchmarks by name, and those of growth: ours at its largest size against ours at smaller ones.
 
-The cost at a smaller size is scaled as the arithmetic grows: a ratio of 1 is growth like the arithmetic's; above 1 the
-cost grows more slowly, because what does not depend on the size is spread over more work. A row's slope is that of a
-line through its size and all larger ones on log-log axes.
+The cost at a smaller size is multiplied by the ratio of the numbers of operations. At a ratio of 1 the cost grows as
+they do; above 1 it grows more slowly, because fixed costs are spread over more work. A row's slope is that of a line
+through its size and all larger ones on log-log axes.
 """
 
 from collections.abc import Callable

@@ -61,12 +61,11 @@ class Run:
     step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point
     cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, if recorded
 
-    def score(self, task: str | None = None, metric: str | None = None) -> float:
-        """One dev score of a task, by default its first metric; by default the training tasks' overall score."""
+    def score(self, task: str | None = None) -> float:
+        """The dev score of a task in its first metric; by default the training tasks' overall score."""
         if task is None:
-            return overall({name: self.score(name, metric) for name in self.config.tasks})
-        table = self.scores[self.scores["task"] == task]
-        return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
+            return overall({name: self.score(name) for name in self.config.tasks})
+        return float(self.scores.loc[self.scores["task"] == task, "value"].iloc[0])
 
 
 @contextmanager
