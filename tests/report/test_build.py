@@ -209,7 +209,7 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, in_threads, number):
     write_notebook(root, "01_tiny", COUNT)
-    write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
+    write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
     call = f"from mtbert.report.build import build_report; build_report(workers=2, root={str(root)!r})"
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
