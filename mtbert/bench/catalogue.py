@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mtbert.bench import steps
+from mtbert.bench import steps, sweeps
 from mtbert.bench.harness import Benchmarks, Contest, Peer, Setting, timed
 from mtbert.bench.steps import on_words, violating_gradients
 from mtbert.bert import BertModel
@@ -66,6 +66,7 @@ BENCHMARKS: Benchmarks = {
     "growth-batch": (growth_batch, (dict(sizes=(4, 32, 256), T=26),)),
     "growth-pcgrad": (growth_tasks, (dict(sizes=(3, 8, 24), parameters=2_000_000),)),
     "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
+    "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),
 }
 
 

@@ -24,9 +24,9 @@ from torch.utils.flop_counter import flop_registry
 
 from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
-from mtbert.cost.parameters import meta_model
 from mtbert.cost.steps import Rows, Shapes, Steps
 from mtbert.gradients import gram
+from mtbert.multitask import meta_model
 from mtbert.runtime import MIB
 from mtbert.training import encode
 

@@ -82,7 +82,7 @@ def plan_table(
     """
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
-        stored.setdefault(_without_seed(RunConfig.from_params(content["config"])), []).append(folder)
+        stored.setdefault(_without_seed(content["config"]), []).append(folder)
     texts, rows = Texts(data), []
     for name, config in configs.items():
         try:
@@ -169,7 +169,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     """
     rows, texts = [], Texts(data)
     for _, content in stored_runs([store]):
-        run, cost = RunConfig.from_params(content["config"]), content["cost"]
+        run, cost = content["config"], content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}

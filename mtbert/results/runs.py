@@ -196,7 +196,7 @@ def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) 
     folders = list(run_folders(among, f"{config.digest}-").values())
     if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
         stored = stored_runs(among)  # without the encoder there is no digest
-        folders = [folder for folder, content in stored if RunConfig.from_params(content["config"]) == config]
+        folders = [folder for folder, content in stored if content["config"] == config]
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]

@@ -27,6 +27,7 @@ TINY = {
     "growth-batch": dict(sizes=(2, 4), T=8),
     "growth-pcgrad": dict(sizes=(2, 3), parameters=4096),
     "memory": dict(task="sst", precision="bf16", longest=1, others=1),
+    "sweep": dict(count=2, workers=1),
 }
 
 
