@@ -143,10 +143,8 @@ class Forecast:
 
         def part(step: Shapes) -> float:
             passes = [step] if self.dry.steps.trainer.updates.is_sum else [{task: step[task]} for task in step]
-            return max(
-                sum(B * T * (1 + T / HEAVY) for B, T in some.values()) / step_parts(self.config, some, self.cuda)
-                for some in passes
-            )
+            tokens = {task: self.sequences[task] * B * T * (1 + T / HEAVY) for task, (B, T) in step.items()}
+            return max(sum(tokens[t] for t in some) / step_parts(self.config, some, self.cuda) for some in passes)
 
         return at_peak(self.dry.step(max(self.steps, key=part), self.memory)[0])
 
