@@ -1,4 +1,4 @@
-"""Looking around in a live notebook: attention, plans, two sentences, and a run in training.
+"""Looking around in a live notebook: attention, plans, errors, two sentences, and a run in training.
 
 A viewer has a function that makes what it shows, and shows controls only in a kernel of a Jupyter server: an executed
 notebook keeps static figures and no state of widgets.
@@ -13,7 +13,17 @@ import pandas as pd
 import seaborn as sns
 import torch
 from IPython.display import display
-from ipywidgets import Dropdown, IntSlider, Text, ToggleButtons, VBox, Widget, interactive_output
+from ipywidgets import (
+    BoundedIntText,
+    Dropdown,
+    IntRangeSlider,
+    IntSlider,
+    Text,
+    ToggleButtons,
+    VBox,
+    Widget,
+    interactive_output,
+)
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -22,7 +32,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
-from mtbert.report import plots
+from mtbert.report import notebook, plots
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG, load_corpus, train
 
@@ -30,6 +40,7 @@ DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many 
     tasks=("sst", "quora", "sts"), plan="frozen", pairs="product+difference+cosine", scheme="unified", train_rows=400,
     epochs=20, eval_spacing="log", keep="last", batch_size=32, learning_rate=1e-2, max_length=64,
 )  # fmt: skip
+ANY, PAGE = "any", 10  # errors at a time
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
 
@@ -103,6 +114,27 @@ def plan_editor(tasks: Sequence[str]) -> None:
         control.observe(write, "value")
     write(None)
     _view(draw, *reversed(boxes), plan=text, encoder=encoder)
+
+
+def error_browser(errors: pd.DataFrame) -> None:
+    """The errors of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time."""
+    names = ("task", "model", "kind")
+    chosen = {name: Dropdown(options=[ANY, *errors[name].unique()], description=name) for name in names}
+    longest = int(errors["words"].max())
+    chosen["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
+    start = BoundedIntText(1, min=1, max=len(errors), step=PAGE, description="from error")
+
+    def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
+        found = errors[errors["words"].between(*words)]
+        for name, value in chosen.items():
+            found = found if value == ANY else found[found[name] == value]
+        page = found.iloc[start - 1 : start - 1 + PAGE]
+        notebook.say(f"{start} to {start - 1 + len(page)} of {len(found)}" if len(page) else "No such errors.")
+        notebook.listing(page)
+
+    for control in chosen.values():
+        control.observe(lambda _: start.set_trait("value", 1), "value")
+    _view(draw, **chosen, start=start)
 
 
 def demo_model() -> MultitaskBert:
