@@ -66,7 +66,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
             table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
             written = {column: about.as_written(table[column]) for column in ("label", "predicted")}
             parts.append(table.assign(model=name, **written))
-    return pd.concat(parts, ignore_index=True)[COLUMNS]
+    return pd.concat(parts, ignore_index=True)[COLUMNS].round({"predicted": 2, "confidence": 3})
 
 
 def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:

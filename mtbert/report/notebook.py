@@ -143,7 +143,7 @@ def folded(table: pd.DataFrame, title: str) -> None:
 
 def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
-    text = table.to_html(index=False, na_rep="", border=0, float_format="{:.3g}".format)
+    text = table.to_html(index=False, na_rep="", border=0)
     left = "text-align: left; vertical-align: top"
     text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')
     return text.replace("<thead>", f'<thead title="sort" onclick="{html.escape(SORT)}">')

@@ -81,7 +81,8 @@ def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Fig
     """A plan drawn, its parameters in the title; raises PlanError."""
     tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
     size, one = (table["parameters"].sum() / 1e6 for table in tables)
-    figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])))
+    inches = (1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0]))
+    figure, ax = plt.subplots(figsize=inches, layout="constrained")
     plots.plan(tables[0], tasks, ax)
     trained = tables[0]["trained"].sum() / 1e6
     ax.set_title(f"{plan}: {size:.1f} M parameters,\n{trained:.1f} M trained, {size / one:.2f} times 1-bert")

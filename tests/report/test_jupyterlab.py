@@ -140,7 +140,7 @@ def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
         shows(errors)
     text = "document.querySelector('.widget-text input[type=text]')"
     assert page.wait(f"{text}.value") == "S6"
-    page.js("document.querySelector('.widget-toggle-buttons button:last-child').click()")  # of the uppermost layer
-    page.wait(f"{text}.value == 'S5 I1'")
+    page.js("document.querySelectorAll('.widget-toggle-buttons')[6].querySelector('button:last-child').click()")
+    page.wait(f"{text}.value == 'S5 I1'")  # the uppermost of six layers, after six that are hidden
     page.wait("document.querySelector('.jp-OutputArea img')?.naturalWidth > 0")
     assert not page.errors
