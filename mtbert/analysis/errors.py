@@ -48,8 +48,8 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev errors of stored runs: model (the name given), task, id, label, predicted, confidence, kind, words, text.
 
     names: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task come
-    first: those farthest off, of these the most confident, which is nan for numbers. text: the sentences, empty where
-    the data are not here; words: their number, kept in the store, 0 where neither is here.
+    first: those farthest off, of these the most confident, which is nan for numbers. label, predicted: as text, as in
+    the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
     """
     parts = []
     for name in names:
@@ -64,9 +64,11 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
             if about.is_number:
                 table["confidence"] = np.nan
             table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
-            written = {column: about.as_written(table[column]) for column in ("label", "predicted")}
-            parts.append(table.assign(model=name, **written))
-    return pd.concat(parts, ignore_index=True)[COLUMNS].round({"predicted": 2, "confidence": 3})
+            for column in ("label", "predicted"):
+                numbers = table[column].round(2).map("{:g}".format)
+                table[column] = about.as_written(table[column]) if about.class_names else numbers
+            parts.append(table.assign(model=name))
+    return pd.concat(parts, ignore_index=True)[COLUMNS].round({"confidence": 3})
 
 
 def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:

@@ -121,9 +121,9 @@ def error_browser(errors: pd.DataFrame) -> None:
     """The errors of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time."""
     names = ("task", "model", "kind")
     chosen = {name: Dropdown(options=[ANY, *errors[name].unique()], description=name) for name in names}
-    longest = int(errors["words"].max())
+    longest = max(errors["words"], default=0)
     chosen["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
-    start = BoundedIntText(1, min=1, max=len(errors), step=PAGE, description="from error")
+    start = BoundedIntText(1, min=1, max=max(1, len(errors)), step=PAGE, description="from error")
 
     def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
         found = errors[errors["words"].between(*words)]

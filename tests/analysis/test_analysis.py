@@ -186,7 +186,7 @@ def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(
     table = errors.error_table(shared_run.run_id)
     assert set(table["model"]) == {shared_run.run_id} and set(table["task"]) == {"sst", "quora"}
     sst = table[table["task"] == "sst"]
-    gaps = (sst["predicted"] - sst["label"]).abs()
+    gaps = (sst["predicted"].astype(int) - sst["label"].astype(int)).abs()
     assert len(sst) == (shared_run.predictions.query("task == 'sst'").eval("predicted != label")).sum()
     assert gaps.is_monotonic_decreasing and sst["confidence"][gaps == gaps.max()].is_monotonic_decreasing
     assert (sst["text"].str.count(r"\w+") == sst["words"]).all()

@@ -100,6 +100,7 @@ def lab(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], Page]]:
             nbformat.write(new_notebook(cells=list(map(new_code_cell, cells)), metadata=metadata), tmp_path / "x.ipynb")
             with urllib.request.urlopen(f"http://{debugging[1]}/json") as answer:
                 page = Page(next(page for page in json.load(answer) if page["type"] == "page"))
+            page.send("Emulation.setFocusEmulationEnabled", enabled=True)
             page.send("Page.navigate", url=f"http://127.0.0.1:{at[1]}/lab/tree/x.ipynb")
             page.wait("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status == 'idle'")
             page.js("jupyterapp.commands.execute('notebook:run-all-cells'); 0")

@@ -100,6 +100,8 @@ def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     assert shown[-1]["text"].tolist() == ["A cat. | A dog."]
     parts["model"].value = "1-bert"
     assert said[-1] == "No such errors."
+    viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
+    assert said[-1] == "No such errors."
 
 
 def test_nothing_is_shown_without_a_server(monkeypatch, tiny_encoder):
