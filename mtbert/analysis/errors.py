@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.analysis.calibration import log_loss
 from mtbert.analysis.groups import known_features
 from mtbert.data import TASKS, DataError, load_table
 from mtbert.paths import find_result
@@ -23,11 +22,6 @@ def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.n
     predicted, labels = stack_predictions(runs, task)
     wrong = np.abs(predicted - labels) if TASKS[task].is_number else (predicted != labels).astype(float)
     return wrong, predicted, labels
-
-
-def losses(predicted: np.ndarray, p: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """(S, N): log loss in nats where there are probabilities p (S, N, C), else the squared residual in points."""
-    return np.square(predicted - labels) if p is None else log_loss(p, labels)
 
 
 def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -61,8 +55,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
             table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
             table["text"] = table["id"].map(_texts(run, task, data)).fillna("")
             table["gap"] = (gap > 0) if about.class_names else gap
-            if about.is_number:
-                table["confidence"] = np.nan
+            table["confidence"] = np.nan if about.is_number else table["confidence"]
             table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
             for column in ("label", "predicted"):
                 numbers = table[column].round(2).map("{:g}".format)

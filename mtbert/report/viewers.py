@@ -8,22 +8,13 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 import torch
 from IPython.display import display
-from ipywidgets import (
-    BoundedIntText,
-    Dropdown,
-    IntRangeSlider,
-    IntSlider,
-    Text,
-    ToggleButtons,
-    VBox,
-    Widget,
-    interactive_output,
-)
+from ipywidgets import Dropdown, IntSlider, Text, Widget, interactive_output
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -81,8 +72,7 @@ def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Fig
     """A plan drawn, its parameters in the title; raises PlanError."""
     tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
     size, one = (table["parameters"].sum() / 1e6 for table in tables)
-    inches = (1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0]))
-    figure, ax = plt.subplots(figsize=inches, layout="constrained")
+    figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])), layout="constrained")
     plots.plan(tables[0], tasks, ax)
     trained = tables[0]["trained"].sum() / 1e6
     ax.set_title(f"{plan}: {size:.1f} M parameters,\n{trained:.1f} M trained, {size / one:.2f} times 1-bert")
@@ -102,7 +92,7 @@ def plan_editor(tasks: Sequence[str]) -> None:
     text = Text(description="plan", continuous_update=False)
     encoder = Dropdown(options=list(ENCODERS), description="encoder")
     options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
-    boxes = [ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
+    boxes = [ipywidgets.ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
 
     def write(_: object) -> None:
         layers = ENCODERS[encoder.value].num_hidden_layers
@@ -122,8 +112,8 @@ def error_browser(errors: pd.DataFrame) -> None:
     names = ("task", "model", "kind")
     chosen = {name: Dropdown(options=[ANY, *errors[name].unique()], description=name) for name in names}
     longest = max(errors["words"], default=0)
-    chosen["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
-    start = BoundedIntText(1, min=1, max=max(1, len(errors)), step=PAGE, description="from error")
+    chosen["words"] = ipywidgets.IntRangeSlider(value=(0, longest), max=longest, description="words")
+    start = ipywidgets.BoundedIntText(1, min=1, max=max(1, len(errors)), step=PAGE, description="from error")
 
     def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
         found = errors[errors["words"].between(*words)]
@@ -183,7 +173,7 @@ def watch(config: RunConfig) -> plt.Figure:
 def _view(draw: Callable, *boxes: Widget, **controls: Widget) -> None:
     """Show controls and what `draw` makes of their values, where somebody can use them."""
     if "JPY_SESSION_NAME" in os.environ:  # a Jupyter server started this kernel
-        display(VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
+        display(ipywidgets.VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
 
 
 def _show(figure: plt.Figure) -> None:

@@ -73,7 +73,7 @@ def read_card(notebook: Path) -> dict:
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a notebook before it is rendered: no widgets, as they need a kernel; figures get texts and params.
+    """Change a notebook before it is rendered: figures get texts and params.
 
     The params of a figure are those of its notebook and the grids that its section names, else those that none names.
     """
@@ -82,7 +82,6 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     if not (record := app.config.html_context["records"].get(name)):
         return
     notebook, params, sections = json.loads(source[0]), record["params"], [[]]
-    notebook["metadata"].pop("widgets", None)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
             sections.append([])
@@ -96,15 +95,11 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
         links = ", ".join(f"[{file}](#{record['profile']}-{file})" for file in files) or "those of the notebook"
         line = {"text/markdown": f"{{.small}}\nParameters: {links}"}
         for cell in section:
-            widget = "application/vnd.jupyter.widget-view+json"
-            shown = [output for output in cell.get("outputs", ()) if widget not in output.get("data", {})]
-            if figures := [output for output in shown if "image/png" in output.get("data", {})]:
+            if figures := [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]:
                 alts = [figure["metadata"].get("image/png", {}).get("alt", alt) for figure in figures]
                 image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
                 image |= {"alt": " ".join(dict.fromkeys(alts)), "scale": 100}  # Sphinx links an image that has a scale
-                shown.append({"output_type": "display_data", "metadata": {}, "data": line})
-            if cell["cell_type"] == "code":
-                cell["outputs"] = shown
+                cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
     source[0] = json.dumps(notebook)
 
 
