@@ -16,6 +16,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the start of a run id, or GRID.yaml:NAME or GRID.yaml:NAME:SEED")
 ]
+Scheduler = Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")]
 TaskName = Annotated[str | None, typer.Option(help="needed if the run has several")]
 TrainMissing = Annotated[bool, typer.Option("--train", help="train the run again if its model is not in the cache")]
 
@@ -59,7 +60,7 @@ def train(
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
     workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: cores / workers")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")] = None,
+    scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
@@ -80,21 +81,21 @@ def train(
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    runs = sweep.look_up(pairs, data, again)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
-        for name, config in pairs:
-            score = load_or_run(config, data, device=device).score()
+        for run in runs:
+            score = load_or_run(run.config, data, device=device).score()
             if os.environ["RANK"] == "0":
-                typer.echo(f"{name}, seed {config.seed}: dev {score:.4f}")
+                typer.echo(f"{run}: dev {score:.4f}")
         return
     check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
-    runs = sweep.look_up(pairs, data, again)
     missing = [run for run in runs if not run.is_stored]
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert.cost import predict_runs  # here, as its import of scipy is slow
 
-        missing = predict_runs(missing, place, threads, data, results_dir())
+        missing = predict_runs(missing, place, threads, data)
     if not in_order:  # runs without a prediction first
         missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
     runs = missing + [run for run in runs if run.is_stored]
@@ -276,17 +277,21 @@ def claims() -> None:
 @app.command()
 def report(
     profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "demo",
-    only: Annotated[str, typer.Option(help="one notebook, such as 03")] = "",
+    only: Annotated[str, typer.Option("--only", "--notebook", help="one notebook, such as 03")] = "",
+    grid: Annotated[
+        list[Path] | None, typer.Option(help="of your own: the notebook is executed for it; can be repeated")
+    ] = None,
     data: DataDir = None,
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
     from mtbert.paths import shipped
     from mtbert.report.build import build_report
 
     shipped("notebooks")
-    build_report(profile, only=only, data=data, force=force, workers=workers)
+    build_report(profile, only, data, force, workers, scheduler, grid or ())
 
 
 def main() -> None:

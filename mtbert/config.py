@@ -82,7 +82,7 @@ class RunConfig(BaseModel):
     layers: Size | None = Field(None, description="use the first n layers of the encoder; none: all")
     frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
     plan: Plan = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
-    soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls individual copies together")
+    soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls the training tasks' individual copies together")
     soft_strength: Factor = Field(0.01, gt=0, description="factor of that pull in the loss")
 
     adapter: Annotated[str, _one_of("none", *ADAPTERS)] = Field(
@@ -203,8 +203,9 @@ class RunConfig(BaseModel):
             plan = SharingPlan.parse(self.plan_text, self.scored)
         except PlanError as error:
             yield f"plan: {error}"
-        if self.soft_sharing != "none" and not (plan.has_individual and len(self.scored) > 1):
-            yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies to pull together"
+        has_copies = len(self.tasks) > 1 and any(level.mode == "I" for level in plan.levels.values())
+        if self.soft_sharing != "none" and not has_copies:
+            yield f"soft_sharing: the plan {self.plan_text!r} has no individual copies of several training tasks"
 
     def _model_problems(self) -> Iterator[str]:
         parts = self.pairs.split("+")
@@ -296,12 +297,6 @@ class RunConfig(BaseModel):
         """Training task -> examples of its batches."""
         size = self.batch_size
         return {task: size[task] if isinstance(size, dict) else size for task in self.tasks}
-
-    @property
-    def batch_label(self) -> str:
-        """The batch size as text: '32', or '8/48/8' in the order of the tasks."""
-        sizes = self.batch_sizes.values() if isinstance(self.batch_size, dict) else [self.batch_size]
-        return "/".join(str(size) for size in sizes)
 
     @property
     def scored(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from mtbert import cli
 from mtbert.bert.hub import CheckpointError
+from mtbert.cost.forecast import Forecast
 from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
@@ -142,8 +143,11 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
 def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
     started = []
     monkeypatch.setattr("mtbert.results.sweep.train_missing", lambda runs, *args: started.extend(runs))
+    monkeypatch.setattr(
+        "mtbert.cost.forecast.Forecast", lambda run, *args: 1 / 0 if run.pooling == "cls" else Forecast(run, *args)
+    )
     grid = tmp_path / "grid.yaml"
-    runs = "{short: {epochs: 1}, unknown: {plan: S9}, long: {epochs: 9}}"
+    runs = "{short: {epochs: 1}, unknown: {pooling: cls}, long: {epochs: 9}}"
     grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
     for options, names in (([], ["unknown", "long", "short"]), (["--in-order"], ["short", "unknown", "long"])):
         started.clear()

@@ -1,8 +1,8 @@
 """The benchmarks by name, and those of growth: ours at its largest size against ours at smaller ones.
 
-The cost at a smaller size is scaled as the arithmetic grows: a ratio of 1 is growth like the arithmetic's; above 1 the
-cost grows more slowly, because what does not depend on the size is spread over more work. A row's slope is that of a
-line through its size and all larger ones on log-log axes.
+The cost at a smaller size is multiplied by the ratio of the numbers of operations. At a ratio of 1 the cost grows as
+they do; above 1 it grows more slowly, because fixed costs are spread over more work. A row's slope is that of a line
+through its size and all larger ones on log-log axes.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mtbert.bench import steps
+from mtbert.bench import steps, sweeps
 from mtbert.bench.harness import Benchmarks, Contest, Peer, Setting, timed
 from mtbert.bench.steps import on_words, violating_gradients
 from mtbert.bert import BertModel
@@ -66,6 +66,7 @@ BENCHMARKS: Benchmarks = {
     "growth-batch": (growth_batch, (dict(sizes=(4, 32, 256), T=26),)),
     "growth-pcgrad": (growth_tasks, (dict(sizes=(3, 8, 24), parameters=2_000_000),)),
     "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
+    "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),
 }
 
 

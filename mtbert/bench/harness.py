@@ -1,4 +1,4 @@
-"""Measures ours and its peers in turns and keeps the table results/bench.csv.
+"""Measures mtbert ("ours") and its peers in turns, and updates the table results/bench.csv.
 
 Every repeat measures each once, in an order that is reversed from repeat to repeat, so that a machine that slows down
 slows all of them. While ours runs the C library keeps freed memory, as in training; for another package's code it has

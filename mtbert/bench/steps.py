@@ -190,7 +190,7 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     """Peak of a fresh process (MiB) that trains on a task: its longest batches and some others. Raises DataError."""
     fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
     data = str(data_root(RunConfig.from_params(fields), setting.data))
-    arguments = dict(fields=fields, data=data, longest=longest, others=others)
+    arguments = dict(fields=fields, data=data, device=str(setting.device), longest=longest, others=others)
     script = f"from mtbert.bench.steps import training_peak; print(training_peak(**{arguments!r}))"
 
     def run(repeat: int) -> float:
@@ -199,14 +199,13 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     return Contest(f"{task}, 32 a batch", run, unit="MiB")
 
 
-def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
+def training_peak(fields: dict, data: str, device: str, longest: int, others: int) -> float:
     """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
     keep_freed_memory()
-    device = torch.device("cpu")
-    memory = PeakMemory(device)
-    config = RunConfig.from_params(fields)
-    model = MultitaskBert(config)
-    tables = {task: TaskRows(model, task, table, device) for task, table in load_corpus(config, data).train.items()}
+    place, config = torch.device(device), RunConfig.from_params(fields)
+    memory = PeakMemory(place)
+    model = MultitaskBert(config).to(place)
+    tables = {task: TaskRows(model, task, table, place) for task, table in load_corpus(config, data).train.items()}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     steps = list(training_steps(config, lengths))
     by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])

@@ -1,7 +1,7 @@
 """Checkpoints of Hugging Face: BERT, RoBERTa and DistilBERT.
 
 One architecture, three sets of names. RoBERTa (Liu et al. 2019) numbers its positions from pad_token_id + 1 on.
-DistilBERT (Sanh et al. 2019) has no token types and no pooler, and no dropout behind the attention block, where
+DistilBERT (Sanh et al. 2019) has no token types and no pooler, and no dropout after the attention block, where
 minBERT has one: in training mode the two differ.
 """
 

@@ -1,35 +1,13 @@
 """What a configuration costs before it runs: parameters, memory, time, and the plans that fit a budget."""
 
-from mtbert.cost.dry_run import PARTS, DryRun
-from mtbert.cost.forecast import Forecast, predict_runs
+from mtbert.cost.dry_run import PARTS
+from mtbert.cost.forecast import predict_runs
 from mtbert.cost.memory import step_timeline
 from mtbert.cost.parameters import compare_parameters, parameter_table
-from mtbert.cost.planner import (
-    BudgetError,
-    check_minutes,
-    describe,
-    parse_memory,
-    plan_table,
-    read_candidates,
-    renew_measurements,
-)
-from mtbert.cost.time import Calibration, load_or_calibrate
+from mtbert.cost.planner import check_minutes, describe, parse_memory, plan_table, read_candidates, renew_measurements
+from mtbert.cost.time import load_or_calibrate
 
 __all__ = [
-    "PARTS",
-    "BudgetError",
-    "Calibration",
-    "DryRun",
-    "Forecast",
-    "check_minutes",
-    "compare_parameters",
-    "describe",
-    "load_or_calibrate",
-    "parameter_table",
-    "parse_memory",
-    "plan_table",
-    "predict_runs",
-    "read_candidates",
-    "renew_measurements",
-    "step_timeline",
-]
+    "PARTS", "check_minutes", "compare_parameters", "describe", "load_or_calibrate", "parameter_table", "parse_memory",
+    "plan_table", "predict_runs", "read_candidates", "renew_measurements", "step_timeline",
+]  # fmt: skip

@@ -6,12 +6,11 @@ operations (`torch.utils.flop_counter`), the bytes that it reads and writes. Whe
 constant: losses are finite, and the gradients of any two tasks or memories conflict.
 """
 
-import math
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -25,11 +24,11 @@ from torch.utils.flop_counter import flop_registry
 
 from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
-from mtbert.cost.parameters import meta_model
 from mtbert.cost.steps import Rows, Shapes, Steps
 from mtbert.gradients import gram
+from mtbert.multitask import meta_model
 from mtbert.runtime import MIB
-from mtbert.training import encode, step_parts
+from mtbert.training import encode
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -52,8 +51,7 @@ class DryRun:
     """
 
     def __init__(self, config: RunConfig, cuda: bool = False) -> None:
-        self.config, self.cuda, self.ledger = config, cuda, _Ledger()
-        model = meta_model(config.but(accumulation=1))  # `step` runs one part
+        self.ledger, model = _Ledger(), meta_model(config)
         with self._entered():
             self.model = model.to_empty(device="cuda" if cuda else "cpu")
             self.steps = Steps(self.model)
@@ -66,31 +64,15 @@ class DryRun:
         """Memory and work of a training step; arguments of `Steps.gradients`.
 
         Memory: a row an operation, with phase (forward, backward, update) and, at its end, PARTS and total in MiB.
-        Work: an amount of each of KINDS. Of a step in several parts the first is run; the second is derived from it,
-        and holds the gradients of the first from its start; the others are like the second.
+        Work: an amount of each of KINDS.
         """
-        first, second = self._parts(shapes)
         with self._entered():
-            self.ledger.start(_tokens(shapes) / _tokens(first))
-            self.steps.gradients(first, memory)
-            self.ledger.phase, self.ledger.scale = "update", 1.0
+            self.ledger.start()
+            self.steps.gradients(shapes, memory)
+            self.ledger.phase = "update"
             self.steps.trainer.update({})
         table = self.ledger.timeline()
-        if first != shapes:
-            later = table.assign(gradients=table["gradients"].max())
-            later[["activations", "temporary"]] *= _tokens(second) / _tokens(first)
-            table = pd.concat([table[table["phase"] != "update"], later], ignore_index=True)
         return table.assign(total=table[PARTS].sum(axis=1)), self.ledger.done()
-
-    def _parts(self, shapes: Shapes) -> tuple[Shapes, Shapes]:
-        """The shapes of the first two parts of a step; no later one is larger."""
-        one_by_one = self.config.gradients != "sum" and self.ledger.flat_size
-        first, second = {}, {}
-        for together in [{task: shape} for task, shape in shapes.items()] if one_by_one else [shapes]:
-            n = step_parts(self.config, together, self.cuda)
-            for task, (B, T) in together.items():
-                first[task], second[task] = (math.ceil(B / n), T), (math.ceil((B - 1) / n), T)
-        return first, second
 
     def evaluation(self, task: str, shape: tuple[int, int]) -> pd.Series:
         """The work of an evaluation batch of (examples, tokens)."""
@@ -102,21 +84,23 @@ class DryRun:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Tensors are fake, numbers are constants; of flat gradients one chunk is computed, and counts for all."""
+        """Tensors are fake, numbers are constants; one chunk of flat gradients is computed and counts for all."""
         chunks, ledger = gram.in_double, self.ledger
 
         def first_chunk(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
             columns, block = next(chunks(*parts))
-            before, ledger.scale = ledger.scale, ledger.scale * parts[0].shape[1] / block.shape[1]
+            ledger.scale = parts[0].shape[1] / block.shape[1]
             yield columns, block
-            ledger.scale = before
+            ledger.scale = 1.0
 
-        with ExitStack() as stack, warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            patch.object(gram, "in_double", first_chunk),
+            patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)),
+            _Numbers(ledger),
+            ledger,
+        ):
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
-            stack.enter_context(patch.object(gram, "in_double", first_chunk))
-            stack.enter_context(patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)))
-            stack.enter_context(_Numbers(ledger))
-            stack.enter_context(ledger)
             yield
 
 
@@ -132,7 +116,7 @@ class _Block:
 
 
 class _Ledger(FakeTensorMode):
-    """Notes every storage and all work while it is entered."""
+    """Records every storage and all work while it is entered."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -141,9 +125,10 @@ class _Ledger(FakeTensorMode):
         self.is_inside = False  # an operation that torch takes apart
         self.start()
 
-    def start(self, scale: float = 1.0) -> None:
-        """Forget the operations and the work so far; what lives goes on living. scale: of the work from now on."""
-        self.phase, self.scale, self.work = "forward", scale, Counter()
+    def start(self) -> None:
+        """Forget the operations and the work so far, but not the storages that still live."""
+        self.phase, self.work = "forward", Counter()
+        self.scale = 1.0  # of the work: more than 1 where one operation stands for several
         self.operations: list[str] = []  # the phase of each
         self.blocks = list(self.living.values())
         for block in self.blocks:
@@ -158,7 +143,7 @@ class _Ledger(FakeTensorMode):
         if func is _aten._local_scalar_dense.default:  # item, float, bool
             return _constant(args[0]).item()
         if func is _aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
-            return args[0].clone()  # how many are chosen would depend on numbers: all
+            return args[0].clone()  # the number of rows would depend on content: take all
         self.operations.append(self.phase)
         self.is_inside = True
         try:
@@ -205,7 +190,7 @@ class _Ledger(FakeTensorMode):
 
 
 class _Numbers(TorchFunctionMode):
-    """Tensors are read as constants, and the ledger is told of backward passes."""
+    """Gives a constant where a tensor's content is read, and marks backward passes in the ledger."""
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()
@@ -224,7 +209,7 @@ class _Numbers(TorchFunctionMode):
 
 
 def _constant(tensor: Tensor) -> np.ndarray:
-    """What a fake tensor is said to hold: True, 0 or 1; of a Gram matrix a small conflict of every pair."""
+    """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
     if not tensor.dtype.is_floating_point:
         return np.full(tensor.shape, tensor.dtype == torch.bool, bool if tensor.dtype == torch.bool else np.int64)
     if tensor.ndim == 2 and len(tensor) == tensor.shape[1]:
@@ -239,7 +224,3 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def _tokens(shapes: Shapes) -> int:
-    return sum(B * T for B, T in shapes.values())

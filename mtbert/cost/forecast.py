@@ -1,9 +1,9 @@
 """Memory and time of a whole run before it is trained.
 
 The steps of a run follow from its configuration and the lengths of its texts (`training_steps`): the longest batch
-decides the memory of training, the mean one its time. Memory of the process on a CPU is more than the allocator's
-peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks. Further
-pretraining is left out. Source: paper 000, section 4. Memory in MiB, time in seconds.
+decides the memory of training, the batch of mean length its time. Memory of the process on a CPU is more than the
+allocator's peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks.
+Further pretraining is left out. Source: paper 000, section 4. Memory in MiB, time in seconds.
 """
 
 import logging
@@ -21,7 +21,7 @@ from mtbert.cost.dry_run import DryRun
 from mtbert.cost.memory import at_peak
 from mtbert.cost.steps import Shapes
 from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import DataError, tokenize
+from mtbert.data import TASKS, DataError, tokenize
 from mtbert.multitask import EVAL_TOKENS, parameter_counts
 from mtbert.paths import find_result
 from mtbert.results import SweepRun, data_root
@@ -29,7 +29,9 @@ from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
     HEAVY,
     KEPT_FROM,
+    TRAIN_ROWS,
     batch_shapes,
+    evaluation_steps,
     expected_passes,
     load_corpus,
     step_parts,
@@ -37,9 +39,9 @@ from mtbert.training import (
 )
 
 FLOAT_MIB = 4 / MIB
-ROW_MIB = 600 / MIB  # a row of two sentences as text, as token ids and in what is made of them
+ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
 LENGTHS = "lengths.csv"
-MEMORY_SECONDS = 20.0  # after so long, `predict_runs` leaves the memory of further runs out
+MEMORY_SECONDS = 20.0  # `predict_runs` predicts no memory for the runs that come later than this
 log = logging.getLogger(__name__)
 
 
@@ -51,15 +53,15 @@ class Lengths:
     dev: dict[str, np.ndarray]
 
 
-def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that the store keeps of them.
+def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
+    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
 
-    store: default `stores()`.     Raises DataError where there are neither.
+    Raises DataError where there are neither.
     """
     try:
         corpus = load_corpus(config, data_root(config, data))
     except DataError:
-        path = find_result(LENGTHS, [store] if store else None)
+        path = find_result(LENGTHS)
         if not path.exists():
             raise
         return _stored_lengths(config, pd.read_csv(path))
@@ -69,7 +71,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None, store: Path 
 
 
 def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """How many examples have so many tokens: task, split, pairs (joint or apart), tokens, rows; no text."""
+    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
     tables = []
     for pairs, name in (("joint", "joint"), ("sum", "apart")):
         found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
@@ -96,15 +98,15 @@ def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
 
 
 class Texts:
-    """Lengths of runs' texts, read once for all runs on the same; data, store and errors as of `read_lengths`."""
+    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
 
-    def __init__(self, data: str | Path | None = None, store: Path | None = None) -> None:
-        self.data, self.store, self.known = data, store, {}
+    def __init__(self, data: str | Path | None = None) -> None:
+        self.data, self.known = data, {}
 
     def __getitem__(self, c: RunConfig) -> Lengths:
         key = (c.corpus, c.encoder, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
         if key not in self.known:
-            self.known[key] = read_lengths(c, self.data, self.store)
+            self.known[key] = read_lengths(c, self.data)
         return self.known[key]
 
 
@@ -120,12 +122,19 @@ class Forecast:
         self.frozen_share = encoder.frozen_depth / len(encoder.layers)
         self.vector_mib = (2 if config.two_encodings else 1) * encoder.config.hidden_size * FLOAT_MIB
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
-        passes = expected_passes(config, [len(part) for part in lengths.train.values()])
+        columns = {task: len(TASKS[task].sentence_columns) for task in config.scored}
+        self.sequences = columns if config.two_encodings else dict.fromkeys(columns, 1)  # of an example
+        self.train, self.dev = (  # tokens of every example in all its sequences
+            {task: part * self.sequences[task] for task, part in split.items()}
+            for split in (lengths.train, lengths.dev)
+        )
+        sizes = [len(part) for part in lengths.train.values()]
+        passes = expected_passes(config, sizes)
         self.passes = dict(zip(lengths.train, passes, strict=True))
         self.known = [task for task in self.passes if self.passes[task] >= KEPT_FROM and self.frozen_share]
         self.dry.steps.known = self.known
-        self.points = config.epochs * config.evals_per_epoch  # of the learning curve
-        quantile = 1 - 0.5 / config.memory_batch  # of so many random examples the longest
+        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
+        quantile = 1 - 0.5 / config.memory_batch  # about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
 
     @cached_property
@@ -133,7 +142,11 @@ class Forecast:
         """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
 
         def part(step: Shapes) -> float:
-            return sum(B * T * (1 + T / HEAVY) for B, T in step.values()) / step_parts(self.config, step, self.cuda)
+            passes = [step] if self.dry.steps.trainer.updates.is_sum else [{task: step[task]} for task in step]
+            return max(
+                sum(B * T * (1 + T / HEAVY) for B, T in some.values()) / step_parts(self.config, some, self.cuda)
+                for some in passes
+            )
 
         return at_peak(self.dry.step(max(self.steps, key=part), self.memory)[0])
 
@@ -168,23 +181,27 @@ class Forecast:
     @cached_property
     def token_seconds(self) -> float:
         """Time of a token in an evaluation, in a batch of the dev splits' mean length."""
-        T = int(np.concatenate(list(self.lengths.dev.values())).mean())
+        task, T = self.config.scored[0], int(np.concatenate(list(self.lengths.dev.values())).mean())
         B = max(1, EVAL_TOKENS // T)
-        return self.calibration.seconds(self.dry.evaluation(self.config.scored[0], (B, T))) / (B * T)
+        return self.calibration.seconds(self.dry.evaluation(task, (B, T))) / (B * T * self.sequences[task])
 
     @cached_property
     def once_seconds(self) -> float:
-        """What frozen layers make of the training texts, to be read from then on."""
+        """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
-        tokens = sum(min(1.0, self.passes[task]) * self.lengths.train[task].sum() for task in tasks)
+        tokens = sum(min(1.0, self.passes[task]) * self.train[task].sum() for task in tasks)
         return float(tokens) * self.token_seconds * (1.0 if self.is_fixed else self.frozen_share)
 
     @cached_property
     def evaluation_seconds(self) -> float:
-        """The points of the learning curve and the scores at the end; frozen layers read the dev texts once."""
+        """The points of the learning curve and the scores at the end, on dev and on TRAIN_ROWS training examples.
+
+        Frozen layers read the dev texts once.
+        """
         above, rows = 0.0 if self.is_fixed else 1 - self.frozen_share, self.config.curve_rows
-        whole = sum(part.sum() for part in self.lengths.dev.values())
-        points = self.points * sum(self.lengths.dev[task][:rows].sum() for task in self.config.tasks)
+        whole = sum(part.sum() for part in self.dev.values())
+        points = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
+        points += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
         tokens = whole * (1 - above) + above * (points + whole * (rows is not None))
         return float(tokens) * self.token_seconds
 
@@ -205,33 +222,27 @@ class Forecast:
 
 
 def predict_runs(
-    runs: Sequence[SweepRun],
-    device: str = "cpu",
-    threads: int | None = None,
-    data: str | Path | None = None,
-    store: Path | None = None,
+    runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
     """The runs with predicted minutes and MiB; those that differ in the seed alone share a prediction.
 
     Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
     it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
     """
-    texts, calibrations, predictions, deadline = Texts(data, store), {}, {}, None
+    texts, predictions, deadline = Texts(data), {}, None
     keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
     for run, key in zip(runs, keys, strict=True):
         if key in predictions:
             continue
-        predictions[key], c = {}, run.config
-        speed = (c.encoder, c.precision, c.attention_dropout)
+        found = predictions[key] = {}
         try:
-            lengths = texts[c]
-            if speed not in calibrations:
-                calibrations[speed] = load_or_calibrate(c, device, threads)
+            lengths = texts[run.config]
+            calibration = load_or_calibrate(run.config, device, threads)
             deadline = deadline or time.monotonic() + MEMORY_SECONDS
-            forecast = Forecast(c, lengths, calibrations[speed], device == "cuda")
-            predictions[key]["minutes"] = forecast.minutes
+            forecast = Forecast(run.config, lengths, calibration, device == "cuda")
+            found["minutes"] = forecast.minutes
             if time.monotonic() < deadline:
-                predictions[key]["mib"] = forecast.process_mib()
+                found["mib"] = forecast.process_mib()
         except Exception as error:
             log.warning("%s: no prediction (%s: %s)", run, type(error).__name__, error)
     return [replace(run, **predictions[key]) for run, key in zip(runs, keys, strict=True)]

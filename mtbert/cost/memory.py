@@ -1,8 +1,8 @@
 """Memory of a training step: predicted by a dry run, beside the measured peak of torch's allocator.
 
-On a GPU the allocator counts for itself. On a CPU torch's profiler is told of every block that the allocator gives and
-takes back. Resident memory is another thing: the interpreter, libraries, and freed pages that the C library keeps are
-in it. Dropout masks, which numpy draws on a CPU, are predicted but not measured.
+On a GPU the allocator keeps count itself. On a CPU torch's profiler records every block that it allocates and frees.
+Resident memory is more: it includes the interpreter, libraries, and freed pages that the C library keeps. Dropout
+masks, which numpy draws on a CPU, are predicted but not measured.
 
 Source: papers 000 (section 4: memory by plan), 001 (section 4.2: sizes), 002 (section 4: plans). Tables are in MiB.
 """

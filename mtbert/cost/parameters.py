@@ -5,17 +5,10 @@ Source: papers 001 (section 4.2: 2sd + L 3s^2 of a PAL, L (4d^2 + 2 d d_i) of th
 """
 
 import pandas as pd
-import torch
 
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
-from mtbert.multitask import MultitaskBert, parameter_counts
-
-
-def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
-    """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
-    with torch.device("meta"):
-        return MultitaskBert(config.but(weights="random"), BertModel(encoder) if encoder else None)
+from mtbert.multitask import meta_model, parameter_counts
 
 
 def parameter_table(config: RunConfig, encoder: BertConfig | None = None) -> pd.DataFrame:

@@ -71,17 +71,19 @@ def plan_table(
     memory_mib: float = math.inf,
     minutes: float = math.inf,
     data: str | Path | None = None,
-    store: Path | None = None,
     cuda: bool = False,
 ) -> pd.DataFrame:
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
-    data and store: as of `read_lengths`; the store's runs give the scores. Columns: name; fits (memory, and at least
-    one step); why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory
-    does not fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. A configuration
-    that a run would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises DataError.
+    data: as of `read_lengths`; the stored runs give the scores. Columns: name; fits (memory, and at least one step);
+    why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory does not
+    fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. A configuration that a run
+    would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises DataError.
     """
-    stored, texts, rows = _by_likeness([store] if store else stores()), Texts(data, store), []
+    stored: dict[str, list[Path]] = {}
+    for folder, content in stored_runs(stores()):
+        stored.setdefault(_without_seed(content["config"]), []).append(folder)
+    texts, rows = Texts(data), []
     for name, config in configs.items():
         try:
             forecast = Forecast(config, texts[config], calibration, cuda)
@@ -89,38 +91,39 @@ def plan_table(
             why = f"cannot be predicted: {error}"
             rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
             continue
-        mib, steps, needed = forecast.process_mib(), 0, math.nan
-        if mib <= memory_mib:
-            steps, needed = forecast.steps_within(minutes), forecast.minutes
-        row = {"name": name, "fits": steps > 0, "why": ""}
-        if mib > memory_mib:
-            row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
-        elif not steps:
-            row["why"] = f"needs {needed:.1f} minutes, in {minutes:g} not one of its {len(forecast.steps)} steps ends"
-        folders = stored.get(_likeness(config), ()) if row["fits"] else ()
-        row |= expected_score([read_run(folder) for folder in folders], steps)
-        row |= {"steps": len(forecast.steps), "steps_that_fit": steps, "minutes": needed, "process_mib": mib}
-        rows.append(row | forecast.counts)
+        row = {"name": name, "fits": False, "why": "", "steps": len(forecast.steps), "steps_that_fit": 0}
+        row |= {"minutes": math.nan, "process_mib": forecast.process_mib(), **forecast.counts}
+        if row["process_mib"] > memory_mib:
+            row["why"] = f"needs {_gigabytes(row['process_mib'])} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        else:
+            row |= {"minutes": forecast.minutes, "steps_that_fit": forecast.steps_within(minutes)}
+            row["fits"] = row["steps_that_fit"] > 0
+            if not row["fits"]:
+                needed = f"needs {row['minutes']:.1f} minutes"
+                row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
+        folders = stored.get(_without_seed(config), ()) if row["fits"] else ()
+        rows.append(row | expected_score([read_run(folder) for folder in folders], row["steps_that_fit"]))
     order = {"by": ["fits", "score", "minutes"], "ascending": [False, False, True]}
     return pd.DataFrame(rows).sort_values(**order, na_position="last", ignore_index=True)
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
     """The plans of `plan_table` that fit, and why the others do not, as lines of text."""
-    rows = [
-        {
-            "plan": row.name,
-            "expected score": ""
-            if math.isnan(row.score)
-            else f"{row.score:.3f}" + ("" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"),
-            "minutes": f"{row.minutes:.1f}",
-            "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
-            "memory (GB)": _gigabytes(row.process_mib),
-            "parameters (M)": f"{row.parameters / 1e6:.1f}",
-            "trained (M)": f"{row.trained_parameters / 1e6:.1f}",
-        }
-        for row in table[table["fits"]].itertuples(index=False)
-    ]
+    rows = []
+    for row in table[table["fits"]].itertuples(index=False):
+        score = "" if math.isnan(row.score) else f"{row.score:.3f}"
+        interval = "" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"
+        rows.append(
+            {
+                "plan": row.name,
+                "expected score": score + interval,
+                "minutes": f"{row.minutes:.1f}",
+                "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
+                "memory (GB)": _gigabytes(row.process_mib),
+                "parameters (M)": f"{row.parameters / 1e6:.1f}",
+                "trained (M)": f"{row.trained_parameters / 1e6:.1f}",
+            }
+        )
     first = f"{len(rows)} of {len(table)} plans fit into {memory} and {minutes:g} minutes"
     lines = [pd.DataFrame(rows).to_string(index=False, justify="left")] if rows else []
     others = [f"{row.name} does not fit: {row.why}" for row in table[~table["fits"]].itertuples(index=False)]
@@ -131,15 +134,8 @@ def _gigabytes(mib: float) -> str:
     return f"{mib * MIB / 1e9:.2f}"
 
 
-def _by_likeness(among: list[Path]) -> dict[str, list[Path]]:
-    runs: dict[str, list[Path]] = {}
-    for folder, content in stored_runs(among):
-        runs.setdefault(_likeness(RunConfig.from_params(content["config"])), []).append(folder)
-    return runs
-
-
-def _likeness(config: RunConfig) -> str:
-    """What a configuration is but for fields that change of a score the seed variance alone."""
+def _without_seed(config: RunConfig) -> str:
+    """The digest of a configuration without the fields that change a score within the seed variance alone."""
     return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
 
 
@@ -171,9 +167,9 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
     of older code, which do not have it, are left out.
     """
-    rows, texts = [], Texts(data, store)
+    rows, texts = [], Texts(data)
     for _, content in stored_runs([store]):
-        run, cost = RunConfig.from_params(content["config"]), content["cost"]
+        run, cost = content["config"], content["cost"]
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}

@@ -100,7 +100,7 @@ def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:
 
 
 def _wall() -> float:
-    """Seconds, after what a GPU still has to do."""
+    """The clock's seconds, after the GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -55,10 +55,5 @@ def _load(task: str, split: str, root: Path) -> pd.DataFrame:
 def _load_once(task: str, split: str, root: Path, changed: int) -> pd.DataFrame:
     table, report = load_table(task, split, root)
     if report.rejects:
-        _warn_once(report.path, str(report))
+        log.warning("%s", report)
     return table
-
-
-@functools.cache
-def _warn_once(path: Path, report: str) -> None:
-    log.warning("%s", report)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import nn
 
 from mtbert.paths import REPOSITORY, YamlError, read_yaml
 
@@ -58,15 +59,19 @@ class Task(BaseModel):
         if fields.get("kind") == "binary" or fields.get("class_names"):
             fields.setdefault("num_classes", len(fields.get("class_names", ())) or 2)
         if fields.get("num_classes"):
-            fields["label_range"] = (0, fields["num_classes"] - 1)
+            fields.setdefault("label_range", (0, fields["num_classes"] - 1))
         return fields
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
+        if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict, self.name):
+            raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
         if self.is_number != (self.num_classes is None):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
         if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
             raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
+        if self.num_classes and self.label_range != (0, self.num_classes - 1):
+            raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in METRICS[self.kind]:

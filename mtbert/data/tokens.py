@@ -168,12 +168,19 @@ def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> Tok
 
 def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: int) -> TokenizedTable:
     folder = locate(encoder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer, content = _load_once(folder, tuple(file.stat().st_mtime_ns for file in sorted(folder.iterdir())))
     ids = []
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
-        ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, tokenizer.to_str())))
+        ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
     return TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
+
+
+@functools.lru_cache(2)
+def _load_once(folder: Path, changed: tuple[int, ...]) -> tuple[Tokenizer, str]:
+    """The tokenizer of a checkpoint and its content; changed: when each of its files was, so that it is read again."""
+    tokenizer = load_tokenizer(folder)
+    return tokenizer, tokenizer.to_str()
 
 
 def _encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:

@@ -16,14 +16,10 @@ class EpisodicMemory:
     reservoir: a uniform sample of the distinct examples seen so far (algorithm R); a row that was seen before, kept or
     not, is passed over, so that later passes over a dataset change nothing. ring: the `size` distinct examples seen
     last; seeing one again makes it the newest. The content is a function of the seed and of the rows added for the
-    task, in order, however they were split into calls. Raises ValueError for a size below 1 or an unknown kind.
+    task, in order, however they were split into calls. kind: one of MEMORIES.
     """
 
     def __init__(self, size: int, kind: str, seed: int) -> None:
-        if size < 1:
-            raise ValueError(f"size is {size}; a memory keeps at least 1 example of a task")
-        if kind not in MEMORIES:
-            raise ValueError(f"kind of memory is {kind!r}; known are {', '.join(MEMORIES)}")
         self.size, self.kind, self.seed = size, kind, seed
         self._rows: dict[str, np.ndarray] = {}
         self._seen: dict[str, np.ndarray] = {}  # reservoir: whether a row number was seen
@@ -39,14 +35,9 @@ class EpisodicMemory:
         return self._rows[task].copy() if task in self._rows else np.empty(0, dtype=np.int64)
 
     def add(self, task: str, rows: np.ndarray) -> None:
-        """Offer row numbers (N,) of a task, in the order seen. Raises ValueError unless they are integers >= 0."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (len(rows) and (rows.dtype.kind not in "iu" or rows.min() < 0)):
-            raise ValueError(f"rows are row numbers, (N,) integers, at least 0; got {rows.dtype} {rows.shape}")
-        if not len(rows):
-            return
-        rows = rows.astype(np.int64)
-        self._rows[task] = self._with_ring(task, rows) if self.kind == "ring" else self._with_reservoir(task, rows)
+        """Offer row numbers (N,) of a task, in the order seen."""
+        if len(rows):
+            self._rows[task] = self._with_ring(task, rows) if self.kind == "ring" else self._with_reservoir(task, rows)
 
     def sample(self, task: str, n: int, step: int) -> np.ndarray:
         """min(n, stored) different rows of a task, a function of the content, seed, task and step."""

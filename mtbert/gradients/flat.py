@@ -7,14 +7,9 @@ from torch import Tensor, nn
 
 
 class FlatGradients:
-    """The gradients of named parameters as one vector (P,), and back. `spans`: name -> its place in the vector.
-
-    Raises ValueError for a parameter that has two names.
-    """
+    """The gradients of named parameters as one vector (P,), and back. `spans`: name -> its place in the vector."""
 
     def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
-        if len({id(parameter) for parameter in parameters.values()}) < len(parameters):
-            raise ValueError("a parameter has two names; its gradient would count twice")
         self.parameters = dict(parameters)
         ends = list(itertools.accumulate((parameter.numel() for parameter in parameters.values()), initial=0))
         self.spans = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.parameters)}
@@ -35,8 +30,7 @@ class FlatGradients:
     def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Move every `.grad` into a float32 vector (P,), zeros where there is none; every `.grad` is None after.
 
-        flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU, a number a parameter: whether
-        it had a gradient.
+        flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU: which parameters had one.
         """
         flat = self.empty(1)[0] if flat is None else flat
         used = torch.zeros(len(self.parameters), dtype=torch.bool)
@@ -51,11 +45,7 @@ class FlatGradients:
 
     def put(self, flat: Tensor, used: Tensor) -> None:
         """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere: an optimizer then leaves such a
-        parameter alone, its decay and moments included, where a gradient of zeros would not. Raises ValueError for
-        another shape.
+        parameter alone, its decay and moments included, where a gradient of zeros would not.
         """
-        if flat.shape != (self.size,) or used.shape != (len(self.parameters),):
-            shapes = f"({self.size},) and ({len(self.parameters)},)"
-            raise ValueError(f"flat and used are {shapes}; got {tuple(flat.shape)} and {tuple(used.shape)}")
         for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
             parameter.grad = flat[self.spans[name]].view_as(parameter).to(parameter.dtype) if is_used else None

@@ -6,7 +6,6 @@ section 2.2.2. K memories, P parameters.
 
 import logging
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,8 +19,6 @@ FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller m
 CANCELLED = 1e-4  # a g~ shorter than this fraction of its summands is measured; else its Gram matrix tells enough
 ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
 ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
-SWEEPS = 2_000  # of the coordinate descent that GEM falls back to
-WARN_EVERY = 100  # fallbacks
 
 
 def _check_gradient(g: Tensor, M: Tensor) -> None:
@@ -30,7 +27,8 @@ def _check_gradient(g: Tensor, M: Tensor) -> None:
         raise ValueError(f"g is (P,) where M is (K, P), like it; got g {describe(g)}, M {describe(M)}")
 
 
-def gem(g: Tensor, M: Tensor, margin: float = 0.0, fallbacks: dict[str, int] | None = None) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
@@ -40,28 +38,21 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0, fallbacks: dict[str, int] | N
     relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
     that are zero are left out.
 
-    Where the solver fails, or what it gave, coordinate descent takes over; where that fails too, g~ is 0, which holds
-    every constraint, and v is nan. Both are logged and, under "sweeps" and "zero", counted in `fallbacks`, which the
-    caller keeps. Raises ValueError for other shapes, a negative margin or a gradient that is not finite.
+    Where no v is found, g~ is 0, which holds every constraint, and v is nan; a warning is logged. Raises ValueError for
+    other shapes, a negative margin or a gradient that is not finite.
     """
     _check_gradient(g, M)
     if not 0 <= margin < math.inf:
         raise ValueError(f"margin is {margin}; it must be finite and at least 0")
-    fallbacks = {} if fallbacks is None else fallbacks
-    with torch.no_grad():
-        gram = gram_matrix(g[None], M).cpu()
-        check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
-        gram = gram.numpy()
-        if not gram.diagonal()[1:].any() or (margin == 0 and (gram[0, 1:] >= 0).all()):
-            return g, torch.zeros(len(M), dtype=torch.float64)
-        for solve, successor in ((_solve_dual, "sweeps"), (_sweep_dual, "zero")):
-            found = _project(g, M, gram, margin, solve)
-            if found is not None:
-                return found
-            fallbacks[successor] = count = fallbacks.get(successor, 0) + 1
-            if count % WARN_EVERY == 1:
-                log.warning("GEM: the dual was not solved; going on with %s, count %d", successor, count)
+    gram = gram_matrix(g[None], M).cpu()
+    check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
+    gram = gram.numpy()
+    if not gram.diagonal()[1:].any() or (margin == 0 and (gram[0, 1:] >= 0).all()):
+        return g, torch.zeros(len(M), dtype=torch.float64)
+    if (found := _project(g, M, gram, margin)) is None:
+        log.warning("GEM: no projection was found; the gradient of this step is 0")
         return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
+    return found
 
 
 def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
@@ -69,13 +60,8 @@ def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
     return gem(g, M, margin)[0]
 
 
-def gem_weights(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
-    """v (K,) alone of `gem`."""
-    return gem(g, M, margin)[1]
-
-
-def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Callable) -> tuple[Tensor, Tensor] | None:
-    """g~ and v, the dual solved by `solve`; None where that fails or g~ violates a constraint.
+def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Tensor, Tensor] | None:
+    """g~ and v; None where the dual is not solved or g~ violates a constraint.
 
     gram (K + 1, K + 1) is that of g and the rows of M.
     """
@@ -89,7 +75,7 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float, solve: Calla
     dtype = torch.finfo(g.dtype)
     for _ in range(ATTEMPTS):
         try:
-            w = solve(A, b + A @ (margin * lengths / scale))  # of u = v - margin
+            w = _solve_dual(A, b + A @ (margin * lengths / scale))  # of u = v - margin
         except (RuntimeError, np.linalg.LinAlgError):
             return None
         added = np.zeros(len(M))
@@ -124,39 +110,21 @@ def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
     return nnls(root[:, None] * Q.T, -(Q.T @ b) / root)[0]
 
 
-def _sweep_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The same by coordinate descent (Hildreth 1957), which cannot fail but may be slow: nearly parallel vectors."""
-    w = np.zeros(len(b))
-    for _ in range(SWEEPS):
-        before = w.copy()
-        for k in range(len(b)):
-            w[k] = max(0.0, w[k] - (A[k] @ w + b[k]) / A[k, k])
-        if np.abs(w - before).max() <= 1e-15 * np.abs(w).max():
-            break
-    return w
-
-
 @torch.no_grad()
-def agem(g: Tensor, M: Tensor) -> tuple[Tensor, bool]:
-    """The projected gradient g~ (P,) of A-GEM, and whether g had to be projected. g (P,), M (K, P).
+def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
+    """The projected gradient g~ = M'v + g (P,) of A-GEM, and v (K,), float64 on the CPU. g (P,), M (K, P).
 
     Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref, g_ref the mean of the memories' gradients; else g.
     Raises ValueError for other shapes or a gradient that is not finite.
     """
     _check_gradient(g, M)
-    if not len(M):
-        return g, False
-    reference = M.mean(0, keepdim=True)
+    K, reference = len(M), M.mean(0, keepdim=True)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])
     if not gram[0, 1] < 0:
-        return g, False
-    return combine(np.array([1, -gram[0, 1] / gram[1, 1]]), g[None], reference), True
-
-
-def agem_project(g: Tensor, M: Tensor) -> Tensor:
-    """g~ (P,) alone of `agem`."""
-    return agem(g, M)[0]
+        return g, torch.zeros(K, dtype=torch.float64)
+    factor = -gram[0, 1] / gram[1, 1]
+    return combine(np.array([1, factor]), g[None], reference), (factor / K).expand(K)
 
 
 @torch.no_grad()

@@ -16,19 +16,9 @@ from mtbert.gradients.pcgrad import pcgrad_weights
 WEIGHTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"pcgrad": pcgrad_weights}
 
 
-def _gem(g: Tensor, M: Tensor, margin: float, fallbacks: dict[str, int]) -> tuple[Tensor, Tensor]:
-    projected, v = gem(g, M, margin, fallbacks)
-    return projected, v != 0
-
-
-def _agem(g: Tensor, M: Tensor, margin: float, fallbacks: dict[str, int]) -> tuple[Tensor, Tensor]:
-    projected, is_projected = agem(g, M)
-    return projected, torch.full((len(M),), is_projected)
-
-
-# Of a step's gradient g (P,) and those of the episodic memory M (K, P), with GEM's margin and the counts of `gem`:
-# the projected gradient (P,), and which memories took part, bool (K,).
-PROJECTIONS: dict[str, Callable[[Tensor, Tensor, float, dict[str, int]], tuple[Tensor, Tensor]]] = {
-    "gem": _gem,
-    "agem": _agem,
+# Of a step's gradient g (P,), those of the episodic memory M (K, P) and GEM's margin: the projected gradient M'v + g,
+# and v (K,), 0 where a memory took no part.
+PROJECTIONS: dict[str, Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]] = {
+    "gem": gem,
+    "agem": lambda g, M, margin: agem(g, M),
 }

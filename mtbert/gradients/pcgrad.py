@@ -11,10 +11,8 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
     """Coefficients (T,), float64, of PCGrad's update in the tasks' gradients, from their Gram matrix (T, T).
 
     Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
-    changes no other. Raises ValueError for another shape or a gradient that is not finite.
+    changes no other. Raises ValueError for a gradient that is not finite.
     """
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram):
-        raise ValueError(f"a Gram matrix is (T, T), T at least 1; got {tuple(gram.shape)}")
     T = len(gram)
     gram = gram.detach().to("cpu", torch.float64)
     check_finite(gram, [f"row {i}" for i in range(T)])

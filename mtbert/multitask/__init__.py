@@ -10,20 +10,11 @@ from mtbert.multitask.model import (
     build_encoder,
     encoder_config,
     in_order,
+    meta_model,
     parameter_counts,
 )
 
 __all__ = [
-    "EVAL_TOKENS",
-    "MultitaskBert",
-    "TaskHead",
-    "autocast",
-    "build_encoder",
-    "divergence",
-    "encoder_config",
-    "export_task",
-    "in_order",
-    "parameter_counts",
-    "predict",
-    "task_loss",
-]
+    "EVAL_TOKENS", "MultitaskBert", "TaskHead", "autocast", "build_encoder", "divergence", "encoder_config",
+    "export_task", "in_order", "meta_model", "parameter_counts", "predict", "task_loss",
+]  # fmt: skip

@@ -3,7 +3,7 @@
 Source: papers 000 (section 2: dropout, then linear, on a sentence embedding; section 3.3: pair embeddings summed),
 001 (equations 3 to 5), 002 (section 4.2: pairs concatenated, with their Hadamard product, or both sentences in one
 sequence; heads of several layers with dropout inside; mean squared error for similarity), 004 (section 4: layer norm
-of the embeddings, dropout behind the head, heads that see other heads' outputs).
+of the embeddings, dropout after the head, heads that see other heads' outputs).
 
 Symbols: B batch, T tokens, d hidden size, k sentences encoded apart (1 or 2), D features of a head, p tag features.
 """
@@ -24,14 +24,9 @@ TAG_COUNT = len(TAGS)  # shares of part-of-speech tags of one sentence
 
 
 def sentence_embedding(last_hidden_state: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Hidden states (B, T, d), mask (B, T) -> (B, d): the [CLS] state ('cls') or the mean over the tokens ('mean').
-
-    Raises ValueError for another pooling: the pooler is the encoder's.
-    """
+    """Hidden states (B, T, d), mask (B, T) -> (B, d): the [CLS] state ('cls') or the mean over the tokens ('mean')."""
     if pooling == "cls":
         return last_hidden_state[:, 0]
-    if pooling != "mean":
-        raise ValueError(f"pooling is {pooling!r}; hidden states are pooled by 'cls' or 'mean'")
     weights = attention_mask.unsqueeze(-1).to(last_hidden_state.dtype)  # (B, T, 1)
     return (last_hidden_state * weights).sum(1) / weights.sum(1)
 
@@ -199,8 +194,8 @@ class TaskHeads(nn.Module):
     def add_offsets(self) -> dict[str, Tensor]:
         """With `upstream` slow, zeros beside the weights of upstream heads, by the weights' names; else none.
 
-        A fed task's gradient then goes to them. Whoever trains gives them a learning rate of their own, adds them to
-        the weights after every step and sets them to zero again: Adam's moments of the two gradients stay apart.
+        A fed task's gradient then goes to them. The trainer gives them a learning rate of their own, adds them to the
+        weights after every step and sets them to zero again: Adam's moments of the two gradients stay separate.
         """
         if self.config.upstream == "slow":
             upstream = {u for task in self.upstreams for u in all_upstream(task, self.upstreams)}

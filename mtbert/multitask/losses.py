@@ -13,7 +13,7 @@ from mtbert.data import Task
 def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Mean loss of a batch: cross-entropy (classes), binary cross-entropy, or squared error on the 0-1 scale.
 
-    Logits of similarity are on that scale, from a head and as a cosine alike.
+    The logit of a number is on that scale.
     """
     logits = logits.float()
     if task.kind == "classes":
@@ -27,8 +27,9 @@ def task_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
 def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
     """How far two passes over the same batch disagree, from the logits of each: R-Drop (Liang et al. 2021, equation 2).
 
-    The mean of both Kullback-Leibler divergences between the predicted distributions; for similarity the mean squared
-    difference of the scores on the 0-1 scale.
+    The mean of both Kullback-Leibler divergences between the predicted distributions; of a number the mean squared
+    difference of the scores on the 0-1 scale. `r_drop` times this is added to the mean loss of the passes, where their
+    equation 4 has the sum: their alpha is 2 r_drop.
     """
     if task.is_number:
         return F.mse_loss(first, second)
@@ -38,10 +39,10 @@ def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
     return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean() / 2
 
 
-def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor, Tensor]:
-    """Predicted label (B,) and the model's confidence in it (B,); for similarity both are the score.
+def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Predicted label (B,) and the model's confidence in it (B,); of a number both are the score.
 
-    The score of STS, 0 to 5, is 5 times the logit; that of a head, `similarity` mse, is cut at 0 and 5.
+    The score of STS is 5 times the logit, clamped to 0..5.
     """
     logits = logits.float()
     if task.kind == "classes":
@@ -52,6 +53,5 @@ def predict(task: Task, logits: Tensor, similarity: str = "mse") -> tuple[Tensor
         label = (probability > 0.5).long()
         return label, torch.where(label == 1, probability, 1 - probability)
     low, high = task.label_range
-    score = low + (high - low) * logits
-    score = score.clamp(low, high) if similarity == "mse" else score
+    score = (low + (high - low) * logits).clamp(low, high)
     return score, score

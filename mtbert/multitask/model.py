@@ -4,6 +4,7 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ class MultitaskBert(nn.Module):
             return self.heads(task, embeddings, None if tags is None else tags[rows])
 
         found = in_order(self.in_batches(tokens.lengths, logits))
-        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found, config.similarity))
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found))
         return pd.DataFrame({"predicted": TASKS[task].as_written(pd.Series(predicted)), "confidence": confidence})
 
     def in_batches(
@@ -161,9 +162,10 @@ class MultitaskBert(nn.Module):
         return {name for name, p in self.named_parameters() if id(p) in own or name.startswith(parts)}
 
     def individual_copies(self) -> list[list[nn.Module]]:
-        """The copies of every individual level, for soft sharing."""
+        """The training tasks' copies of every individual level, for soft sharing."""
+        trained = [task in self.run_config.tasks for task in self.run_config.scored]
         levels = self.encoder.levels().values()
-        return [list(copies) for level, copies in levels if level.mode == "I" and len(copies) > 1]
+        return [list(compress(copies, trained)) for level, copies in levels if level.mode == "I"]
 
     def table(self) -> pd.DataFrame:
         """`SharingPlan.table` for this encoder, and rows for adapters and heads."""
@@ -233,6 +235,12 @@ def build_encoder(config: RunConfig) -> BertModel:
     for layer in encoder.layers:
         layer.attention.dropout = sizes.attention_probs_dropout_prob
     return encoder
+
+
+def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
+    """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
+    with torch.device("meta"):
+        return MultitaskBert(config.but(weights="random"), BertModel(encoder) if encoder else None)
 
 
 def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:

@@ -2,18 +2,15 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import papermill
@@ -30,7 +27,6 @@ from mtbert.runtime import free_by_default
 
 MOST_WORKERS = 4  # by default; a run takes up to 1.5 GiB of memory
 ATTEMPTS = 3  # to execute a notebook whose kernel dies: kernels that start together may race for a port
-STAGGER = 0.5  # seconds between the first starts
 
 
 class ReportError(RuntimeError):
@@ -43,28 +39,33 @@ def build_report(
     data: str | Path | None = None,
     force: bool = False,
     workers: int | None = None,
+    scheduler: str | None = None,
+    grids: Sequence[Path] = (),
     root: str | Path = REPOSITORY,
 ) -> Path:
     """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `root/build/report`.
 
-    workers: processes of one thread each; default: the cores, at most MOST_WORKERS. A notebook that is up to date is
-    not executed again unless `force`; those with `train_missing: true` come last, when the runs of their grids are
-    stored. The demo profile keeps its own results and figures beside the executed notebooks in `root/build/executed`,
-    and trains again when the code has changed or with `force`. The site is built whenever a notebook has ended. Returns
-    the path of index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells,
-    when the other notebooks have ended.
+    workers: processes of one thread each; default: the cores, at most MOST_WORKERS; scheduler: the address of one of
+    dask, whose workers are taken instead, and share the folders. grids: every notebook is executed once for each of
+    them, named by its parameter `grid`, as `<notebook>-<grid>.ipynb`. A notebook that is up to date is not executed
+    again unless `force`; those with `train_missing: true` come last, when the runs of their grids are stored. The demo
+    profile keeps its own results and figures beside the executed notebooks in `root/build/executed`, and trains again
+    when the code has changed or with `force`. The site is built whenever a notebook has ended. Returns the path of
+    index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the
+    other notebooks have ended; and ConfigError for runs that could not start, before one does.
     """
     root = Path(root).resolve()
     output = root / "build" / "executed"
     all_notebooks = sorted((root / "notebooks").glob("*.ipynb"))
-    notebooks = {path.stem: path for path in _select(all_notebooks, only)}
+    chosen = [(path, grid) for path in _select(all_notebooks, only) for grid in grids or [None]]
+    notebooks = {f"{path.stem}-{grid.stem}" if grid else path.stem: (path, grid) for path, grid in chosen}
     folder = root / "params" / profile
     if not folder.is_dir():
         known = ", ".join(sorted(path.name for path in folder.parent.glob("*") if path.is_dir()))
         raise ReportError(f"unknown profile {profile!r}; params/ has: {known}")
     if data is not None and not Path(data).is_dir():
         raise ReportError(f"--data: there is no folder {data}")
-    parameters = {name: _parameters(path, folder / f"{name}.yaml", data) for name, path in notebooks.items()}
+    parameters = {name: _parameters(folder, *about, data) for name, about in notebooks.items()}
     if data is not None and not any("data_dir" in values for values in parameters.values()):
         raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
     code = _digest((root / "mtbert").rglob("*.py"))
@@ -82,12 +83,13 @@ def build_report(
     for file in output.glob("*.record"):
         if not (root / "notebooks" / f"{file.stem}.ipynb").exists() or not _record(file):
             file.unlink()
-    records, early, runs, late = {}, [], {}, []  # records and jobs: a label, a function, its arguments
+    records, early, to_train, runs, late = {}, [], {}, [], []  # records and jobs: a label, a function, its arguments
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
-    for name, path in notebooks.items():
+    for name, (path, grid) in notebooks.items():
         source, values = _source(path), parameters[name]
-        grids = [file for file in all_grids if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]  # it names them
-        params = {file.stem: file.read_text("utf8") for file in [folder / f"{name}.yaml", *grids] if file.exists()}
+        named = [file for file in all_grids if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]
+        read = [grid] if grid else named
+        params = {file.stem: file.read_text("utf8") for file in [folder / f"{path.stem}.yaml", *read] if file.exists()}
         inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), params])
         about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile, "params": params}
         file = output / f"{name}.record"
@@ -98,10 +100,13 @@ def build_report(
             continue
         file.unlink(missing_ok=True)
         trains = values.get("train_missing", False)
-        (late if trains else early).append((name, _execute, path, output, values, about))
-        for run, config in read_grids(grids) if trains else ():
-            how = values.get("data_dir") or None, values.get("device", "auto")
-            runs.setdefault(config, (f"run {run}, seed {config.seed}", _train, config, *how))
+        (late if trains else early).append((name, _execute, path, output / f"{name}.ipynb", values, about))
+        if trains:
+            to_train |= dict.fromkeys(read, (values.get("data_dir") or None, values.get("device", "auto")))
+    for where in set(to_train.values()):
+        files = [file for file in to_train if to_train[file] == where]
+        chosen = sweep.look_up(read_grids(files), where[0])
+        runs += [(f"run {run}", _train, run.config, *where) for run in chosen]
 
     index, failures, workers = _build_site(output), [], workers or _cores()
     if early or late:
@@ -109,12 +114,12 @@ def build_report(
             f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up, {workers} at a time",
             flush=True,
         )
-    for name, future in _work([[*early, *runs.values()], late], environment, workers):
+    for name, outcome in _work([[*early, *runs], late], environment, workers, scheduler):
         if name in notebooks:
-            try:
-                records[name] = future.result()
-            except ReportError as error:
-                failures.append(str(error))
+            if isinstance(outcome, Exception):
+                failures.append(str(outcome))
+            else:
+                records[name] = outcome
         _write_records(output, records, _digest_results(results, root))
         if name in records:
             index = _build_site(output)
@@ -138,13 +143,14 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
     return selected
 
 
-def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
-    """What `file` has for the notebook, and `data` where it has a parameter data_dir."""
-    declared = papermill.inspect_notebook(notebook).keys()
+def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Path | None) -> dict:
+    """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
+    declared, file = papermill.inspect_notebook(notebook).keys(), folder / f"{notebook.stem}.yaml"
     values = (read_yaml(file) if file.exists() else None) or {}
     where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
+    values |= {"grid": str(grid.resolve())} if grid else {}
     if unknown := sorted(map(str, values.keys() - declared)):
         raise ReportError(
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
@@ -153,74 +159,74 @@ def _parameters(notebook: Path, file: Path, data: str | Path | None) -> dict:
     return values if data is None or "data_dir" not in declared else {**values, "data_dir": str(Path(data).resolve())}
 
 
-def _work(phases: list[list[tuple]], environment: dict[str, str], workers: int) -> Iterator[tuple[str, Future]]:
-    """Do the jobs of each phase side by side; yields label and future of each that has ended, prints what is left."""
-    total, done, started = sum(map(len, phases)), 0, time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _set_up_worker, (environment,)) as pool:
-        try:
-            for jobs in phases:
-                labels = {}
-                for label, *job in jobs:
-                    labels[pool.submit(*job)] = label
-                    time.sleep(STAGGER if len(labels) <= workers else 0)
-                for future in as_completed(labels):
-                    done, label, error = done + 1, labels[future], future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise ReportError("a process was killed; is memory short? --workers 1 needs the least")
-                    minutes = (time.monotonic() - started) / 60
-                    left = minutes / (done + workers / 2) * (total - done)  # the jobs begun are half done on average
-                    why = " failed: " + str(error).partition("\n")[0] if error else ""
-                    rest = f"; {sweep.duration(left)} left" if done < total else ""
-                    print(f"[{done}/{total}] {label}{why}{rest}", flush=True)
-                    yield label, future
-        except BaseException:  # Ctrl-C; kernels end with the process that started them
-            for process in multiprocessing.active_children():
-                process.kill()
-            raise
+def _work(
+    phases: list[list[tuple]], environment: dict[str, str], workers: int, scheduler: str | None = None
+) -> Iterator[tuple[str, object]]:
+    """Do the jobs of each phase on the workers of a cluster (`sweep.open_cluster`), in these variables of the
+    environment; yields label and result or error of each that has ended, prints what is left. If a worker dies, another
+    one takes up its job.
+    """
+    from distributed import as_completed
+
+    total, done, numbers = sum(map(len, phases)), 0, count()
+    if not total:
+        return
+    with sweep.open_cluster(min(workers, total), scheduler) as client:
+        started = time.monotonic()
+        for jobs in phases:
+            name = f"report-{client.id}"
+            labels = {client.submit(_do, environment, *job, key=(name, next(numbers))): label for label, *job in jobs}
+            for future in as_completed(labels):
+                if future.status == "cancelled":
+                    raise ReportError("the scheduler was lost")
+                done, label = done + 1, labels[future]
+                is_done = future.status == "finished"
+                outcome = future.result() if is_done else ReportError(f"{label}: {future.exception()}")
+                left = (time.monotonic() - started) / 60 / (done + workers / 2) * (total - done)  # those begun: half
+                why = " failed: " + str(outcome).partition("\n")[0] if isinstance(outcome, Exception) else ""
+                rest = f"; {sweep.duration(left)} left" if done < total else ""
+                print(f"[{done}/{total}] {label}{why}{rest}", flush=True)
+                yield label, outcome
 
 
-def _set_up_worker(environment: dict[str, str]) -> None:
-    """One thread for this process and its kernels; Ctrl-C is for the parent, without which the worker ends."""
-    os.environ.update(environment, OMP_NUM_THREADS="1")  # threads of torch wait by spinning
+def _do(environment: dict[str, str], function: Callable, *arguments: object) -> object:
+    """On a worker: the result of a job, or its error; of one thread, as threads of torch wait by spinning."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def end_with_parent() -> None:
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    with patch.dict(os.environ, environment, OMP_NUM_THREADS="1"):
+        try:
+            return function(*arguments)
+        except Exception as error:  # else dask tries again
+            return error
+        finally:
+            free_by_default()  # the memory goes back, as the worker goes on to other work
 
 
 def _train(config: RunConfig, data: str | None, device: str) -> None:
-    """Train a run that is not stored; its memory goes back, as the worker goes on to other work."""
     load_or_run(config, data, device=device, progress=False)
-    free_by_default()
 
 
-def _execute(notebook: Path, output: Path, parameters: dict, about: dict) -> dict:
-    """Execute into `output`, which is also the working directory; returns the record."""
-    executed = output / notebook.name
+def _execute(notebook: Path, executed: Path, parameters: dict, about: dict) -> dict:
+    """Execute into the file `executed`, in its folder; returns the record."""
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
     for attempt in range(1, ATTEMPTS + 1):
         try:
             papermill.execute_notebook(
-                notebook, executed, parameters, kernel_name="python3", cwd=output, progress_bar=False, config=config
-            )
+                notebook, executed, parameters, kernel_name="python3", cwd=executed.parent, progress_bar=False,
+                config=config,
+            )  # fmt: skip
             text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
             executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
             return about
         except PapermillExecutionError as error:
             source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
             raise ReportError(
-                f"{notebook.name} failed in cell [{error.exec_count}]:\n{source}\n{error.ename}: {error.evalue}\n"
+                f"{executed.name} failed in cell [{error.exec_count}]:\n{source}\n{error.ename}: {error.evalue}\n"
                 f"The traceback is in {os.path.relpath(executed)}."
             ) from None
         except RuntimeError as error:  # the kernel died or did not start
             if attempt == ATTEMPTS:
-                raise ReportError(f"{notebook.name} failed: {error}") from None
+                raise ReportError(f"{executed.name} failed: {error}") from None
             time.sleep(attempt)
 
 

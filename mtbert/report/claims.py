@@ -5,8 +5,10 @@ side of 0: "reproduced"; on the other side: "contradicted"; else "not distinguis
 lies within +-MARGIN: "reproduced"; excludes 0 by more than that: "contradicted"; else "not distinguishable". A ratio of
 costs likewise, in logarithms and with COST_MARGIN, from the lowest to the highest of all pairs of seeds. Both need
 SEEDS seeds of either run, or as many as its grid has but at least 2, else they are "not decided"; numbers of
-parameters need one. Intervals are not corrected for the number of claims. Arithmetic: equal to the printed digits, as
-far as the rounding of the printed numbers it starts from allows: "reproduced", else "contradicted".
+parameters need one. Intervals are not corrected for the number of claims. A score: "not comparable", unless
+claims.yaml marks it as `comparable`; then, of any number of seeds, "reproduced" if our 95 % interval contains it, else
+"contradicted". Arithmetic: equal to the printed digits, as far as the rounding of the printed numbers it starts from
+allows: "reproduced", else "contradicted".
 
 `python -m mtbert.report.claims` writes the tables of README.md between the marks `<!-- NAME -->` and `<!-- end -->`.
 """

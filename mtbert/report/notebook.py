@@ -14,7 +14,7 @@ from IPython.display import HTML, Markdown, display
 from mtbert import __version__
 from mtbert.config import ConfigError
 from mtbert.cost import predict_runs
-from mtbert.paths import REPOSITORY, results_dir
+from mtbert.paths import REPOSITORY
 from mtbert.report import plots, plots_sweeps
 from mtbert.report.tables import Comparison, Grid, read_runs
 from mtbert.results import sweep
@@ -83,7 +83,7 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
         text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
         if given["profile"] != "demo":
             device = pick_device(given["device"]).type
-            costs = predict_runs(list(missing.values()), device, data=how["data"], store=results_dir())
+            costs = predict_runs(list(missing.values()), device, data=how["data"])
             text += f", {sweep.duration(sum(run.minutes or 0 for run in costs))}, in at most "
             text += f"{max(run.mib or 0 for run in costs):,.0f} MiB of memory, as far as this can be predicted"
         say(f"{text}.")

@@ -26,13 +26,11 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
-    difference,
-    forgetting,
     load_or_run,
     read_grid,
     stack_predictions,
 )
-from mtbert.training import RESAMPLES, holm, metrics_of, overall, seed_p_value
+from mtbert.training import RESAMPLES, holm, metrics_of, overall, seed_difference, seed_p_value, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
@@ -174,11 +172,10 @@ class Comparison:
             for task in TASKS:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
-                p = np.nan
-                if seeds >= SEEDS:
-                    (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                    p = seed_p_value(_metric(task), one, other, labels)
-                rows.append((name, reference, task, seeds, *difference(*pair, task), p))
+                (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
+                compared = _metric(task), one, other, labels
+                p = seed_p_value(*compared) if seeds >= SEEDS else np.nan
+                rows.append((name, reference, task, seeds, *seed_difference(*compared), p))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["p"].notna()
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
@@ -283,13 +280,13 @@ def score_points(run: Run) -> pd.DataFrame:
 
 
 def _metric(task: str) -> Callable:
-    """The first metric of a task, which selects models."""
-    return next(iter(metrics_of(TASKS[task]).values()))
+    """The metric of a task that selects models."""
+    return metrics_of(TASKS[task])[TASKS[task].metric]
 
 
 def _first_metric(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The rows of a task's first metric."""
-    return table[(table["task"] == task) & (table["metric"] == next(iter(metrics_of(TASKS[task]))))]
+    """The rows of the metric that selects models, of a task."""
+    return table[(table["task"] == task) & (table["metric"] == TASKS[task].metric)]
 
 
 def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
@@ -317,13 +314,19 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
 
 
 def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
-    """`forgetting` of runs with tasks in turn, a row per run, seed, task and pass: run, seed, task, after, score."""
-    parts = [pd.DataFrame(columns=["run", "seed", "task", "after", "score"])] if not runs else []
-    for name, group in runs.items():
-        for run in group:
-            scores = forgetting(run).melt(var_name="task", value_name="score", ignore_index=False).reset_index()
-            parts.append(scores.assign(run=name, seed=run.config.seed))
-    return pd.concat(parts, ignore_index=True)
+    """Dev scores of runs with tasks in turn, a row per run, seed, task and pass: run, seed, task, after, score.
+
+    after: the task of the pass. Forgetting is what a task loses of its score after its last pass (Lopez-Paz and Ranzato
+    2017, section 3, whose backward transfer is the last pass minus each task's own, without the last task).
+    """
+    rows = []
+    for name, run in ((name, run) for name, group in runs.items() for run in group):
+        sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
+        ends, points = turn_ends(run.config, sizes), run.curve.set_index("step")
+        for task in run.config.tasks:
+            scores = points.loc[list(ends), f"dev_{task}"]
+            rows += [(name, run.config.seed, task, *pair) for pair in zip(ends.values(), scores, strict=True)]
+    return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
@@ -362,13 +365,15 @@ TOGETHER = ("sst", "quora", "sts")
 
 
 def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
-    """Difference of the mean score of TOGETHER, and its 95 % interval; a resample draws the tasks of a run together.
+    """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
 
-    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    A resample draws a seed's predictions of all tasks together. pearson: the factor of Pearson's correlation in the
+    mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    both = [[stack_predictions(runs, task) for task in TOGETHER] for runs in (first, second)]
-    metrics = [_metric(task) for task in TOGETHER]
-    weights = np.array([pearson if TASKS[task].kind == "similarity" else 1 for task in TOGETHER])
+    tasks = [task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))]
+    both = [[stack_predictions(runs, task) for task in tasks] for runs in (first, second)]
+    metrics = [_metric(task) for task in tasks]
+    weights = np.array([pearson if TASKS[task].metric == "pearson" else 1 for task in tasks])
 
     def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
         drawn = zip(metrics, parts, examples, strict=True)

@@ -1,15 +1,15 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids and sweeps."""
 
 from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
-from mtbert.results.compare import difference, forgetting, stack_predictions, summarize
+from mtbert.results.compare import difference, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
-from mtbert.results.sweep import SweepRun, train_missing
+from mtbert.results.sweep import SweepRun
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
-    "find_run", "forgetting", "list_runs", "load_model", "load_or_run", "read_grid", "read_grids", "read_run",
-    "stack_predictions", "stored_runs", "summarize", "train_missing", "write_table",
+    "find_run", "list_runs", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions",
+    "stored_runs", "summarize", "write_table",
 ]  # fmt: skip

@@ -1,11 +1,10 @@
 """Scores over the seeds of a configuration, and differences between configurations, with intervals."""
 
 import numpy as np
-import pandas as pd
 
 from mtbert.data import TASKS
 from mtbert.results.store import Run
-from mtbert.training import metrics_of, seed_difference, seed_mean, turn_ends
+from mtbert.training import metrics_of, seed_difference, seed_mean
 
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
@@ -18,7 +17,7 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %, as in `seed_mean`),
     lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
-    metric = metric or next(iter(metrics_of(TASKS[task])))
+    metric = metric or TASKS[task].metric
     function = metrics_of(TASKS[task])[metric]
     predicted, labels = stack_predictions(runs, task)
     value, low, high = seed_mean(function, predicted, labels)
@@ -30,22 +29,5 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
 def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
     """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
     task = task or first[0].config.tasks[0]
-    metric = next(iter(metrics_of(TASKS[task]).values()))
     (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
-    return seed_difference(metric, one, other, labels)
-
-
-def forgetting(run: Run) -> pd.DataFrame:
-    """Dev scores after each pass of a run with tasks in turn: a row per pass, named by its task; a column per task.
-
-    Forgetting is what a task loses of its score after its last pass (Lopez-Paz and Ranzato 2017, section 3, whose
-    backward transfer is the last row minus the diagonal, without the last task). Raises ValueError for other schemes.
-    """
-    sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
-    ends = turn_ends(run.config, sizes)
-    if not ends:
-        raise ValueError(
-            f"{run.run_id}: forgetting is defined for several tasks in turn; scheme is {run.config.scheme!r}"
-        )
-    points = run.curve.set_index("step").loc[list(ends), [f"dev_{task}" for task in run.config.tasks]]
-    return points.set_axis(run.config.tasks, axis=1).set_axis(pd.Index(ends.values(), name="after"))
+    return seed_difference(metrics_of(TASKS[task])[TASKS[task].metric], one, other, labels)

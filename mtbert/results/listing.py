@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, stores
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import has_model, model_folder
@@ -48,7 +47,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         name = names.get(folder.name.partition("-")[0], "")
         if grids and not name:
             continue
-        config, scores = RunConfig.from_params(content["config"]), {}
+        config, scores = content["config"], {}
         for score in content["scores"]:
             scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
         about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}

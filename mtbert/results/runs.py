@@ -93,10 +93,10 @@ def is_done(run_id: str, among: list[Path], again: bool = False) -> bool:
 def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
     """Hold the lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
 
-    Raises filelock.Timeout where another process holds it, unless `blocking`, which waits. A cache that cannot be
-    written has no lock; a warning says so.
-    The system frees it when the process ends, however it ends. Processes on several machines share it if they share
-    the cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon.
+    Raises filelock.Timeout where another process holds it, unless `blocking`, which waits. The system releases the lock
+    when the process ends, however it ends. Processes on several machines share it if they share the cache on a file
+    system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. Where the cache cannot be written there is
+    no lock, and a warning.
     """
     path = model_folder(run_id) / "lock"
     try:
@@ -196,7 +196,7 @@ def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) 
     folders = list(run_folders(among, f"{config.digest}-").values())
     if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
         stored = stored_runs(among)  # without the encoder there is no digest
-        folders = [folder for folder, content in stored if RunConfig.from_params(content["config"]) == config]
+        folders = [folder for folder, content in stored if content["config"] == config]
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
         folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]

@@ -61,12 +61,11 @@ class Run:
     step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point
     cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, if recorded
 
-    def score(self, task: str | None = None, metric: str | None = None) -> float:
-        """One dev score of a task, by default its first metric; by default the training tasks' overall score."""
+    def score(self, task: str | None = None) -> float:
+        """The dev score of a task in its first metric; by default the training tasks' overall score."""
         if task is None:
-            return overall({name: self.score(name, metric) for name in self.config.tasks})
-        table = self.scores[self.scores["task"] == task]
-        return float(table["value"].iloc[0] if metric is None else table.set_index("metric")["value"][metric])
+            return overall({name: self.score(name) for name in self.config.tasks})
+        return float(self.scores.loc[self.scores["task"] == task, "value"].iloc[0])
 
 
 @contextmanager
@@ -175,7 +174,7 @@ def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
     content = _read_content(folder)
-    stored = RunConfig.from_params(content["config"])
+    stored = content["config"]
     named = {"encoder", "tensorboard"}  # the id has the encoder's content, and not the other
     if config is not None and stored.but(**config.model_dump(include=named)) != config:
         raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
@@ -193,7 +192,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 
 
 def _read_content(folder: Path) -> dict:
-    """The content of run.json; raises StoreError if it or another file of the run is damaged."""
+    """The content of run.json, its `config` a RunConfig; raises StoreError if it or another file is damaged."""
     path = folder / "run.json"
     if damaged := damaged_files(folder):
         raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
@@ -205,12 +204,11 @@ def _read_content(folder: Path) -> dict:
             raise ValueError(f"it is of run {content['run_id']!r}")
         if unknown := {*content["config"].get("tasks", ()), *content["config"].get("score_tasks", ())} - set(TASKS):
             raise StoreError(f"{folder}: there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?")
-        RunConfig.from_params(content["config"])
+        return content | {"config": RunConfig.from_params(content["config"])}
     except StoreError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
-    return content
 
 
 def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
@@ -221,7 +219,7 @@ def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
 
 
 def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
-    """The folder of every run of some stores and the content of its run.json, in the order of run ids.
+    """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
     A run that is damaged, or of tasks that are not known here, is left out with a warning.
     """
@@ -258,7 +256,7 @@ def _listed(path: Path) -> set[str]:
 def _update_tables(store: Path) -> None:
     scores, curves = [], []
     for _, content in stored_runs([store]):
-        config, cost = RunConfig.from_params(content["config"]), content["cost"]
+        config, cost = content["config"], content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}
         others = config.model_dump(mode="json", exclude_defaults=True, exclude={*COLUMNS, "tasks", "tensorboard"})

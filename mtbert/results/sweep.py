@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tqdm.auto import tqdm
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data import load_tokenizer
+from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
 from mtbert.results.runs import data_root, is_done
 from mtbert.results.store import update_tables
@@ -66,16 +68,28 @@ def look_up(
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
-    same tables; raises DataError if they are missing.
+    same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
+    their encoder has other sizes than they need. Of stored runs the encoder is not checked.
     """
     fingerprints: dict[tuple, str] = {}
     found: dict[str, SweepRun] = {}
+    checked: set[RunConfig] = set()
+    errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     for name, config in runs:
-        key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
-        if key not in fingerprints:
-            fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
-        run_id = f"{config.digest}-{fingerprints[key][:8]}"
-        found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
+        try:
+            key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
+            if key not in fingerprints:
+                fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
+            run_id = f"{config.digest}-{fingerprints[key][:8]}"
+            run = found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
+            if not run.is_stored and (of_any_seed := config.but(seed=1)) not in checked:
+                checked.add(of_any_seed)
+                load_tokenizer(config.encoder)
+                meta_model(config)
+        except ValueError as error:
+            errors.setdefault(str(error), {})[name] = None
+    if errors:
+        raise ConfigError("\n".join(f"{', '.join(names)}: {error}" for error, names in errors.items()))
     return list(found.values())
 
 
@@ -197,6 +211,8 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
             yield client
         return
     settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.scheduler.worker-saturation": 1.0}
+    settings |= {"distributed.worker.profile.enabled": False}  # a tenth of the time of tiny runs
+    settings |= {"distributed.scheduler.worker-ttl": None}  # by the clock; a dead process is noticed without it
     local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
     local |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
     # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.

@@ -119,48 +119,44 @@ class LowRank(Adapter):
         return self.blocks[str(depth)](hidden)
 
 
-class Houlsby(Adapter):
-    """x + V_D GELU(V_E x) behind the attention block and behind the feed-forward block of a layer.
-
-    Houlsby et al. 2019, figure 2 and their initialization, but for the block's dropout: it comes before the adapter in
-    their code and behind it here.
-    """
+class TwoBottlenecks(Adapter):
+    """x + V_D GELU(V_E x) after the attention block of a layer, and a second bottleneck, which a subclass places."""
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
         self.attention_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
         self.feed_forward_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
         _initialize(self, sizes.bias)
-        # Smaller, and cut at two standard deviations: the pretrained layers start almost undisturbed.
-        for name, parameter in self.named_parameters():
-            if name.endswith("weight"):
-                nn.init.trunc_normal_(parameter, std=0.01, a=-0.02, b=0.02)
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
         """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
         return x + self.attention_blocks[str(depth)](x)
+
+
+class Houlsby(TwoBottlenecks):
+    """The second one is after the feed-forward block: x + V_D GELU(V_E x).
+
+    Houlsby et al. 2019, figure 2 and their initialization, but for the block's dropout: it comes before the adapter in
+    their code and after it here.
+    """
+
+    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder, sizes)
+        # Smaller, and cut at two standard deviations: the pretrained layers start almost undisturbed.
+        for name, parameter in self.named_parameters():
+            if name.endswith("weight"):
+                nn.init.trunc_normal_(parameter, std=0.01, a=-0.02, b=0.02)
 
     def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
         """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
         return x + self.feed_forward_blocks[str(depth)](x)
 
 
-class HoulsbyPals(Adapter):
-    """What the code of Stickland and Murray 2019 calls Houlsby: the second adapter reads the attention output.
+class HoulsbyPals(TwoBottlenecks):
+    """What the code of Stickland and Murray 2019 calls Houlsby: the second one reads the output of the attention block.
 
-    x + V_D GELU(V_E x) behind the attention block, as in `Houlsby`; then LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)).
-    As many weights, drawn from N(0, 0.02).
+    LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)); weights are drawn from N(0, 0.02).
     """
-
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
-        self.attention_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
-        self.feed_forward_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
-        _initialize(self, sizes.bias)
-
-    def after_attention(self, depth: int, x: Tensor) -> Tensor:
-        """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
-        return x + self.attention_blocks[str(depth)](x)
 
     def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""

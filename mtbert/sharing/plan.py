@@ -38,7 +38,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive layers that are held alike."""
+    """Consecutive layers of one level."""
 
     level: Level
     layers: int
@@ -72,7 +72,7 @@ class SharingPlan:
         reader = _Reader(_expand(text, num_layers), tasks)
         for start, part, segment in reader.segments():
             if part is None and "pool" in parts:
-                raise reader.error(start, "a segment behind pool:")
+                raise reader.error(start, "a segment after pool:")
             if part == "emb" and (segments or parts):
                 raise reader.error(start, "emb: must come before all segments")
             if part in parts:
@@ -109,11 +109,6 @@ class SharingPlan:
         """Name -> level, from the input upward: embeddings, layer 1, layer 2, ..., pooler."""
         layers = {f"layer {i}": level for i, level in enumerate(self.layers, start=1)}
         return {"embeddings": self.embeddings, **layers, "pooler": self.pooler}
-
-    @property
-    def has_individual(self) -> bool:
-        """Whether some level is individual."""
-        return any(level.mode == "I" for level in self.levels.values())
 
     @property
     def is_frozen(self) -> bool:

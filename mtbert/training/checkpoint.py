@@ -1,6 +1,6 @@
 """What training needs to go on after an interruption, bit for bit, in a file with a digest; the one before is kept.
 
-SIGINT (Ctrl-C) and SIGTERM end training behind the current step, when its checkpoint is saved; in a thread, which gets
+SIGINT (Ctrl-C) and SIGTERM end training after the current step, once its checkpoint is saved; in a thread, which gets
 no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (default 60) or MTBERT_CHECKPOINT_STEPS.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from mtbert.parallel import ALONE
+from mtbert.parallel import ALONE, Processes
 from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
-Progress = Callable[[], dict[str, Any]]  # what a checkpoint holds beside the parts; its "step" counts the steps done
-# Called behind every step of this thread or task, with the progress and the number of all steps; True: save and stop.
+Progress = Callable[[], dict[str, Any]]  # what a checkpoint holds beside its parts; "step": the number of steps done
+# Called after every step of this thread or task, with the progress and the number of all steps; True: save and stop.
 watch: ContextVar[Callable[[Progress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group
 
@@ -70,15 +70,17 @@ def stopping(message: str) -> Iterator[Stop]:
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
-    path None: nothing is ever saved. identity names the run; a file of another run is passed over. seconds: how long
-    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. The file before the last
-    one is beside it as `*_previous.pt`.
+    path None: nothing is ever saved. identity names the run; a file of another run is ignored. seconds: how long
+    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. processes: those that
+    train together; the first one saves, and they stop after the same step. The file before the last one is kept as
+    `*_previous.pt`.
     """
 
-    processes = ALONE  # those that train together: the first one saves, and they stop after the same step
-
-    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None) -> None:
-        self.path, self.identity, self.parts = path, identity, parts
+    def __init__(
+        self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None,
+        processes: Processes = ALONE,
+    ) -> None:  # fmt: skip
+        self.path, self.identity, self.parts, self.processes = path, identity, parts, processes
         self.seconds = float(os.environ.get("MTBERT_CHECKPOINT_SECONDS", 60)) if seconds is None else seconds
         self.steps = float(os.environ.get("MTBERT_CHECKPOINT_STEPS", "inf"))
         self._last, self._steps = time.monotonic(), 0
@@ -109,11 +111,11 @@ class Checkpoint:
         self._last, self._steps = time.monotonic(), 0
 
     def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
-        """The steps, for a loop that does one at a time; between two of them the file is replaced when it is due.
+        """The steps, for a loop that does one at a time; the checkpoint is saved between two of them when it is due.
 
-        On SIGINT, SIGTERM or the word of `watch`, which counts as SIGTERM, it is replaced behind the current step and
-        the loop ends as `stopping` says. progress(): that of `save`; total: number of all steps. Without a path
-        signals do what they do elsewhere.
+        On SIGINT, on SIGTERM, and where `watch` returns True, which counts as SIGTERM, it is saved after the current
+        step and the loop ends as `stopping` says. progress(): that of `save`; total: number of all steps. Without a
+        path signals have their usual effect.
         """
         if self.path is None:
             yield from steps
@@ -134,8 +136,8 @@ class Checkpoint:
     def restore(self) -> dict[str, Any] | None:
         """Put parts and generators back and return the progress; None where there is no file.
 
-        A file that is damaged or of another run is passed over with a warning: the one before it is taken, if it is
-        sound, and else None is returned.
+        A file that is damaged or of another run is ignored with a warning: the one before it is read, if it is intact,
+        else None is returned.
         """
         if self.path is None:
             return None

@@ -20,7 +20,7 @@ VERSION = "1"  # of the files' content; after a change all files are made again
 
 
 class TokenStates:
-    """Hidden states (tokens, d) of every sequence of a table, one sequence behind the other."""
+    """Hidden states (tokens, d) of every sequence of a table, one sequence after the other."""
 
     def __init__(self, tokens: TokenizedTable, states: Tensor) -> None:
         self.tokens, self.states = tokens, states

@@ -108,7 +108,7 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    removed by nobody but the caller. Beside it grows LOG. progress: show a bar; None: on a terminal.
+    the caller removes it. LOG is written beside it. progress: show a bar; None: on a terminal.
     Raises TrainingError at the first loss that is not finite.
 
     Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
@@ -143,8 +143,7 @@ def train(
     trainer = Trainer(model, tables, total_steps, processes)
     marks = evaluation_steps(config, sizes)
     parts = {"model": model, "trainer": trainer}
-    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds)
-    saver.processes = processes
+    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds, processes)
     state = _Progress(**(saver.restore() or {"processes": processes.count}))
     if len(set(processes.gather([state.step]))) > 1:
         raise TrainingError("the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared")
@@ -214,8 +213,6 @@ def train(
         **({"processes": state.processes} if state.processes > 1 else {}),
         **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
     }
-    if config.gradients == "gem":
-        cost["gem_fallbacks"] = sum(trainer.updates.fallbacks.values())
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),

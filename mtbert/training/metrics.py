@@ -6,7 +6,8 @@ a function of sums over the examples, so that R resamples are a product with the
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,21 +103,39 @@ def overall(scores: dict[str, float]) -> float:
     return float(np.mean([(1 + s) / 2 if TASKS[task].metric == "pearson" else s for task, s in scores.items()]))
 
 
-def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """95 % bootstrap interval of a metric over the examples, predicted and labels (N,); see `seed_mean`."""
+def intervals(
+    metrics: Sequence[Metric], predicted: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> list[tuple[float, float]]:
+    """95 % bootstrap intervals of some metrics over the examples, predicted and labels (N,); see `seed_mean`.
+
+    The metrics are computed on the same resamples, which take longer to draw.
+    """
     if len(labels) < 2:
-        return float("nan"), float("nan")
-    return _bounds(_replicates(metric, [predicted[None]], labels, seed))
+        return [(float("nan"), float("nan"))] * len(metrics)
+
+    def together(*sides: np.ndarray) -> np.ndarray:
+        return np.stack([metric(*sides) for metric in metrics])  # (metrics, 1, R)
+
+    copies = itertools.tee(_replicates(together, [predicted[None]], labels, seed), len(metrics))
+    return [_bounds(map(operator.itemgetter(i), blocks)) for i, blocks in enumerate(copies)]
 
 
 def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
     """One row per metric: task, split, metric, value, low, high (95 %), n (examples)."""
-    rows = []
-    for name, metric in metrics_of(TASKS[task]).items():
-        low, high = interval(metric, predicted, labels)
-        value = float(metric(predicted, labels))
-        rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
-    return pd.DataFrame(rows)
+    rows = _scores(TASKS[task], np.vstack([predicted, labels]).astype(float).tobytes())
+    return pd.DataFrame([{"task": task, "split": split, **row} for row in rows])
+
+
+@functools.lru_cache(16)
+def _scores(task: Task, columns: bytes) -> list[dict]:
+    """The rows of `score_table`, kept: the last step, the best one and the kept model often predict the same."""
+    predicted, labels = np.frombuffer(columns).reshape(2, -1)
+    metrics = metrics_of(task)
+    bounds = intervals(list(metrics.values()), predicted, labels)
+    return [
+        dict(metric=name, value=float(metric(predicted, labels)), low=low, high=high, n=len(labels))
+        for (name, metric), (low, high) in zip(metrics.items(), bounds, strict=True)
+    ]
 
 
 def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
@@ -193,7 +212,7 @@ def _replicates(metric: Metric, parts: list[np.ndarray], labels: np.ndarray, see
         for start, stop in itertools.pairwise(starts):
             S = stop - start
             seeds = random.multinomial(S, np.full(S, 1 / S), size=size) / S
-            means.append((metric(columns[start:stop], columns[-1], weights) * seeds.T).sum(0))
+            means.append((metric(columns[start:stop], columns[-1], weights) * seeds.T).sum(-2))
         yield means[0] - means[1] if len(means) > 1 else means[0]
 
 

@@ -98,7 +98,6 @@ class Updates:
         self.model, self.tables, self.config, self.processes = model, tables, model.run_config, processes
         self.weights = LossWeights()
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
-        self.fallbacks: dict[str, int] = {}  # of GEM's solver, counted by `gem`
         self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
         self.projected = False  # whether a constraint changed this step's gradient
         self.shared = FlatGradients(model.shared_parameters())
@@ -179,7 +178,8 @@ class Updates:
         g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             M, memory_used = memories
-            g, active = PROJECTIONS[config.gradients](g, M, config.gem_margin, self.fallbacks)
+            g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin)
+            active = v != 0
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())
         self.shared.put(g, used)
@@ -193,9 +193,7 @@ class Updates:
         tasks = [task for task in self.memory.tasks if set(rows) != {task}]
         if not tasks:
             return None
-        _, M, uses = self._one_by_one({t: self.memory.sample(t, self.config.memory_batch, step) for t in tasks})
-        self.model.zero_grad()  # the memory's own parameters are not trained by it
-        return M, uses
+        return self._beside({task: self.memory.sample(task, self.config.memory_batch, step) for task in tasks})
 
     def _record(self, step: int, G: Tensor, tasks: list[str]) -> None:
         """Record the cosines of the tasks' gradients G (T, P)."""
@@ -205,9 +203,15 @@ class Updates:
         """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
         device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            _, G, _ = self._one_by_one(rows)
-        self.model.zero_grad()
+            G, _ = self._beside(rows)
         self._record(step, G, list(rows))
+
+    def _beside(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+        """G and uses of `_one_by_one` for examples that the step does not train on: no `.grad` is left."""
+        _, G, uses = self._one_by_one(rows)
+        for parameter in self.others.parameters.values():
+            parameter.grad = None
+        return G, uses
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
@@ -267,7 +271,7 @@ class Trainer:
 
     @torch.no_grad()
     def update(self, rows: dict[str, np.ndarray]) -> None:
-        """The part of a step behind the gradient."""
+        """The part of a step after the gradient."""
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.trained, self.max_grad_norm)
         with self._checked_constraints():
@@ -309,7 +313,6 @@ class Trainer:
             "loss_weights": vars(self.updates.weights),
             "cosines": self.updates.cosines,
             "constraints": self.constraints,
-            "fallbacks": self.updates.fallbacks,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -319,7 +322,7 @@ class Trainer:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.updates.weights = LossWeights(**state["loss_weights"])
-        self.updates.cosines, self.updates.fallbacks = state["cosines"], state["fallbacks"]
+        self.updates.cosines = state["cosines"]
         self.constraints = state["constraints"]
 
 

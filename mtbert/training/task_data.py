@@ -49,15 +49,17 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def _in_batches(self, rows: np.ndarray, compute: Callable[[np.ndarray], Any]) -> Iterator[tuple[np.ndarray, Any]]:
+    def _in_batches(
+        self, rows: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
+    ) -> Iterator[tuple[np.ndarray, Any]]:
         """`MultitaskBert.in_batches` of these rows: their positions in `rows`, and compute(rows)."""
-        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]))
+        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]), chosen)
 
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         rows = np.arange(len(self)) if rows is None else rows
         own = slice(self.processes.index, None, self.processes.count)
-        batches = self.model.in_batches(self.tokens.lengths[rows], lambda part: self._logits(rows[part]), own)
+        batches = self._in_batches(rows, self._logits, own)
         if self.processes.count > 1:
             batches = self.processes.gather((part, logits.cpu()) for part, logits in batches)
         return in_order(batches)
@@ -69,7 +71,7 @@ class TaskRows:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
         table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
         logits = self.logits(rows)
-        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits, self.config.similarity))
+        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
             result["label"] = table["label"]

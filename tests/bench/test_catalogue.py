@@ -1,15 +1,15 @@
 """A tiny form of every benchmark runs."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mtbert.bench import catalogue, harness, steps
 from mtbert.bench.harness import Setting
-from mtbert.bench.steps import PLANS, violating_gradients, words_table
+from mtbert.bench.steps import violating_gradients, words_table
 from mtbert.data.tokens import tokenize
-from mtbert.results.grids import read_grid
 
 CPU = torch.device("cpu")
 GRID = """
@@ -27,6 +27,7 @@ TINY = {
     "growth-batch": dict(sizes=(2, 4), T=8),
     "growth-pcgrad": dict(sizes=(2, 3), parameters=4096),
     "memory": dict(task="sst", precision="bf16", longest=1, others=1),
+    "sweep": dict(count=2, workers=1),
 }
 
 
@@ -64,13 +65,12 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
         pytest.skip(skipped[0])
 
 
-def test_the_settings_of_a_device():
-    assert catalogue.settings(CPU, 5) == [Setting(CPU)]
-    assert [setting.precision for setting in catalogue.settings(torch.device("cuda"), 5)] == ["fp32", "bf16"]
-
-
-def test_the_plans_are_timed_against_one_of_their_own():
-    assert "1-bert" in read_grid(PLANS)
+def test_memory_is_measured_on_the_device_that_its_row_names(tiny_encoder, course_data, monkeypatch):
+    scripts = []
+    answer = SimpleNamespace(stdout="7.5")
+    monkeypatch.setattr(steps.subprocess, "run", lambda command, **options: scripts.append(command[-1]) or answer)
+    contest = steps.memory(Setting(torch.device("cuda"), encoder=tiny_encoder), **TINY["memory"])
+    assert contest.ours(0) == 7.5 and "'device': 'cuda'" in scripts[0]
 
 
 @pytest.mark.parametrize("task", ["sst", "quora"])

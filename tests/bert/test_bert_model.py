@@ -310,23 +310,6 @@ def test_config_keys_of_other_tools_are_ignored(small, checkpoint):
     assert BertModel.from_pretrained(checkpoint).config == small.config
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        (
-            dict(hidden_size=48, num_attention_heads=5),
-            r"num_attention_heads \(5\) does not divide hidden_size \(48\)",
-        ),
-        (dict(num_hidden_layers=0), "num_hidden_layers is 0"),
-        (dict(vocab_size=-3), "vocab_size is -3"),
-        (dict(hidden_act="relu"), "hidden_act is 'relu'"),
-    ],
-)
-def test_impossible_configurations_are_named(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        BertConfig(**sizes)
-
-
 def ids(*shape: int, value: int = 5) -> torch.Tensor:
     return torch.full(shape, value)
 

@@ -12,6 +12,7 @@ from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
 from mtbert.paths import results_dir
 from mtbert.results.runs import load_or_run
+from mtbert.results.store import write_table
 from mtbert.runtime import SLACK_MIB
 from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus
@@ -38,27 +39,27 @@ def test_shapes_are_those_of_the_batches(config, calibration, course_data):
     assert Forecast(config, lengths, calibration).steps == batches and len(batches) == 10
 
 
-def test_lengths_without_the_data(config, course_data, tmp_path, monkeypatch):
+def test_lengths_without_the_data(config, course_data, monkeypatch):
     counts = count_lengths(config)
     assert set(counts.columns) == {"task", "split", "pairs", "tokens", "rows"}
     assert counts.groupby(["split", "pairs", "task"])["rows"].sum().to_dict() == {
         (split, pairs, task): size for split, size in (("train", 40), ("dev", 20)) for pairs in ("joint", "apart")
         for task in THREE
     }  # fmt: skip
-    counts.to_csv(tmp_path / "lengths.csv", index=False)
     here = read_lengths(config)
     monkeypatch.setattr("mtbert.results.runs.find_data", lambda path=None: None)
-    stored = read_lengths(config, store=tmp_path)
+    with pytest.raises(DataError, match="files are not here"):
+        read_lengths(config)
+    write_table(counts, results_dir() / "lengths.csv")
+    stored = read_lengths(config)
     for split in ("train", "dev"):
         for task in THREE:
             assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
-    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"), store=tmp_path)
+    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"))
     assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
-    with pytest.raises(DataError, match="files are not here"):
-        read_lengths(config, store=tmp_path / "empty")
-    counts[counts["task"] != "sts"].to_csv(tmp_path / "lengths.csv", index=False)
+    write_table(counts[counts["task"] != "sts"], results_dir() / "lengths.csv")
     with pytest.raises(DataError, match="has no sts"):
-        read_lengths(config, store=tmp_path)
+        read_lengths(config)
 
 
 def forecast(config, calibration, train=(10, 12), dev=(10,), copies=20) -> Forecast:
@@ -78,12 +79,20 @@ def test_the_longest_batch_decides(config, calibration):
     assert run.process_mib() == pytest.approx(300 + run.peak["total"] + best + 2 * SLACK_MIB, rel=1e-3)
 
 
+def test_the_longest_batch_of_a_task_decides_where_tasks_have_passes_of_their_own(config, calibration):
+    run = forecast(config.but(gradients="pcgrad"), calibration)
+    run.steps = [{"sst": (16, 10), "quora": (16, 96), "sts": (16, 10)}, dict.fromkeys(THREE, (16, 56))]
+    peaks = [at_peak(run.dry.step(step)[0])["total"] for step in run.steps]
+    assert run.peak["total"] == pytest.approx(max(peaks), rel=1e-4) and peaks[0] > 1.01 * peaks[1]
+
+
 def test_time_is_that_of_the_steps(config, calibration):
     run = forecast(config, calibration)
     assert len(run.steps) == 10 and run.once_seconds == 0
     weights = 2 * (4 * 32 * 32 + 2 * 32 * 48)
     assert run.step_seconds == pytest.approx(6 * weights * 3 * 8 * 12 * 1e-12, rel=0.15)  # and attention
-    assert run.evaluation_seconds == pytest.approx(2 * 2 * weights * 3 * 20 * 10 * 1e-12, rel=0.15)
+    tokens = 3 * (2 * 20 * 10 + 20 * 22)  # two points, and the training examples at the end
+    assert run.evaluation_seconds == pytest.approx(2 * weights * tokens * 1e-12, rel=0.15)
     assert run.train_seconds == pytest.approx(10 * run.step_seconds)
     assert run.minutes * 60 == pytest.approx(run.train_seconds + run.evaluation_seconds)
     fractions = (0.0, 0.55, 1.0, 2.0)
@@ -91,9 +100,20 @@ def test_time_is_that_of_the_steps(config, calibration):
 
 
 def test_the_points_of_the_learning_curve(config, calibration):
-    """Each on curve_rows of the dev examples, and the scores at the end on all."""
+    """Each on curve_rows of the dev examples, and the scores at the end on all, and on the training examples."""
     some = forecast(config.but(curve_rows=5, evals_per_epoch=2), calibration)
-    assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * 10 * (4 * 5 + 20))
+    assert some.evaluation_seconds == pytest.approx(some.token_seconds * 3 * (10 * (4 * 5 + 20) + 20 * 22))
+    turns = forecast(config.but(scheme="in_turn"), calibration)  # scored after each task's pass
+    assert turns.evaluation_seconds == pytest.approx(turns.token_seconds * 3 * (6 * 10 * 20 + 20 * 22))
+
+
+def test_sentences_of_a_pair_that_are_encoded_apart_both_count(config, calibration):
+    apart = forecast(config.but(pairs="sum"), calibration)
+    assert apart.evaluation_seconds == pytest.approx(apart.token_seconds * (1 + 2 + 2) * (2 * 20 * 10 + 20 * 22))
+    frozen = forecast(config.but(pairs="sum", plan="frozen"), calibration)
+    assert frozen.once_seconds == pytest.approx(frozen.token_seconds * (1 + 2 + 2) * 20 * 22)
+    joint, alone = (forecast(config.but(tasks=("quora",), pairs=pairs), calibration) for pairs in ("joint", "sum"))
+    assert alone.token_seconds == pytest.approx(joint.token_seconds, rel=0.05)
 
 
 def test_frozen_layers_are_computed_once(config, calibration):
@@ -102,12 +122,11 @@ def test_frozen_layers_are_computed_once(config, calibration):
     half = forecast(config.but(plan="F1 S1"), calibration)
     assert half.known == list(THREE) and half.once_seconds == pytest.approx(once / 2)
     assert half.step_seconds < 0.55 * whole.step_seconds
-    assert half.evaluation_seconds == pytest.approx(
-        0.75 * whole.evaluation_seconds
-    )  # the lower half at one of 2 points
+    dev = 3 * 20 * 10 * whole.token_seconds
+    assert half.evaluation_seconds == pytest.approx(dev / 2 + (2 * dev + once) / 2)  # the lower half reads dev once
     frozen = forecast(config.but(plan="frozen"), calibration)
     assert frozen.once_seconds == pytest.approx(once) and frozen.step_seconds < 1e-3 * whole.step_seconds
-    assert frozen.evaluation_seconds == pytest.approx(whole.evaluation_seconds / 2)
+    assert frozen.evaluation_seconds == pytest.approx(dev)
     few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), calibration)
     assert few.once_seconds == pytest.approx(once * config.batch_size / 40)  # of the examples that it sees
     assert forecast(config.but(plan="F1 S1", epochs=1), calibration).known == []  # one pass: nothing to gain

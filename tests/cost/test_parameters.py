@@ -3,9 +3,9 @@
 import pytest
 
 from mtbert.bert.model import BertConfig
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import RunConfig
 from mtbert.cost import compare_parameters, parameter_table
-from mtbert.multitask.model import MultitaskBert, encoder_config, parameter_counts
+from mtbert.multitask.model import MultitaskBert, parameter_counts
 
 THREE = ("sst", "quora", "sts")
 
@@ -50,8 +50,3 @@ def test_configurations_side_by_side(tiny_encoder):
     assert table.loc["3-bert", "encoder"] == 3 * table.loc["1-bert", "encoder"]
     assert table.loc["frozen", "trained"] == table.loc["frozen", "heads"] == 33 * 5 + 33 + 33
     assert table["times one encoder"].round(1).tolist() == [1.0, 3.0, 1.0]
-
-
-def test_more_layers_than_there_are(tiny_encoder):
-    with pytest.raises(ConfigError, match=r"layers: 3, but the encoder .* has 2"):
-        encoder_config(RunConfig(encoder=tiny_encoder, layers=3))

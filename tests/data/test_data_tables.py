@@ -235,13 +235,6 @@ def test_fingerprint_is_of_the_content_alone(tmp_path):
     assert fingerprint(table.set_index(pd.Index([8, 9]))) == digest
 
 
-def test_tasks_describe_themselves():
-    assert [task.is_pair for task in TASKS.values()] == [False, False, True, True]
-    assert [task.label_range for task in TASKS.values()] == [(0, 4), (0, 1), (0, 1), (0, 5)]
-    names = [TASKS["quora"].path(split, "").name for split in SPLITS]
-    assert names == ["quora-train.csv", "quora-dev.csv", "quora-test-student.csv"]
-
-
 REAL_ROWS = {
     "sst": (8544, 1101, 2210),
     "cfimdb": (1707, 245, 488),

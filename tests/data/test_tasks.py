@@ -61,6 +61,7 @@ def test_a_task_is_read(folder, monkeypatch):
 @pytest.mark.parametrize(
     "old, new, message",
     [
+        ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
         ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary', 'similarity' or 'regression'"),
         ("kind: classes", "kind: similarity", "num_classes: is 3, and kind is 'similarity'"),
         ("kind: classes", "kind: classes\nmetric: r2", "metric: is 'r2'; kind 'classes' has accuracy, macro_f1"),
@@ -75,6 +76,7 @@ def test_a_task_is_read(folder, monkeypatch):
         ("label_column", "label_colum", "label_colum: Extra inputs are not permitted"),
         ("name: topics", "name: sst", "there is a task 'sst' already"),
         ("name: topics", "name: my topics", "name: String should match pattern"),
+        *(("name: topics", f"name: {name}", f"name: '{name}' means something else") for name in ("overall", "type")),
         (TOPICS, "a line", "not a YAML mapping"),
     ],
 )

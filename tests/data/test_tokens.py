@@ -156,14 +156,6 @@ def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder,
     tokenize("sts", pairs(OTHERS, TEXTS), tiny_encoder, pairs="concat")
 
 
-@pytest.mark.parametrize("texts", [["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"]])
-def test_other_texts_make_another_file(tiny_encoder, texts):
-    tokenize("sst", singles(["a", "b", "c"]), tiny_encoder)
-    before = cache_files()
-    tokenize("sst", singles(texts), tiny_encoder)
-    assert len(cache_files()) == len(before) + 1
-
-
 def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path):
     shutil.copy(f"{tiny_encoder}/tokenizer.json", tmp_path)
     path = tmp_path / "tokenizer.json"

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from test_tokens import pairs, singles
 from tokenizers import AddedToken
 from tokenizers.implementations import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
@@ -59,14 +59,6 @@ def encoder(request, roberta, tmp_path) -> str:
 def reference(roberta) -> RobertaTokenizer:
     mask = AddedToken("<mask>", lstrip=True)
     return RobertaTokenizer(vocab=str(roberta / "vocab.json"), merges=str(roberta / "merges.txt"), mask_token=mask)
-
-
-def singles(texts: list[str]) -> pd.DataFrame:
-    return pd.DataFrame({"id": [f"i{i}" for i in range(len(texts))], "sentence": texts})
-
-
-def pairs(first: list[str], second: list[str]) -> pd.DataFrame:
-    return pd.DataFrame({"id": [f"i{i}" for i in range(len(first))], "sentence1": first, "sentence2": second})
 
 
 def assert_equal(table: TokenizedTable, rows: np.ndarray, expected) -> None:

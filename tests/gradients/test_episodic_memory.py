@@ -56,7 +56,7 @@ def test_memory_has_no_duplicates_and_a_size(kind):
         rows = memory.rows("sst")
         assert len(set(rows.tolist())) == len(rows) == min(7, 4 * (i + 1))
         assert rows.dtype == np.int64 and rows.min() >= 0 and rows.max() < 30
-    assert EpisodicMemory(7, kind, 1).tasks == ()
+    assert filled(kind, 7, [np.arange(0)]).tasks == ()
 
 
 @pytest.mark.parametrize("kind", ["reservoir", "ring"])
@@ -91,16 +91,3 @@ def test_memory_sample():
     memory.rows("quora")[:] = -1
     assert np.array_equal(memory.rows("quora"), before)
     assert not len(memory.sample("unknown", 3, step=0)) and not len(memory.rows("unknown"))
-
-
-def test_memory_errors():
-    with pytest.raises(ValueError, match="size"):
-        EpisodicMemory(0, "ring", 0)
-    with pytest.raises(ValueError, match="reservoir, ring"):
-        EpisodicMemory(1, "stack", 0)
-    for rows in (np.array([0.5]), np.array([-1]), np.array([[1]]), np.array([True])):
-        with pytest.raises(ValueError, match="row numbers"):
-            EpisodicMemory(1, "ring", 0).add("sst", rows)
-    memory = EpisodicMemory(1, "ring", 0)
-    memory.add("sst", np.array([], dtype=np.int64))
-    assert memory.tasks == ()

@@ -12,7 +12,7 @@ from torch import nn
 
 from mtbert.gradients import gram
 from mtbert.gradients.flat import FlatGradients
-from mtbert.gradients.gem import agem, agem_project, gem, gem_project, gem_weights
+from mtbert.gradients.gem import agem, gem, gem_project
 from mtbert.gradients.gram import layer_cosines
 from mtbert.gradients.pcgrad import pcgrad, pcgrad_weights
 from mtbert.optim import AdamW
@@ -27,16 +27,14 @@ def seeded(seed: int) -> torch.Generator:
 # --- PCGrad ----------------------------------------------------------------------------------------------------------
 
 
-def algorithm_1(G: torch.Tensor, generator: torch.Generator, order="random", include_self=False) -> torch.Tensor:
-    """Yu et al. 2020 as printed, vector by vector in float64; the options are mistakes of ports."""
+def algorithm_1(G: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Yu et al. 2020 as printed, vector by vector in float64."""
     G = G.double()
     result = torch.zeros_like(G[0])
     for i in range(len(G)):
         others = [j for j in range(len(G)) if j != i]
-        if order == "random":
-            others = [others[k] for k in torch.randperm(len(others), generator=generator).tolist()]
         g = G[i].clone()
-        for j in ([i] if include_self else []) + others:
+        for j in [others[k] for k in torch.randperm(len(others), generator=generator).tolist()]:
             product = g @ G[j]
             if product < 0:
                 g -= product / (G[j] @ G[j]) * G[j]
@@ -69,23 +67,6 @@ def test_pcgrad_is_algorithm_1(dtype, rtol):
     assert changed > 150  # the cases are ones in which PCGrad does something
 
 
-@pytest.mark.parametrize("port", [dict(order="fixed"), dict(divide=True), dict(updated=True)], ids=str)
-def test_wrong_ports_of_pcgrad_differ(port):
-    """A fixed order, a mean, products with gradients that were already projected."""
-    worst = 0.0
-    for seed in range(20):
-        G = tasks_case(3 * seed + 1)
-        if "updated" in port:
-            wrong = G.clone()
-            for i, j in itertools.permutations(range(len(G)), 2):
-                wrong[i] -= min(wrong[i] @ wrong[j], torch.tensor(0.0)) / (wrong[j] @ wrong[j]) * wrong[j]
-            wrong = wrong.sum(0)
-        else:
-            wrong = algorithm_1(G, seeded(seed), port.get("order", "random")) / (len(G) if "divide" in port else 1)
-        worst = max(worst, ((pcgrad(G, seeded(seed)) - wrong).norm() / G.norm()).item())
-    assert worst > 1e-2
-
-
 def test_two_tasks_by_hand():
     G = torch.tensor([[1.0, 0.0], [-1.0, 1.0]])
     # g_1 . g_2 = -1: g_1 + g_2 / 2 = (1/2, 1/2); g_2 + g_1 = (0, 1)
@@ -93,28 +74,10 @@ def test_two_tasks_by_hand():
     assert pcgrad_weights(G @ G.T).tolist() == [2.0, 1.5]
 
 
-def test_two_tasks_in_conflict_both_gain():
-    for seed in range(50):
-        G = torch.randn(2, 9, generator=seeded(seed), dtype=torch.float64)
-        G[1] -= 2 * (G[0] @ G[1]).clamp_min(0) / (G[0] @ G[0]) * G[0]  # turned over where they agree
-        assert (G @ pcgrad(G) >= -1e-12 * G.norm() ** 2).all()
-
-
 def test_pcgrad_without_conflict_is_the_sum():
     G = torch.rand(4, 20, generator=seeded(0))
     assert torch.equal(pcgrad(G), G.double().sum(0).float())
     assert torch.equal(pcgrad(G[:1]), G[0])
-
-
-def test_pcgrad_order_comes_from_the_generator():
-    G = tasks_case(4)
-    results = [pcgrad(G, seeded(seed)) for seed in (0, 0, *range(1, 20))]
-    assert torch.equal(results[0], results[1])
-    assert any(not torch.allclose(results[0], other) for other in results[2:])
-    torch.manual_seed(7)
-    default = pcgrad(G)
-    torch.manual_seed(7)
-    assert torch.equal(default, pcgrad(G))
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
@@ -155,11 +118,9 @@ def test_pcgrad_errors():
         pcgrad(torch.tensor([[1.0, 2.0], [math.nan, 0.0], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="row 0, row 2"):
         pcgrad(torch.tensor([[-math.inf, 2.0], [1.0, 0.0], [math.inf, 1.0]]))
-    for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(0, 3)):
+    for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64)):
         with pytest.raises(ValueError, match="got"):
             pcgrad(G)
-    with pytest.raises(ValueError, match="Gram matrix"):
-        pcgrad_weights(torch.zeros(2, 3))
 
 
 # --- GEM -------------------------------------------------------------------------------------------------------------
@@ -219,10 +180,10 @@ def worst_violation(x: np.ndarray, M: np.ndarray) -> float:
 
 @pytest.mark.parametrize("dtype, rtol", [(torch.float64, 1e-7), (torch.float32, 2e-6)])
 def test_gem_is_the_closest_vector_that_holds_the_constraints(dtype, rtol):
-    conflicts, fallbacks = 0, {}
+    conflicts = 0
     for seed in range(1000):
         g, M = (torch.from_numpy(part).to(dtype) for part in memories_case(seed))
-        x, v = gem(g, M, fallbacks=fallbacks)
+        x, v = gem(g, M)
         exact_g, exact_M = g.double().numpy(), M.double().numpy()
         assert x.dtype == dtype
         assert worst_violation(x.double().numpy(), exact_M) <= 1e-6, seed
@@ -232,7 +193,6 @@ def test_gem_is_the_closest_vector_that_holds_the_constraints(dtype, rtol):
         assert np.linalg.norm(exact_g + v.numpy() @ exact_M - expected) <= rtol * np.linalg.norm(exact_g), seed
         conflicts += x is not g
     assert conflicts > 600
-    assert not fallbacks
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.5, 3.0])
@@ -258,14 +218,14 @@ def test_margin_has_the_unit_of_v():
         g, M = torch.tensor([-2.0, 1.0]).double(), torch.tensor([[length, 0.0]]).double()
         for margin in (0.5 * 2 / length, 3 * 2 / length):
             v = max(margin, 2 / length)
-            torch.testing.assert_close(gem_weights(g, M, margin).tolist(), [v])
+            torch.testing.assert_close(gem(g, M, margin)[1].tolist(), [v])
             torch.testing.assert_close(gem_project(g, M, margin), g + v * M[0])
 
 
 def test_gem_leaves_a_gradient_without_conflict():
     g = torch.tensor([1.0, 2.0, 0.0])
     M = torch.tensor([[1.0, 0.0, 5.0], [0.0, 0.0, 0.0], [-2.0, 1.0, 0.0]])
-    assert gem_project(g, M) is g and not gem_weights(g, M).any()
+    assert gem_project(g, M) is g and not gem(g, M)[1].any()
     assert gem_project(g, M[:0]) is g
     assert gem_project(g, M[1:2], margin=0.5) is g  # a zero memory takes no part
     assert torch.equal(gem_project(0 * g, M), 0 * g)
@@ -275,14 +235,13 @@ def test_gem_leaves_a_gradient_without_conflict():
 def test_gem_weights_name_the_memories_that_took_part():
     g = torch.tensor([-1.0, -1.0, 1.0])
     M = torch.tensor([[0.0, 0.0, 2.0], [4.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]])
-    torch.testing.assert_close(gem_weights(g, M), torch.tensor([0.0, 0.25, 0.0, 2.0]).double())
+    torch.testing.assert_close(gem(g, M)[1], torch.tensor([0.0, 0.25, 0.0, 2.0]).double())
     torch.testing.assert_close(gem_project(g, M), torch.tensor([0.0, 0.0, 1.0]))
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_gem_in_many_dimensions(scale, monkeypatch):
     """Float32, several chunks, memories nearly parallel and nearly opposite to g: g~ is far shorter than g."""
-    fallbacks = {}
     monkeypatch.setitem(gram.CHUNK, "cpu", 2**12)
     random = np.random.default_rng(1)
     base, P = random.normal(size=50_001), 50_001
@@ -290,27 +249,24 @@ def test_gem_in_many_dimensions(scale, monkeypatch):
         M = scale * (base + angle * random.normal(size=(3, P)))
         g = torch.tensor(-base + angle * random.normal(size=P), dtype=torch.float32)
         M = torch.tensor(M, dtype=torch.float32)
-        x, _ = gem(g, M, fallbacks=fallbacks)
+        x, _ = gem(g, M)
         assert worst_violation(x.double().numpy(), M.double().numpy()) <= 1e-6
         expected = closest_in_cone(g.double().numpy(), M.double().numpy())
         error = np.linalg.norm(x.double().numpy() - expected)
         assert error <= (1e-4 * np.linalg.norm(expected) if angle > 1e-6 else 1e-7 * g.norm())
-    assert not fallbacks
 
 
 def test_gem_of_memories_opposite_but_for_rounding():
     """They leave a wedge 1e-8 wide, whose exact projection is far off; holding it to 1e-6 costs no more than that."""
-    fallbacks = {}
     for seed in range(100):
         random = np.random.default_rng(seed)
         g, m = random.normal(size=(2, 20))
         M = np.array([m, -m / 3, random.normal(size=20)]).astype(np.float32)
-        x, _ = gem(torch.from_numpy(g).float(), torch.from_numpy(M), fallbacks=fallbacks)
+        x, _ = gem(torch.from_numpy(g).float(), torch.from_numpy(M))
         exact_g, exact_M = g.astype(np.float32).astype(float), M.astype(float)
         assert worst_violation(x.double().numpy(), exact_M) <= 1e-6
         farthest = np.linalg.norm(closest_in_cone(exact_g, exact_M) - exact_g)
         assert np.linalg.norm(x.double().numpy() - exact_g) <= (1 + 1e-5) * farthest
-    assert not fallbacks
 
 
 def test_gem_with_nothing_allowed_is_zero():
@@ -323,56 +279,31 @@ def test_gem_with_nothing_allowed_is_zero():
 
 def test_gem_corrects_an_inexact_solution(monkeypatch):
     """A dual solved to 1e-5 violates constraints by more than 1e-6; projecting again does not."""
-    fallbacks = {}
     solve = gem_module._solve_dual
     monkeypatch.setattr(gem_module, "_solve_dual", lambda A, b: (1 - 1e-5) * solve(A, b))
     for seed in range(100):
         g, M = memories_case(seed)
-        x, v = gem(torch.from_numpy(g), torch.from_numpy(M), fallbacks=fallbacks)
+        x, v = gem(torch.from_numpy(g), torch.from_numpy(M))
         assert worst_violation(x.numpy(), M) <= 1e-6
         assert np.linalg.norm(g + v.numpy() @ M - x.numpy()) <= 1e-9 * np.linalg.norm(g)
-    assert not fallbacks
 
 
 def failing(A, b):
     raise RuntimeError("no solution")
 
 
-def wrong(A, b):
-    return np.zeros(len(b))
-
-
-@pytest.mark.parametrize("broken", [failing, wrong])
-def test_gem_falls_back(broken, monkeypatch, caplog):
+@pytest.mark.parametrize("broken", [failing, lambda A, b: np.zeros(len(b))], ids=["fails", "is wrong"])
+def test_gem_without_a_solution_is_zero(broken, monkeypatch, caplog):
     monkeypatch.setattr(gem_module, "_solve_dual", broken)
-    count, fallbacks = 0, {}
-    for seed in range(0, 60, 2):
-        g, M = memories_case(seed)
-        x, _ = gem(torch.from_numpy(g), torch.from_numpy(M), fallbacks=fallbacks)
-        assert np.linalg.norm(x.numpy() - closest_in_cone(g, M)) <= 1e-5 * np.linalg.norm(g), seed
-        count += bool((M @ g < 0).any())
-    assert count > 20
-    assert fallbacks == {"sweeps": count}
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]  # one a hundred
-
-
-@pytest.mark.parametrize("broken", [failing, wrong])
-def test_gem_falls_back_to_zero(broken, monkeypatch, caplog):
-    monkeypatch.setattr(gem_module, "_solve_dual", broken)
-    monkeypatch.setattr(gem_module, "_sweep_dual", broken)
-    monkeypatch.setattr(gem_module, "WARN_EVERY", 2)
-    g, M, fallbacks = torch.tensor([-1.0, 1.0]), torch.tensor([[1.0, 0.0]]), {}
-    for _ in range(3):
-        x, v = gem(g, M, fallbacks=fallbacks)
-        assert torch.equal(x, torch.zeros(2)) and v.isnan().all()
-    assert fallbacks == {"sweeps": 3, "zero": 3}
-    assert len(caplog.records) == 4
+    x, v = gem(torch.tensor([-1.0, 1.0]), torch.tensor([[1.0, 0.0]]))
+    assert torch.equal(x, torch.zeros(2)) and v.isnan().all()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_gem_errors():
     g, M = torch.zeros(3), torch.zeros(2, 3)
     for bad_g, bad_M in ((g[:2], M), (M, M), (g, g), (g.double(), M), (g.long(), M.long())):
-        for project in (gem_project, agem_project):
+        for project in (gem, agem):
             with pytest.raises(ValueError, match="got"):
                 project(bad_g, bad_M)
     for margin in (-0.1, math.nan, math.inf):
@@ -390,19 +321,19 @@ def test_gem_errors():
 def test_agem_by_hand():
     M = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # mean (1, 1)
     g = torch.tensor([-3.0, 1.0])
-    projected, was_projected = agem(g, M)
+    projected, v = agem(g, M)
     torch.testing.assert_close(projected, torch.tensor([-2.0, 2.0]))
-    assert was_projected and torch.equal(agem_project(g, M), projected)
-    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), (g, 0 * M), (g, M[:0])):
-        projected, was_projected = agem(kept, memories)
-        assert torch.equal(projected, kept) and not was_projected
+    torch.testing.assert_close(v, torch.tensor([0.5, 0.5]).double())
+    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), (g, 0 * M)):
+        projected, v = agem(kept, memories)
+        assert torch.equal(projected, kept) and v.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
 def test_agem_is_gem_with_the_mean_as_its_one_memory(scale):
     for seed in range(0, 60, 2):
         g, M = (torch.from_numpy(part).float() * scale for part in memories_case(3 * seed))
-        torch.testing.assert_close(agem_project(g, M), gem_project(g, M.mean(0)[None]), rtol=1e-6, atol=1e-7 * scale)
+        torch.testing.assert_close(agem(g, M)[0], gem_project(g, M.mean(0)[None]), rtol=1e-6, atol=1e-7 * scale)
 
 
 # --- gradients as vectors --------------------------------------------------------------------------------------------
@@ -458,19 +389,6 @@ def test_an_unused_parameter_is_left_alone():
     assert not torch.equal(model["b"].weight, before["b.weight"])
 
 
-def test_flat_gradients_errors():
-    model = two_heads()
-    with pytest.raises(ValueError, match="two names"):
-        FlatGradients({"one": model["a"].weight, "two": model["a"].weight})
-    flats = FlatGradients(dict(model.named_parameters()))
-    with pytest.raises(ValueError, match=r"\(29,\) and \(5,\)"):
-        flats.put(torch.zeros(28), torch.ones(5, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"got \(29,\) and \(4,\)"):
-        flats.put(torch.zeros(29), torch.ones(4, dtype=torch.bool))
-    flat, used = FlatGradients({}).take()
-    assert flat.shape == used.shape == (0,)
-
-
 def test_layer_cosines_are_those_of_torch():
     G = torch.randn(3, 60, generator=seeded(0)) * torch.tensor([[1e-25], [1.0], [1e25]])
     G[1, 20:40] = 0
@@ -491,8 +409,6 @@ def test_layer_cosines_are_those_of_torch():
     assert [row["cosine"] for row in same] == pytest.approx([1, -1, -1]) and all(-1 <= r["cosine"] <= 1 for r in same)
 
 
-def test_layer_cosines_errors():
-    with pytest.raises(ValueError, match="2 rows for 3 tasks"):
-        layer_cosines(torch.zeros(2, 4), {"all": [slice(0, 4)]}, ("sst", "quora", "sts"))
+def test_layer_cosines_of_gradients_that_are_not_finite():
     rows = layer_cosines(torch.tensor([[1.0], [math.nan], [math.inf]]), {"all": [slice(0, 1)]}, "abc")
     assert all(math.isnan(row["cosine"]) for row in rows)

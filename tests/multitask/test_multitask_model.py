@@ -1,6 +1,5 @@
 """The encoder under its heads: freezing, options, saving."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -178,9 +177,3 @@ def test_random_weights_are_a_function_of_the_seed(build):
     assert torch.equal(weights[1], weights[2])
     torch.manual_seed(1)
     assert not torch.equal(MultitaskBert(random.run_config).encoder.layers[0][0].feed_forward_in.weight, weights[1])
-
-
-def test_stored_configuration_is_plain_json(build, tmp_path):
-    build(tasks=["sts"]).save(tmp_path)
-    content = json.loads((tmp_path / "run_config.json").read_text())
-    assert content["tasks"] == ["sts"] and set(content) == set(RunConfig.model_fields)

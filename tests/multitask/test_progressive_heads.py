@@ -229,16 +229,3 @@ def test_parameters_that_several_tasks_train():
     only_sts = dict(tasks=("sts",), score_tasks=("sst", "quora"))
     assert shared(upstream="free", **only_sts) == set()
     assert shared(upstream="free", tasks=("quora", "sts"), score_tasks=("sst",)) == {"by_task.sst", "by_task.quora"}
-
-
-@pytest.mark.parametrize("feeds", [("sst>quora", "quora>sst"), ("sst>sst",), ("sst>news",), ("sst>quora", "sst>quora")])
-def test_feeds_that_lead_nowhere(feeds):
-    with pytest.raises(ValueError, match="feeds: "):
-        RunConfig(tasks=TASK_NAMES, feeds=feeds)
-
-
-def test_feeds_that_the_sentences_do_not_allow():
-    with pytest.raises(ValueError, match="feeds: 'quora>sst': the head of a pair task needs two sentences"):
-        RunConfig(tasks=TASK_NAMES, feeds=("quora>sst",), pairs="sum")
-    with pytest.raises(ValueError, match="feeds: 'quora>sts': with similarity sigmoid_cosine sts has no head"):
-        RunConfig(tasks=TASK_NAMES, feeds=("quora>sts",), pairs="sum", similarity="sigmoid_cosine")

@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from mtbert.config import ConfigError
 from mtbert.report import build
 from mtbert.report.build import ReportError, build_report
 
@@ -50,8 +52,16 @@ def no_site(monkeypatch):
 
 @pytest.fixture
 def in_threads(monkeypatch, no_site):
-    """Notebooks are executed from threads of this process, which start at once; the kernels inherit its variables."""
-    monkeypatch.setattr(build, "ProcessPoolExecutor", lambda workers, *others: ThreadPoolExecutor(workers))
+    """Notebooks are executed from a thread of this process, which starts at once; the kernels inherit its variables."""
+    distributed = pytest.importorskip("distributed")
+
+    @contextmanager
+    def open_cluster(workers, scheduler):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert.results.sweep.open_cluster", open_cluster)
 
 
 def executions(root):
@@ -169,8 +179,8 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "3 notebooks to execute, 2 runs to train or look up, 2 at a time"
-    labels = [re.fullmatch(r"\[\d/5\] (.+?)(; less than a minute left)?", line)[1] for line in shown[1:6]]
-    assert set(labels[:3]) == {"run a, seed 1", "run b, seed 1", "03_needs_none"}
+    labels = [re.fullmatch(r"\[\d/5\] (.+?)(; .+ left)?", line)[1] for line in shown[1:6]]
+    assert set(labels[:3]) == {"run first: a, seed 1", "run second: b, seed 1", "03_needs_none"}
     assert set(labels[3:]) == {"01_one", "02_two"}
     build_report(root=root)
     assert "to train" not in capsys.readouterr().out
@@ -189,11 +199,11 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
     monkeypatch.setattr(papermill, "execute_notebook", dying)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     notebook = root / "notebooks/01_tiny.ipynb"
-    record = build._execute(notebook, root / "build/executed", {}, {"profile": "demo"})
+    record = build._execute(notebook, root / "build/executed/01_tiny.ipynb", {}, {"profile": "demo"})
     assert record["profile"] == "demo" and executions(root) == 1
     deaths += ["it died"] * build.ATTEMPTS
     with pytest.raises(ReportError, match=r"01_tiny\.ipynb failed: it died"):
-        build._execute(notebook, root / "build/executed", {}, {})
+        build._execute(notebook, root / "build/executed/01_tiny.ipynb", {}, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -216,13 +226,36 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
 
 
-def test_a_worker_that_is_killed_ends_the_report_with_a_message():
-    jobs = [("a run", os._exit, 1), ("another", os.getpid)]
-    with pytest.raises(ReportError, match="a process was killed"):
-        list(build._work([jobs], {}, workers=1))
+def test_a_job_that_kills_its_worker_fails_and_the_next_phase_begins(monkeypatch, capsys):
+    monkeypatch.setattr("mtbert.results.sweep.RETRIES", 0)
+    outcomes = dict(build._work([[("a run", os._exit, 1)], [("another", os.getpid)]], {}, workers=1))
+    assert "workers died" in str(outcomes["a run"]) and isinstance(outcomes["another"], int)
+    assert capsys.readouterr().out.count("] a run failed: a run: ") == 1
 
 
-def wait_for(condition, seconds=60):
+def test_a_notebook_is_executed_for_each_grid(root, in_threads, tiny_encoder, capsys):
+    write_notebook(root, "01_tiny")
+    write_notebook(root, "02_batch", "if 'bad' in grid:\n    raise KeyError(grid)\nprint(grid.split('/')[-1], seed)")
+    notebook = root / "notebooks/02_batch.ipynb"
+    notebook.write_text(notebook.read_text().replace("seed: int = 1", "grid: str = ''\\nseed: int = 1"))
+    (root / "params/cpu/02_batch.yaml").write_text("seed: 7\ntrain_missing: true\n")
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1, corpus: demo}}\n"
+    grids = [root / f"{name}.yaml" for name in ("one", "bad", "two")]
+    for number, grid in enumerate(grids, start=2):
+        grid.write_text(base + f"runs: {{a: {{batch_size: {number}}}}}\n")
+    with pytest.raises(ReportError, match=r"^02_batch-bad\.ipynb failed in cell \[3\]"):
+        build_report("cpu", "02", grids=grids, root=root)
+    assert printed(root, "02_batch-one") == "one.yaml 7\n" and printed(root, "02_batch-two") == "two.yaml 7\n"
+    assert len(list(Path(os.environ["MTBERT_RESULTS"]).glob("runs/*/run.json"))) == 3
+    for grid, plan in zip(grids[1:], ("S9", "S7"), strict=True):
+        grid.write_text(base + f"runs: {{a: {{plan: {plan}}}}}\n")
+    with pytest.raises(ConfigError, match=r"(?s)^bad: a: 9 layers.*\ntwo: a: 7 layers"):
+        build_report("cpu", "02", grids=grids, root=root)
+    with pytest.raises(ReportError, match="grid is not in the notebook's cell tagged 'parameters'"):
+        build_report("cpu", "01", grids=grids[:1], root=root)
+
+
+def wait_for(condition, seconds=200):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

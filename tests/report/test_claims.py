@@ -7,19 +7,16 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import yaml
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.report import tables
 from mtbert.report.claims import CHECKS, SIMILARITY, claims_table, find, judge, read_claims
 from mtbert.report.tables import read_runs
 from mtbert.results.grids import read_grid
-from mtbert.results.store import Run, write_run
-from mtbert.runtime import environment
-from mtbert.training.metrics import score_table
+from mtbert.results.store import write_run
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (
@@ -27,41 +24,11 @@ GRIDS = (
     "controls",
 )  # fmt: skip
 TASKS_IN_ALL = ("sst", "quora", "sts")
-N = 400
 SEEDS = {"good": 3, "bad": 3, "same": 3, "two": 2, "one": 1, "few": 3, "absent": 3}  # of the grid
 
 
-def stored_run(store, config: RunConfig, right: float, seconds: float) -> Run:
-    """A run that gets a share of the examples of every task right, and is wrong by one on the others."""
-    random, parts = np.random.default_rng(config.seed), []
-    for task in TASKS_IN_ALL:
-        labels = np.random.default_rng(len(task)).integers(2, size=N).astype(float)
-        predicted = np.where(random.permutation(N) < right * N, labels, 1 - labels)
-        ids = [f"{task}-{i}" for i in range(N)]
-        about = dict(task=task, split="dev", id=ids, label=labels, predicted=predicted, confidence=0.5)
-        parts.append(pd.DataFrame(about))
-    predictions = pd.concat(parts, ignore_index=True)
-    tables = [
-        score_table(task, "dev", part["predicted"].to_numpy(), part["label"].to_numpy())
-        for task, part in predictions.groupby("task", sort=False)
-    ]
-    cost = dict.fromkeys(("tokens", "steps", "best_step", "peak_memory_mib", "train_cpu_seconds"), 1)
-    cost |= {"train_seconds": seconds, "parameters": 10 + seconds, "trained_parameters": 1}
-    run = Run(
-        run_id=f"{config.digest}-synthetic",
-        config=config,
-        scores=pd.concat(tables),
-        curve=pd.DataFrame([{"step": 1, "dev_score": 0.5}]),
-        predictions=predictions,
-        cost=cost,
-        provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},
-    )
-    write_run(run, store)
-    return run
-
-
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, synthetic):
     """A store of synthetic runs and the params/ that names them."""
     store, params = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("params")
     (params / "cpu").mkdir()
@@ -73,7 +40,8 @@ def folders(tmp_path_factory):
     for name, configs in read_grid(params / "cpu" / "singles.yaml").items():
         for config in configs[: {"few": 2, "absent": 0}.get(name)]:
             right = 0.7 if name == "bad" else 0.9
-            stored_run(store, config, right, seconds=100.0 * right + config.seed / 10)
+            seconds = 100.0 * right + config.seed / 10
+            write_run(synthetic(config, right, parameters=10 + seconds, seconds=seconds), store)
     return store, params
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import yaml
 
 from mtbert.config import RunConfig
@@ -12,57 +11,33 @@ from mtbert.paths import results_dir
 from mtbert.report import tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
-from mtbert.results.compare import forgetting, stack_predictions
-from mtbert.results.store import Run, write_run
-from mtbert.runtime import environment
-from mtbert.training.metrics import holm, metrics_of, score_table, seed_p_value
+from mtbert.results.compare import stack_predictions
+from mtbert.results.runs import load_or_run
+from mtbert.results.store import write_run
+from mtbert.training.metrics import holm, metrics_of, seed_p_value
 
-N = 300
 THREE = ("sst", "quora", "sts")
 BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
 
 
-def synthetic(config: RunConfig, right: float, parameters: int = 10, **changes) -> Run:
-    """A run that gets a share of the examples of every task right: classes 0 and 1 of sst and quora, scores of sts."""
-    random, parts, points = np.random.default_rng(config.seed), [], []
-    for task in config.tasks:
-        labels = np.random.default_rng(len(task)).integers(2, size=N).astype(float)
-        predicted = np.where(random.permutation(N) < right * N, labels, 1 - labels)
-        ids = [f"{task}-{i}" for i in range(N)]
-        about = dict(task=task, split="dev", id=ids, label=labels, predicted=predicted, confidence=0.5)
-        parts.append(pd.DataFrame(about))
-        scores = score_table(task, "dev", predicted, labels)
-        points.append(scores.assign(at="last", step=12))
-        points.append(scores.assign(split="train", value=scores["value"] + 0.05, at="last", step=12))
-        points.append(scores.assign(value=scores["value"] + 0.01, at="best", step=6 * config.seed))
-    predictions = pd.concat(parts, ignore_index=True)
-    cost = {"steps": 12, "best_step": 12, "parameters": parameters, "trained_parameters": parameters // 2}
-    fields = dict(
-        run_id=f"{config.digest}-synthetic",
-        config=config,
-        scores=pd.concat([points[i].drop(columns=["at", "step"]) for i in range(0, len(points), 3)]),
-        curve=pd.DataFrame([{"step": 12, "dev_score": 0.5}]),
-        predictions=predictions,
-        cost=cost | {"tokens_per_cpu_second": 100.0},
-        provenance={**environment(torch.device("cpu")), "rows": {}},
-        step_scores=pd.concat(points, ignore_index=True),
-    )
-    return Run(**{**fields, **changes})
-
-
-def grid_of(**rights) -> Grid:
+@pytest.fixture(scope="module")
+def grid_of(synthetic):
     """A grid of plans: a name -> (plan, share that is right, stored seeds); three seeds are wanted of each."""
-    configs = {name: [BASE.but(plan=plan, seed=s) for s in (1, 2, 3)] for name, (plan, _, _) in rights.items()}
-    runs = {
-        name: [synthetic(config, right) for config in configs[name][:seeds]]
-        for name, (_, right, seeds) in rights.items()
-        if seeds
-    }
-    return Grid(("params/cpu/plans.yaml",), configs, runs)
+
+    def grid_of(**rights) -> Grid:
+        configs = {name: [BASE.but(plan=plan, seed=s) for s in (1, 2, 3)] for name, (plan, _, _) in rights.items()}
+        runs = {
+            name: [synthetic(config, right) for config in configs[name][:seeds]]
+            for name, (_, right, seeds) in rights.items()
+            if seeds
+        }
+        return Grid(("params/cpu/plans.yaml",), configs, runs)
+
+    return grid_of
 
 
 @pytest.fixture(scope="module")
-def plans() -> Comparison:
+def plans(grid_of) -> Comparison:
     found = grid_of(
         one=("1-bert", 0.8, 3), more=("3-bert", 0.95, 3), less=("hybrid-1", 0.6, 3), same=("hybrid-2", 0.8, 3),
         two=("hybrid-3", 0.95, 2), none=("hybrid-4", 0.9, 0),
@@ -127,7 +102,7 @@ def test_differences_for_reading(plans):
     assert Comparison(Grid((), {}, {}), {}).difference_table() is None
 
 
-def test_no_difference_without_its_reference():
+def test_no_difference_without_its_reference(grid_of):
     found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
     assert list(found.runs) == ["more"] and found.differences.empty and found.answer == ""
     assert found.scores().index.tolist() == ["more"]
@@ -147,7 +122,7 @@ def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
     assert compare(found, "plan", where=lambda config: config.plan == "3-bert").references == {}
 
 
-def test_how_many_runs_are_stored():
+def test_how_many_runs_are_stored(grid_of):
     found = grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
     assert found.stored == (
         "4 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
@@ -163,13 +138,13 @@ def test_how_many_runs_are_stored():
     assert Grid((), {}, {}).stored == "This profile has no runs of this question."
 
 
-def test_kept_steps_other_than_the_last_are_named():
+def test_kept_steps_other_than_the_last_are_named(synthetic):
     configs = [BASE.but(plan=plan, keep="best") for plan in ("1-bert", "3-bert")]
     found = Grid(("a.yaml",), {c.plan: [c] for c in configs}, {c.plan: [synthetic(c, 0.9)] for c in configs})
     assert "Differences are those of the kept steps" in compare(found, "plan").stored
 
 
-def test_a_union_takes_the_runs_with_more_seeds():
+def test_a_union_takes_the_runs_with_more_seeds(grid_of):
     few, many = grid_of(one=("1-bert", 0.8, 1)), grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
     few = Grid(("params/cpu/few.yaml",), {"one": few.configs["one"][:1]}, few.runs)
     both = few | many
@@ -178,14 +153,12 @@ def test_a_union_takes_the_runs_with_more_seeds():
     assert len((many | few).runs["one"]) == 3
 
 
-def test_runs_are_read_by_their_file(isolated, tmp_path):
+def test_runs_are_read_by_their_file(isolated, tmp_path, synthetic):
     (tmp_path / "cpu").mkdir()
     content = {"base": {"tasks": ["sst"]}, "seeds": [1, 2], "runs": {"a": {}, "b": {"epochs": 7}}}
     (tmp_path / "cpu" / "grid.yaml").write_text(yaml.safe_dump(content))
     config = RunConfig(tasks=("sst",), seed=2)
-    more = {"tokens": 1, "train_seconds": 1.0, "peak_memory_mib": 1.0}
-    run = synthetic(config, 0.9)
-    write_run(synthetic(config, 0.9, cost=run.cost | more), results_dir())
+    write_run(synthetic(config, 0.9), results_dir())
     found = tables.read_runs("cpu", "grid", params=tmp_path, train_missing=False)
     assert found.paths == ("params/cpu/grid.yaml",) and {n: len(c) for n, c in found.configs.items()} == {
         "a": 2,
@@ -199,7 +172,7 @@ def test_runs_are_read_by_their_file(isolated, tmp_path):
     assert [(run.name, run.config) for run in found.missing if run.name == "a"] == [("a", found.configs["a"][0])]
 
 
-def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point():
+def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point(synthetic):
     points = tables.score_points(synthetic(BASE, 0.9))
     assert points.loc["sst"].tolist() == pytest.approx([0.9, 0.95, 0.91, 6])
     older = synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame())
@@ -247,7 +220,8 @@ def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monke
     assert tables.read_baselines(BASE.but(corpus="course")).empty
 
 
-def test_what_is_forgotten():
+def test_what_is_forgotten(synthetic):
+    assert tables.forgotten({}).empty
     config = RunConfig(tasks=("sst", "sts"), scheme="in_turn", epochs=1, batch_size=8)
     curve = [{"step": 10, "dev_sst": 0.9, "dev_sts": 0.1}, {"step": 20, "dev_sst": 0.4, "dev_sts": 0.8}]
     rows = {"train sst": 80, "train sts": 80}
@@ -256,10 +230,18 @@ def test_what_is_forgotten():
     assert len(table) == 8 and set(table["seed"]) == {1, 2}
     first = table[table["seed"] == 1].set_index(["task", "after"])["score"]
     assert first["sst", "sst"] == 0.9 and first["sst", "sts"] == 0.4 and first["sts", "sts"] == 0.8
-    assert forgetting(runs[0]).loc["sts", "sst"] == 0.4
 
 
-def test_the_costs_of_plans():
+def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data):
+    config = tiny_config.but(tasks=("sst", "quora"), scheme="in_turn", keep="last")
+    run = load_or_run(config, device="cpu", progress=False)
+    table = tables.forgotten({"a": [run]})
+    assert run.curve["step"].tolist() == [5, 10, 15, 20]
+    assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"] * 2
+    assert table.groupby("task")["score"].last().to_dict() == {task: run.score(task) for task in config.tasks}
+
+
+def test_the_costs_of_plans(synthetic):
     runs = {
         "small": [synthetic(BASE.but(seed=s), 0.8, parameters=2 * 2**20) for s in (1, 2)],
         "large": [synthetic(BASE, 0.9, parameters=4 * 2**20)],
@@ -280,7 +262,14 @@ def test_the_front_holds_what_nothing_cheaper_beats():
     assert tables.pareto(table, "cost") == ["a", "c", "e"]
 
 
-def test_gains_along_the_front():
+def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
+    both = BASE.but(tasks=("quora", "sts"))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    value, low, high = tables.difference_together(first, second, 0.5)
+    assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
+
+
+def test_gains_along_the_front(synthetic):
     runs = {
         name: [synthetic(BASE.but(plan=plan, seed=s), right, parameters=size) for s in (1, 2, 3)]
         for name, plan, right, size in (("a", "1-bert", 0.7, 10), ("b", "3-bert", 0.9, 30), ("c", "S2 I4", 0.6, 20))

@@ -17,7 +17,7 @@ from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import results_dir, write_checksums
 from mtbert.results import runs
-from mtbert.results.compare import forgetting, stack_predictions
+from mtbert.results.compare import stack_predictions
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
@@ -63,8 +63,8 @@ def test_what_a_run_holds(config, course_data):
     assert run.provenance["rows"] == {"train sst": 40, "dev sst": 20, "dev sts": 20}
     assert run.provenance["torch"] == torch.__version__
     dev = run.predictions[run.predictions["task"] == "sst"]
-    assert run.score() == run.score("sst", "accuracy") == (dev["predicted"] == dev["label"]).mean()
-    assert run.score("sts") == run.score("sts", "pearson") != run.score()
+    assert run.score() == run.score("sst") == (dev["predicted"] == dev["label"]).mean()
+    assert run.score("sts") != run.score()
     metrics = run.scores.groupby("task")["metric"].agg(list).to_dict()
     assert metrics == {"sst": ["accuracy", "macro_f1"], "sts": ["pearson"]}
     assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
@@ -224,17 +224,6 @@ def test_ids_and_labels_are_stored_once(config, course_data):
     (results_dir() / "dev" / next((results_dir() / "dev").iterdir()).name).rename(results_dir() / "moved.parquet")
     with pytest.raises(StoreError, match=r"sst-\w+\.parquet is missing.*restore it"):
         run_of(config)
-
-
-def test_forgetting_has_a_row_per_pass(config, course_data):
-    config = config.but(frozen=False, tasks=("sst", "quora"), scheme="in_turn", epochs=2, keep="last")
-    run = run_of(config)
-    table = forgetting(run)
-    assert table.index.tolist() == ["sst", "quora"] * 2 and table.columns.tolist() == ["sst", "quora"]
-    assert run.curve["step"].tolist() == [5, 10, 15, 20]
-    assert table.iloc[-1].to_dict() == {task: run.score(task) for task in ("sst", "quora")}
-    with pytest.raises(ValueError, match="tasks in turn; scheme is 'unified'"):
-        forgetting(run_of(config.but(scheme="unified")))
 
 
 def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path):

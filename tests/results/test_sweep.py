@@ -1,6 +1,7 @@
 """Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
 
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -26,8 +27,10 @@ from mtbert.results.sweep import (
     duration,
     look_up,
     minutes_left,
+    train_all,
     train_missing,
 )
+from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
 GRID = """
@@ -141,6 +144,30 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
     monkeypatch.setenv("MTBERT_RESULTS", str(isolated / "another"))
     assert not any(run.is_stored for run in look_up(pairs))
+
+
+def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, course_data, tmp_path):
+    base = tiny_config.but(epochs=1)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_config.encoder, damaged)
+    (damaged / "tokenizer.json").write_text("{")
+    wrong = {
+        "grid: deep": {"plan": "S9"},
+        "grid: also deep": {"plan": "S9", "tasks": ["sts"]},
+        "grid: many": {"layers": 3},
+        "other: adapters": {"adapter": "low_rank", "adapter_size": 4, "adapter_layers": [7]},
+        "other: damaged": {"encoder": str(damaged)},
+    }
+    pairs = [(name, base.but(**fields, seed=seed)) for name, fields in wrong.items() for seed in (1, 2)]
+    with pytest.raises(ConfigError) as error:
+        look_up([("fine", base), *pairs])
+    for line in (
+        "grid: deep, grid: also deep: 9 layers up to here, but the encoder has 2",
+        f"grid: many: layers: 3, but the encoder {base.encoder!r} has 2",
+        "other: adapters: adapter_layers: [7] are beyond the 2 layers of the encoder",
+        f"other: damaged: {damaged}: the tokenizer cannot be read",
+    ):
+        assert str(error.value).count(line) == 1
 
 
 def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
@@ -264,6 +291,33 @@ def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data):
         train_missing(look_up(pairs), scheduler="tcp://127.0.0.1:9")
 
 
+def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    used, going = [], []
+
+    def train(sweep, worker, run_id, config):
+        going.append(run_id)
+        used.append((worker.name, len(going)))
+        time.sleep(0.1)
+        going.remove(run_id)
+        return "trained", 0.5
+
+    monkeypatch.setattr("mtbert.results.workers.Sweep.train", train)
+    has = {"gpu": {"GPU": 1}, "none": None}
+    workers = {
+        name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
+        for name, resources in has.items()
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False}}
+    options = (1, None), (False, Stop(), tqdm(disable=True))
+    with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
+        assert len(list(train_all(client, look_up(pairs), *options[0], "cuda", *options[1]))) == 3
+        assert used == 3 * [("gpu", 1)]
+        used.clear()
+        assert len(list(train_all(client, look_up(pairs), *options[0], "cpu", *options[1]))) == 3
+        assert {name for name, _ in used} == {"gpu", "none"}
+
+
 def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
     config, begun, go_on = pairs[0][1], threading.Event(), threading.Event()
 
@@ -304,16 +358,17 @@ def calibrated(calibration_at, monkeypatch) -> list:
 
 def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibrated, monkeypatch, caplog):
     pairs = [("a", tiny_config), ("long", tiny_config.but(epochs=20)), ("a", tiny_config.but(seed=2))]
-    pairs += [("too deep", tiny_config.but(plan="S9")), ("no encoder", tiny_config.but(encoder="nowhere/none"))]
+    wrong = {"too deep": tiny_config.but(plan="S9"), "no encoder": tiny_config.but(encoder="nowhere/none")}
     monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
+    runs = look_up(pairs) + [SweepRun(name, config, name, False) for name, config in wrong.items()]
     with caplog.at_level(logging.WARNING):
-        a, long, again, too_deep, no_encoder = predict_runs(look_up(pairs), "cpu", 1)
+        a, long, again, too_deep, no_encoder = predict_runs(runs, "cpu", 1)
     assert a.minutes == again.minutes > 0 and a.mib == again.mib > 300
     assert long.minutes == pytest.approx(10 * a.minutes, rel=0.1)
     assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
     assert "too deep, seed 1: no prediction (PlanError" in caplog.text
     assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
-    assert len(calibrated) == 1, "one encoder, precision and data set"
+    assert len(calibrated) == 3, "the seeds of a run share a prediction"
 
 
 def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, calibrated, monkeypatch):

@@ -114,7 +114,7 @@ def test_any_text_is_a_plan_or_an_error_that_points(text):
         ("S6 I", "'I' has no layers", 4),
         ("S6 I0 S6", "'I0' has no layers", 4),
         ("S12 emb:F", "emb: must come before", 5),
-        ("pool:F S12", "a segment behind pool:", 8),
+        ("pool:F S12", "a segment after pool:", 8),
         ("emb:F emb:S S12", "emb: must come before", 7),
         ("S12 pool:S pool:I", "pool: is given twice", 12),
         ("emb:F2 S12", "emb: is not layers", 6),

@@ -196,17 +196,6 @@ def test_shared_layers_run_once(monkeypatch):
     assert calls == [everything, everything, pair, tokens["sts"], *tokens.values()]
 
 
-@pytest.mark.parametrize("adapter", ["none", "pal", "houlsby", "houlsby_pals", "lhuc"])
-@pytest.mark.parametrize("text", ["S4", "I4", "F4", "F1 S1(sst,quora|sts) I2"])
-def test_every_plan_runs_the_layer_of_bert(text, adapter):
-    encoder, calls = encoder_of(text, THREE, adapter), []
-    for copies in encoder.layers:
-        for layer in copies:
-            layer.register_forward_hook(lambda layer, inputs, output: calls.append(layer))
-    encoder(batches_of(THREE))
-    assert set(calls) == {layer for copies in encoder.layers for layer in copies}
-
-
 def test_words_are_looked_up_once_for_all_tasks_of_a_copy():
     """The gradient of a look-up is as large as the vocabulary."""
     encoder, calls = encoder_of("emb:S(sst,sts|quora) S4", THREE), []
@@ -285,10 +274,3 @@ def test_a_zeroed_pal_leaves_the_encoder_as_it_is():
                     parameter.zero_()
     for task, hidden in plain(batches_of(THREE)).items():
         assert torch.equal(adapted(batches_of(THREE))[task], hidden)
-
-
-def test_adapters_train_on_a_frozen_encoder():
-    encoder = encoder_of("F4", THREE, "pal").train()
-    sum(hidden.square().sum() for hidden in encoder(batches_of(THREE)).values()).backward()
-    assert all(p.grad is None for _, modules in encoder.levels().values() for p in modules.parameters())
-    assert all(p.grad is not None for p in encoder.adapters.parameters())

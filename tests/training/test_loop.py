@@ -40,7 +40,7 @@ def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
     pd.testing.assert_frame_equal(first.predictions, second.predictions, check_exact=True)
     pd.testing.assert_frame_equal(first.cosines, second.cosines, check_exact=True)
     for name, value in first.cost.items():
-        if name in ("tokens", "best_step", "steps", "gem_fallbacks") or name.startswith("constraints_"):
+        if name in ("tokens", "best_step", "steps") or name.startswith("constraints_"):
             assert second.cost[name] == value, name
 
 
@@ -209,18 +209,12 @@ def test_tensorboard_gets_the_points_where_it_is_installed(run, tiny_config, tmp
     assert "tensorboard is not installed" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "another configuration"])
-def test_a_checkpoint_that_does_not_serve_is_passed_over(run, tiny_config, tmp_path, caplog, damage):
+def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint.pt"
     run(tiny_config.but(seed=5), checkpoint=checkpoint, checkpoint_seconds=0)
-    if damage == "truncated":
-        checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
-    elif damage == "garbage":
-        checkpoint.write_bytes(b"no checkpoint")
     with caplog.at_level(logging.WARNING):
         resumed = run(tiny_config, checkpoint=checkpoint)
-    cause = "belongs to another run" if damage == "another configuration" else "is damaged"
-    assert cause in caplog.text and "training starts from the beginning" in caplog.text
+    assert "belongs to another run" in caplog.text and "training starts from the beginning" in caplog.text
     assert_same_bits(run(tiny_config), resumed)
 
 
@@ -281,12 +275,6 @@ def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config):
         run(tiny_config.but(learning_rate=1e30, schedule="none"))
 
 
-def test_frozen_features_are_computed_once(run, tiny_config, monkeypatch):
-    calls = counted(monkeypatch, MultitaskBert, "embed")
-    run(tiny_config.but(frozen=True, epochs=6))
-    assert len(calls) == 2, "one batch holds each of the two splits"
-
-
 def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
     kept = run(config)
@@ -296,13 +284,6 @@ def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     np.testing.assert_allclose(kept.curve["train_loss"], fresh.curve["train_loss"], rtol=1e-4)
     for name in ("heads.by_task.sts.layers.0.weight", "heads.by_task.sts.layers.0.bias"):
         torch.testing.assert_close(weights(kept)[name], weights(fresh)[name], rtol=1e-3, atol=1e-5)
-
-
-def test_a_frozen_encoder_is_as_it_was(run, tiny_config):
-    config = tiny_config.but(frozen=True)
-    trained, fresh = weights(run(config)), MultitaskBert(config).state_dict()
-    changed = {name for name, tensor in fresh.items() if not torch.equal(tensor, trained[name])}
-    assert changed and all(name.startswith("heads.by_task.sst.") for name in changed)
 
 
 def test_score_tasks_are_scored(run, tiny_config, course_folder):
@@ -427,13 +408,6 @@ def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, c
               for a, b in (("sentence1", "sentence2"), ("sentence2", "sentence1"))]  # fmt: skip
     both = sum((table_.columns[0].lengths + 2).sum() for table_ in tokens)
     assert run(config).cost["tokens"] == both
-
-
-def test_tokens_are_counted_without_padding(run, tiny_config, course_folder):
-    trained = run(tiny_config)
-    table = load_corpus(tiny_config, course_folder).train["sst"]
-    lengths = tokenize("sst", table, tiny_config.encoder).lengths
-    assert trained.cost["tokens"] == trained.curve["tokens"].iloc[-1] == 2 * lengths.sum()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from scipy import stats
 from mtbert.data.tasks import TASKS
 from mtbert.training.metrics import (
     STANDARD_ERROR,
+    Metric,
     accuracy,
     f1,
     holm,
-    interval,
+    intervals,
     macro_f1,
     metrics_of,
     pearson,
@@ -25,6 +26,12 @@ from mtbert.training.metrics import (
     verdict,
     write_leaderboard,
 )
+
+
+def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    [bounds] = intervals([metric], predicted, labels, seed)
+    return bounds
+
 
 LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 
@@ -121,6 +128,23 @@ def test_an_interval_covers_the_value_narrows_and_repeats():
         assert high - low == pytest.approx(2 * normal, rel=0.25)
         widths.append(high - low)
     assert widths[1] < widths[0] / 3
+
+
+@pytest.mark.parametrize("task, n", [("sst", 60), ("quora", 60), ("quora", 2000)])
+def test_metrics_share_resamples_and_have_the_intervals_of_each_alone(task, n):
+    predicted, labels = drawn(n, right=0.7)
+    table = score_table(task, "dev", predicted, labels)
+    alone = {name: interval(metric, predicted, labels) for name, metric in metrics_of(TASKS[task]).items()}
+    assert dict(zip(table["metric"], zip(table["low"], table["high"], strict=True), strict=True)) == alone
+
+
+def test_predictions_that_were_scored_before_are_not_scored_again(monkeypatch):
+    predicted, labels = drawn(70, right=0.6)
+    first = score_table("sst", "dev", predicted, labels)
+    monkeypatch.setattr("mtbert.training.metrics.intervals", lambda *others: 1 / 0)
+    pd.testing.assert_frame_equal(score_table("sst", "dev", predicted.astype(np.float32), labels), first)
+    with pytest.raises(ZeroDivisionError):
+        score_table("sst", "dev", 1 - predicted, labels)
 
 
 def test_an_interval_covers_the_truth_about_95_times_in_100():
