@@ -82,7 +82,9 @@ class RunConfig(BaseModel):
     layers: Size | None = Field(None, description="use the first n layers of the encoder; none: all")
     frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
     plan: Plan = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
-    soft_sharing: Literal["none", "l2", "trace"] = Field("none", description="what pulls the training tasks' individual copies together")
+    soft_sharing: Literal["none", "l2", "trace"] = Field(
+        "none", description="what pulls the tasks' individual copies together"
+    )
     soft_strength: Factor = Field(0.01, gt=0, description="factor of that pull in the loss")
 
     adapter: Annotated[str, _one_of("none", *ADAPTERS)] = Field(
