@@ -1,13 +1,17 @@
 """Errors of stored runs, example by example."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
-from mtbert.analysis.calibration import log_loss
-from mtbert.data import TASKS
-from mtbert.results import Run, stack_predictions
+from mtbert.analysis.groups import known_features
+from mtbert.data import TASKS, DataError, load_table
+from mtbert.paths import find_result
+from mtbert.results import Run, data_root, find_run, read_run, stack_predictions
 
-WIDE = 1.5  # points of similarity: a residual beyond it is an error of its own kind
+WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
+COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
 
 
 def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -20,31 +24,50 @@ def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.n
     return wrong, predicted, labels
 
 
-def losses(predicted: np.ndarray, p: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """(S, N): log loss in nats where there are probabilities p (S, N, C), else the squared residual in points."""
-    return np.square(predicted - labels) if p is None else log_loss(p, labels)
-
-
 def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """A word for each error, "" where there is none: both (N,)."""
-    gap = predicted - labels
-    if TASKS[task].is_number:
-        return np.select([gap > WIDE, gap < -WIDE], ["too high", "too low"], "")
-    if TASKS[task].kind == "binary":
+    """A word for each error, "" where there is none: both (N,). Classes without names are taken as ordered."""
+    about, gap = TASKS[task], predicted - labels
+    if about.is_number:
+        limit = WIDE * np.ptp(about.label_range)
+        return np.select([gap > limit, gap < -limit], ["too high", "too low"], "")
+    if about.kind == "binary":
         return np.select([gap > 0, gap < 0], ["false positive", "missed"], "")
+    if about.class_names:
+        names = np.array(about.class_names, dtype=object)
+        return np.where(gap == 0, "", names[labels.astype(int)] + " as " + names[predicted.astype(int)])
     return np.select([np.abs(gap) > 1, gap != 0], ["far off", "next class"], "")
 
 
-def worst(run: Run, task: str, words: pd.Series | None = None) -> pd.DataFrame:
-    """The dev examples of a run, the worst first: task, id, label, predicted, confidence, kind, words.
+def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
+    """The dev errors of stored runs: model (the name given), task, id, label, predicted, confidence, kind, words, text.
 
-    The worst are those farthest off, of these the most confident; confidence is nan for similarity.
+    names: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task come
+    first: those farthest off, of these the most confident, which is nan for numbers. label, predicted: as text, as in
+    the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
     """
-    table = run.predictions[run.predictions["task"] == task].reset_index(drop=True)
-    table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
-    table["words"] = np.nan if words is None else words
-    if TASKS[task].is_number:
-        table["confidence"] = np.nan
-    order = table.assign(gap=(table["predicted"] - table["label"]).abs())
-    order = order.sort_values(["gap", "confidence", "id"], ascending=[False, False, True]).index
-    return table.loc[order, ["task", "id", "label", "predicted", "confidence", "kind", "words"]].reset_index(drop=True)
+    parts = []
+    for name in names:
+        run = read_run(find_result(f"runs/{find_run(name)}"))
+        for task, table in run.predictions.groupby("task", sort=False):
+            about, gap = TASKS[task], (table["predicted"] - table["label"]).abs()
+            features = known_features(run, task, data)
+            table["words"] = 0 if features is None else features["words"].to_numpy()
+            table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
+            table["text"] = table["id"].map(_texts(run, task, data)).fillna("")
+            table["gap"] = (gap > 0) if about.class_names else gap
+            table["confidence"] = np.nan if about.is_number else table["confidence"]
+            table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
+            for column in ("label", "predicted"):
+                numbers = table[column].round(2).map("{:g}".format)
+                table[column] = about.as_written(table[column]) if about.class_names else numbers
+            parts.append(table.assign(model=name))
+    return pd.concat(parts, ignore_index=True)[COLUMNS].round({"confidence": 3})
+
+
+def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:
+    """id -> the text of a dev example, those of a pair with a stroke between; empty where the data are not here."""
+    try:
+        table, _ = load_table(task, "dev", data_root(run.config, data))
+    except DataError:
+        return {}
+    return dict(zip(table["id"], table[list(TASKS[task].sentence_columns)].agg(" | ".join, axis=1), strict=True))

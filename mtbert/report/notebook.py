@@ -145,5 +145,6 @@ def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
     text = table.to_html(index=False, na_rep="", border=0)
     left = "text-align: left; vertical-align: top"
+    text = text.replace("<th>text<", f'<th style="{left}; min-width: 20em">text<')  # else long ids squeeze it
     text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')
     return text.replace("<thead>", f'<thead title="sort" onclick="{html.escape(SORT)}">')

@@ -1,5 +1,6 @@
 """Figures: f(table, ax=None) -> ax. Nothing here reads a file; a thing has the same colour in every figure."""
 
+import io
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -7,13 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython.display import display
+from IPython.display import Image, display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
+from PIL import Image as Pixels
 
 from mtbert.data import TASKS
 from mtbert.paths import figures_dir
@@ -22,17 +24,19 @@ from mtbert.paths import figures_dir
 _SHOWN_IN = {
     "#0072B2": ("fine-tuned", "pretrained", "shared", "1-bert", "PCGrad", "mean"),
     "#D55E00": ("cfimdb", "individual", "3-bert", "GEM", "pooler"),
-    "#009E73": ("sst", "hybrid", "cls"),
+    "#009E73": ("sst", "hybrid", "hybrid-3", "cls"),
     "#E69F00": ("frozen",),
     "#56B4E9": ("quora", "F + S"),
-    "#CC79A7": ("sts", "1-bert + PAL"),
-    "#000000": ("random", "fewer layers", "sum"),
-    "#7F7F7F": ("paper", "other batches", "gradient"),
+    "#CC79A7": ("sts", "1-bert + PAL", "hybrid-1"),
+    "#000000": ("random", "fewer layers", "sum", "hybrid-5"),
+    "#7F7F7F": ("paper", "other batches", "gradient", "alone"),
 }
 COLOURS = {name: colour for colour, names in _SHOWN_IN.items() for name in names}
 MARKERS = "osD^vPX*"
 MODES = ("frozen", "shared", "individual")
-HATCHES = {"frozen": "...", "individual": "///", "task gradients": "///", "temporary": "..."}  # for those who see grey
+_HATCHED = {"...": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
+            "///": ("individual", "task gradients", "not comparable")}  # fmt: skip
+HATCHES = {name: hatch for hatch, names in _HATCHED.items() for name in names}  # for those who see grey
 TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
 METRIC_LABELS = {"accuracy": "accuracy", "pearson": "Pearson correlation", "f1": "F1", "macro_f1": "macro F1"}
 
@@ -52,9 +56,12 @@ def save(figure: plt.Figure, name: str) -> None:
 
 
 def show(figure: plt.Figure, name: str, alt: str) -> None:
-    """`save` a figure and show it with an alternative text, which says what a reader would see."""
+    """`save` a figure and show it, in 256 colours, with an alternative text, which says what a reader would see."""
     save(figure, name)
-    display(figure, metadata={"image/png": {"alt": alt}})
+    image, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(image, dpi=figure.dpi, bbox_inches="tight")
+    Pixels.open(image).convert("RGB").quantize().save(small, "PNG", optimize=True)
+    display(Image(small.getvalue()), metadata={"image/png": {"alt": alt}})
     plt.close(figure)
 
 
@@ -147,6 +154,7 @@ def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
             text = ax.annotate(
                 row["name"], (row[x], row[y]), xytext=(dx, dy), textcoords="offset points", fontsize="x-small",
                 ha="center" if dy else "left" if dx > 0 else "right", va="center",
+                bbox=dict(fc="white", ec="none", pad=0.5),
                 arrowprops=dict(arrowstyle="-", lw=0.5, color="#7F7F7F", shrinkB=3) if dy else None,
             )  # fmt: skip
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
@@ -185,6 +193,6 @@ def stacked(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes |
     )
     for drawn, part in zip(ax.containers, table, strict=True):
         if part in HATCHES:
-            plt.setp(drawn, hatch=HATCHES[part], edgecolor="white", linewidth=0)
+            plt.setp(drawn, **{"hatch": HATCHES[part], "edgecolor": "white", "linewidth": 0} | bars)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return ax

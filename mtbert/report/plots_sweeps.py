@@ -36,7 +36,9 @@ def counts(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | 
     for bars, part in zip(ax.containers, table, strict=True):
         colour = "white" if relative_luminance(colours[part]) < 0.25 else "black"
         numbers = [f"{n:.0f}" if n else "" for n in bars.datavalues]
-        ax.bar_label(bars, numbers, label_type="center", color=colour, fontsize="x-small")
+        texts = ax.bar_label(bars, numbers, label_type="center", color=colour, fontsize="x-small")
+        if part in HATCHES:
+            plt.setp(texts, bbox={"fc": colours[part], "ec": "none", "pad": 1})
     ax.grid(axis="y", visible=False)
     return ax
 

@@ -1,4 +1,4 @@
-"""Looking around in a live notebook: attention, plans, two sentences, and a run in training.
+"""Looking around in a live notebook: attention, plans, errors, two sentences, and a run in training.
 
 A viewer has a function that makes what it shows, and shows controls only in a kernel of a Jupyter server: an executed
 notebook keeps static figures and no state of widgets.
@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 import torch
 from IPython.display import display
-from ipywidgets import Dropdown, IntSlider, Text, ToggleButtons, VBox, Widget, interactive_output
+from ipywidgets import Dropdown, IntSlider, Text, Widget, interactive_output
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
-from mtbert.report import plots
+from mtbert.report import notebook, plots
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG, load_corpus, train
 
@@ -30,6 +31,7 @@ DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many 
     tasks=("sst", "quora", "sts"), plan="frozen", pairs="product+difference+cosine", scheme="unified", train_rows=400,
     epochs=20, eval_spacing="log", keep="last", batch_size=32, learning_rate=1e-2, max_length=64,
 )  # fmt: skip
+ANY, PAGE = "any", 10  # errors at a time
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
 
@@ -70,7 +72,7 @@ def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Fig
     """A plan drawn, its parameters in the title; raises PlanError."""
     tables = [SharingPlan.parse(text, tasks, encoder.num_hidden_layers).table(encoder) for text in (plan, "1-bert")]
     size, one = (table["parameters"].sum() / 1e6 for table in tables)
-    figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])))
+    figure, ax = plt.subplots(figsize=(1.2 + 0.9 * len(tasks), 1.2 + 0.25 * len(tables[0])), layout="constrained")
     plots.plan(tables[0], tasks, ax)
     trained = tables[0]["trained"].sum() / 1e6
     ax.set_title(f"{plan}: {size:.1f} M parameters,\n{trained:.1f} M trained, {size / one:.2f} times 1-bert")
@@ -90,7 +92,7 @@ def plan_editor(tasks: Sequence[str]) -> None:
     text = Text(description="plan", continuous_update=False)
     encoder = Dropdown(options=list(ENCODERS), description="encoder")
     options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
-    boxes = [ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
+    boxes = [ipywidgets.ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
 
     def write(_: object) -> None:
         layers = ENCODERS[encoder.value].num_hidden_layers
@@ -103,6 +105,27 @@ def plan_editor(tasks: Sequence[str]) -> None:
         control.observe(write, "value")
     write(None)
     _view(draw, *reversed(boxes), plan=text, encoder=encoder)
+
+
+def error_browser(errors: pd.DataFrame) -> None:
+    """The errors of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time."""
+    names = ("task", "model", "kind")
+    chosen = {name: Dropdown(options=[ANY, *errors[name].unique()], description=name) for name in names}
+    longest = max(errors["words"], default=0)
+    chosen["words"] = ipywidgets.IntRangeSlider(value=(0, longest), max=longest, description="words")
+    start = ipywidgets.BoundedIntText(1, min=1, max=max(1, len(errors)), step=PAGE, description="from error")
+
+    def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
+        found = errors[errors["words"].between(*words)]
+        for name, value in chosen.items():
+            found = found if value == ANY else found[found[name] == value]
+        page = found.iloc[start - 1 : start - 1 + PAGE]
+        notebook.say(f"{start} to {start - 1 + len(page)} of {len(found)}" if len(page) else "No such errors.")
+        notebook.listing(page)
+
+    for control in chosen.values():
+        control.observe(lambda _: start.set_trait("value", 1), "value")
+    _view(draw, **chosen, start=start)
 
 
 def demo_model() -> MultitaskBert:
@@ -150,7 +173,7 @@ def watch(config: RunConfig) -> plt.Figure:
 def _view(draw: Callable, *boxes: Widget, **controls: Widget) -> None:
     """Show controls and what `draw` makes of their values, where somebody can use them."""
     if "JPY_SESSION_NAME" in os.environ:  # a Jupyter server started this kernel
-        display(VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
+        display(ipywidgets.VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
 
 
 def _show(figure: plt.Figure) -> None:

@@ -8,9 +8,10 @@ import torch
 from mtbert.analysis import calibration, errors, groups, interference, probabilities
 from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.config import RunConfig
-from mtbert.data import load_table
+from mtbert.data import TASKS, load_table
+from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
-from mtbert.results import load_or_run
+from mtbert.results import MissingRun, load_or_run
 from mtbert.training import TaskRows
 
 
@@ -163,7 +164,7 @@ def shared_run(shared_config, course_data):
     return load_or_run(shared_config, device="cpu")
 
 
-def test_what_needs_model_and_data_is_kept_and_the_worst_examples_come_first(shared_run, isolated, monkeypatch):
+def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
     stored = shared_run.predictions[shared_run.predictions["task"] == "sst"]
     p = probabilities.probabilities(shared_run, "sst", device="cpu")
     assert p.shape == (20, 5) and (p.argmax(1) == stored["predicted"]).all()
@@ -179,10 +180,33 @@ def test_what_needs_model_and_data_is_kept_and_the_worst_examples_come_first(sha
     found = groups.known_features(shared_run, "quora")
     monkeypatch.delenv("MTBERT_DATA")
     assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
-    found = errors.worst(shared_run, "sst", pd.Series(range(20)))
-    gaps = (found["predicted"] - found["label"]).abs()
-    assert gaps.is_monotonic_decreasing and found["confidence"][gaps == gaps.max()].is_monotonic_decreasing
-    assert set(found["words"]) == set(range(20))
+
+
+def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(shared_run, course_folder, monkeypatch):
+    table = errors.error_table(shared_run.run_id)
+    assert set(table["model"]) == {shared_run.run_id} and set(table["task"]) == {"sst", "quora"}
+    sst = table[table["task"] == "sst"]
+    gaps = (sst["predicted"].astype(int) - sst["label"].astype(int)).abs()
+    assert len(sst) == (shared_run.predictions.query("task == 'sst'").eval("predicted != label")).sum()
+    assert gaps.is_monotonic_decreasing and sst["confidence"][gaps == gaps.max()].is_monotonic_decreasing
+    assert (sst["text"].str.count(r"\w+") == sst["words"]).all()
+    quora = load_table("quora", "dev", course_folder)[0].set_index("id")
+    for error in table[table["task"] == "quora"].itertuples():
+        assert error.text == " | ".join(quora.loc[error.id, ["sentence1", "sentence2"]])
+    monkeypatch.delenv("MTBERT_DATA")
+    assert errors.error_table(shared_run.run_id).drop(columns="text").equals(table.drop(columns="text"))
+    with pytest.raises(MissingRun):
+        errors.error_table("ffffffffff")
+
+
+def test_errors_of_classes_with_names_have_the_names(monkeypatch):
+    fields = dict(files="{split}.tsv", sentence_columns=("headline",), label_column="topic")
+    monkeypatch.setitem(TASKS, "topics", Task(name="topics", kind="classes", class_names=("sport", "snow"), **fields))
+    assert errors.error_kinds("topics", np.array([0.0, 0, 1]), np.array([0, 1, 0])).tolist() == [
+        "", "snow as sport", "sport as snow",
+    ]  # fmt: skip
+    monkeypatch.setitem(TASKS, "price", Task(name="price", kind="regression", label_range=(0, 100), **fields))
+    assert errors.error_kinds("price", np.array([40.0, 40]), np.array([20, 5])).tolist() == ["", "too high"]
 
 
 def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_folder):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.analysis import errors
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
@@ -80,6 +81,27 @@ def test_any_sentence_has_an_attention_viewer(live, tiny_encoder):
     parts = controls(live[-1])
     assert (parts["layer"].max, parts["head"].max) == (2, 4)
     viewers.attention_viewer(model, tokenizer, "")  # only [CLS] and [SEP]
+
+
+def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
+    rows = [("1-bert", "sst", f"id {i}", 4, 0, 0.9, "far off", i, "") for i in range(12)]
+    rows.append(("3-bert", "sts", "pair", 1.0, 4.25, np.nan, "too high", 30, "A cat. | A dog."))
+    said, shown = [], []
+    monkeypatch.setattr(viewers.notebook, "say", said.append)
+    monkeypatch.setattr(viewers.notebook, "listing", shown.append)
+    viewers.error_browser(pd.DataFrame(rows, columns=errors.COLUMNS))
+    parts = controls(live[-1])
+    assert parts["task"].options == ("any", "sst", "sts") and said == ["1 to 10 of 13"]
+    parts["from error"].value = 11
+    assert said[-1] == "11 to 13 of 13" and shown[-1]["id"].tolist() == ["id 10", "id 11", "pair"]
+    parts["words"].value = (11, 30)
+    assert said[-1] == "1 to 2 of 2"
+    parts["kind"].value = "too high"
+    assert shown[-1]["text"].tolist() == ["A cat. | A dog."]
+    parts["model"].value = "1-bert"
+    assert said[-1] == "No such errors."
+    viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
+    assert said[-1] == "No such errors."
 
 
 def test_nothing_is_shown_without_a_server(monkeypatch, tiny_encoder):

@@ -73,32 +73,33 @@ def read_card(notebook: Path) -> dict:
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a notebook before it is rendered: no widgets, as they need a kernel; figures get texts and params.
+    """Change a notebook before it is rendered: figures get texts and params.
 
-    The params of a figure are those of its notebook and the grids that its section names, else all of the notebook.
+    The params of a figure are those of its notebook and the grids that its section names, else those that none names.
     """
     # Anchors keep capitals in JupyterLab: [paper 002](00_start.ipynb#Paper-002).
     source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
     if not (record := app.config.html_context["records"].get(name)):
         return
-    notebook, params, section, alt = json.loads(source[0]), record["params"], "", ""
-    notebook["metadata"].pop("widgets", None)
+    notebook, params, sections = json.loads(source[0]), record["params"], [[]]
     for cell in notebook["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown" and (headings := re.findall(r"^#+ (.+)", text, re.MULTILINE)):
-            section, alt = "", f"Figure of section {headings[-1]!r}"
-        section += text
-        if cell["cell_type"] == "code":
-            widget = "application/vnd.jupyter.widget-view+json"
-            cell["outputs"] = [output for output in cell["outputs"] if widget not in output.get("data", {})]
-        if figures := [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]:
-            alts = [figure["metadata"].get("image/png", {}).get("alt", alt) for figure in figures]
-            image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
-            image |= {"alt": " ".join(dict.fromkeys(alts)), "scale": 100}  # Sphinx links an image that has a scale
-            grids = [file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', section)] or params
-            links = [f"[{file}](#{record['profile']}-{file})" for file in params if file == name or file in grids]
-            line = {"text/markdown": f"{{.small}}\nParameters: {', '.join(links) or 'those of the notebook'}"}
-            cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
+        if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
+            sections.append([])
+        sections[-1].append(cell)
+    texts = ["\n".join("".join(cell["source"]) for cell in section) for section in sections]
+    named = [{file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)} for text in texts]
+    others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
+    for section, text, grids in zip(sections, texts, named, strict=True):
+        alt = "Figure of section " + repr(re.search(r"^#+ (.+)|$", text, re.MULTILINE)[1])
+        files = [file for file in params if file == name or file in (grids or others)]
+        links = ", ".join(f"[{file}](#{record['profile']}-{file})" for file in files) or "those of the notebook"
+        line = {"text/markdown": f"{{.small}}\nParameters: {links}"}
+        for cell in section:
+            if figures := [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]:
+                alts = [figure["metadata"].get("image/png", {}).get("alt", alt) for figure in figures]
+                image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
+                image |= {"alt": " ".join(dict.fromkeys(alts)), "scale": 100}  # Sphinx links an image that has a scale
+                cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
     source[0] = json.dumps(notebook)
 
 
