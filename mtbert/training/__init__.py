@@ -19,43 +19,8 @@ from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
 from mtbert.training.task_data import KEPT_FROM, TaskRows, encode, load_corpus, predict_table, task_logits
 
 __all__ = [
-<<<<<<< HEAD
-    "HEAVY",
-    "KEPT_FROM",
-    "LOG",
-    "PRETRAINING",
-    "RESAMPLES",
-    "TRAIN_ROWS",
-    "Stop",
-    "TaskRows",
-    "Trainer",
-    "batch_shapes",
-    "encode",
-    "evaluation_steps",
-    "expected_passes",
-    "holm",
-    "load_corpus",
-    "metrics_of",
-    "overall",
-    "predict_table",
-    "score_table",
-    "seed_difference",
-    "seed_mean",
-    "seed_p_value",
-    "step_parts",
-    "stopping",
-    "task_logits",
-    "train",
-    "training_steps",
-    "turn_ends",
-    "verdict",
-    "watch",
-    "write_leaderboard",
-]
-=======
-    "HEAVY", "KEPT_FROM", "LOG", "PRETRAINING", "RESAMPLES", "Stop", "TaskRows", "Trainer", "batch_shapes", "encode",
-    "expected_passes", "holm", "load_corpus", "metrics_of", "overall", "predict_table", "score_table",
-    "seed_difference", "seed_mean", "seed_p_value", "step_parts", "stopping", "task_logits", "train",
-    "training_steps", "turn_ends", "verdict", "watch", "write_leaderboard",
+    "HEAVY", "KEPT_FROM", "LOG", "PRETRAINING", "RESAMPLES", "TRAIN_ROWS", "Stop", "TaskRows", "Trainer",
+    "batch_shapes", "encode", "evaluation_steps", "expected_passes", "holm", "load_corpus", "metrics_of", "overall",
+    "predict_table", "score_table", "seed_difference", "seed_mean", "seed_p_value", "step_parts", "stopping",
+    "task_logits", "train", "training_steps", "turn_ends", "verdict", "watch", "write_leaderboard",
 ]  # fmt: skip
->>>>>>> e959bbb3a559a53831a0948c630065dfc903df5f
