@@ -64,24 +64,24 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
 
 
 def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = None) -> Axes:
-    """Score against a cost, a point per row, those of the front named and joined: columns name, seeds, overall, cost x.
+    """Score against a cost, a point per row, those of the front joined: columns name, seeds, overall, cost x.
 
-    A hollow point has fewer than three seeds. Columns low and high, where they are: the interval of a score.
+    Of more than twelve points only those of the front are named. A hollow point has fewer than three seeds. Columns low
+    and high, where they are: the interval of a score.
     """
     ax = ax or plt.gca()
     if table[x].max() > 4 * table[x].min():
         log_axis(ax.xaxis)
     on_front = table.set_index("name").loc[list(names)].reset_index()
     steps = np.column_stack([np.repeat(on_front[x], 2)[1:], np.repeat(on_front["overall"], 2)[:-1]])
-    ax.plot(
-        *Path(steps).interpolated(50).vertices.T, color=COLOURS["shared"], lw=1
-    )  # points all along: names avoid them
+    line = Path(steps).interpolated(50).vertices  # points all along: names avoid them
+    ax.plot(*line.T, color=COLOURS["shared"], lw=1)
     for (is_named, is_few), part in table.groupby([table["name"].isin(names), table["seeds"] < 3]):
         colour = COLOURS["shared"] if is_named else "#7F7F7F"
         look = dict(ls="", marker="o" if is_named else "s", ms=6, color=colour, mfc="white" if is_few else colour)
         spread = [part["overall"] - part["low"], part["high"] - part["overall"]] if "low" in part else None
         ax.errorbar(part[x], part["overall"], spread, capsize=2, elinewidth=1, **look)
-    name_points(on_front, x, "overall", ax)
+    name_points(on_front if len(table) > 12 else table, x, "overall", ax)
     return ax
 
 

@@ -158,19 +158,25 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
     assert [text.get_text() for text in legend.get_texts()] == list(VERDICTS)
 
 
-def test_only_the_front_is_named_and_few_seeds_are_hollow():
+def test_of_many_points_the_front_is_named():
+    table = pd.DataFrame({"name": list(map(str, range(13))), "seeds": 3, "cost": range(1, 14), "overall": 0.5})
+    for rows, named in ((table, {"0"}), (table[:12], set(table["name"][:12]))):
+        ax = plots_sweeps.front(rows, ["0"], "cost", plt.subplots()[1])
+        assert {text.get_text() for text in ax.texts} == named
+
+
+def test_names_are_readable_and_few_seeds_are_hollow():
     table = pd.DataFrame(
         [("a", 3, 1.0, 0.5), ("b", 1, 2.0, 0.6), ("c", 1, 2.5, 0.4)], columns=["name", "seeds", "cost", "overall"]
     )
     ax = plots_sweeps.front(table, ["a", "b"], "cost", plt.subplots()[1])
-    assert {text.get_text() for text in ax.texts} == {"a", "b"}
     faces = {}
     for line in ax.get_lines():
         if line.get_marker() in ("o", "s"):
             faces |= {tuple(point): to_hex(line.get_markerfacecolor()) for point in line.get_xydata().tolist()}
     assert faces[2.0, 0.6] == faces[2.5, 0.4] == "#ffffff" and faces[1.0, 0.5] != "#ffffff"
-    first, second = (Text.get_window_extent(text) for text in ax.texts)
-    assert not first.overlaps(second)
+    first, *others = (Text.get_window_extent(text) for text in ax.texts)
+    assert not any(first.overlaps(other) for other in others)
     step = ax.transData.transform([(x, 0.5) for x in np.linspace(1, 2, 500)])
     assert not first.count_contains(step), "the line from a to b crosses the name of a"
 
