@@ -215,6 +215,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     settings |= {"distributed.scheduler.worker-ttl": None}  # by the clock; a dead process is noticed without it
     local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
     local |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # where root has a handler, silence_logs does not do it
     # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.
     resource_tracker.ensure_running()  # else multiprocessing starts it with the first worker, and then unblocks them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -27,6 +27,7 @@ from mtbert.results.sweep import (
     duration,
     look_up,
     minutes_left,
+    open_cluster,
     train_all,
     train_missing,
 )
@@ -421,3 +422,13 @@ def test_the_time_that_is_left():
 )
 def test_durations_are_readable(minutes, text):
     assert duration(minutes) == text
+
+
+def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):
+    """Also where the root logger had a handler when distributed was imported, which then uses that one."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(logging.getLogger(distributed.__name__), "propagate", True)
+    caplog.set_level(logging.INFO, distributed.__name__)
+    with open_cluster(1, None):
+        pass
+    assert not [record for record in caplog.records if record.name.startswith(distributed.__name__)]
