@@ -7,8 +7,7 @@ import pandas as pd
 
 from mtbert.analysis.groups import known_features
 from mtbert.data import TASKS, DataError, load_table
-from mtbert.paths import find_result
-from mtbert.results import Run, data_root, find_run, read_run, stack_predictions
+from mtbert.results import Run, data_root, find_run, read_run, run_file, stack_predictions
 
 WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
@@ -47,7 +46,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """
     parts = []
     for name in names:
-        run = read_run(find_result(f"runs/{find_run(name)}"))
+        run = read_run(run_file(find_run(name)).parent)
         for task, table in run.predictions.groupby("task", sort=False):
             about, gap = TASKS[task], (table["predicted"] - table["label"]).abs()
             features = known_features(run, task, data)

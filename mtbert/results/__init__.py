@@ -4,12 +4,12 @@ from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
 from mtbert.results.compare import difference, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import data_root, load_model, load_or_run
+from mtbert.results.runs import data_root, load_model, load_or_run, run_file
 from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
 from mtbert.results.sweep import SweepRun
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
-    "find_run", "list_runs", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "stack_predictions",
-    "stored_runs", "summarize", "write_table",
+    "find_run", "list_runs", "load_model", "load_or_run", "read_grid", "read_grids", "read_run", "run_file",
+    "stack_predictions", "stored_runs", "summarize", "write_table",
 ]  # fmt: skip
