@@ -8,7 +8,7 @@ method for the decided differences of its table, is below LEVEL, else "not disti
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from mtbert.results import (
     read_grid,
     stack_predictions,
 )
-from mtbert.training import RESAMPLES, holm, metrics_of, overall, seed_difference, seed_p_value, turn_ends
+from mtbert.training import holm, mean_difference, metrics_of, overall, seed_difference, seed_p_value, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
@@ -141,9 +141,10 @@ class Comparison:
         rows = {}
         if constants is not None:
             for name, part in constants.groupby("baseline", sort=False):
-                values = {task: _first_metric(part, task)["value"] for task in TASKS}
+                part = part[part["metric"] == part["task"].map(lambda task: TASKS[task].metric)]
                 name = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}.get(name, name)
-                rows[name] = {(TASK_LABELS[t], "dev"): _shown(v.iloc[0]) for t, v in values.items() if len(v)}
+                values = zip(part["task"], part["value"], strict=True)
+                rows[name] = {(TASK_LABELS[task], "dev"): _shown(value) for task, value in values}
         for name, group in self.runs.items():
             points = pd.concat([score_points(run) for run in group])
             means, rows[name] = points.groupby(level=0, sort=False).mean(), {}
@@ -267,12 +268,12 @@ def score_points(run: Run) -> pd.DataFrame:
 
     nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
-    rows = {}
+    rows, points = {}, {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
     for task in run.config.tasks:
-        if len(run.step_scores):
-            table = _first_metric(run.step_scores, task).set_index(["at", "split"])
-            last, train, best = (table.loc[place] for place in (("last", "dev"), ("last", "train"), ("best", "dev")))
-            rows[task] = [last["value"], train["value"], best["value"], best["step"]]
+        if points:
+            places = ("last", "dev"), ("last", "train"), ("best", "dev")
+            last, train, best = (points[task, TASKS[task].metric, *place] for place in places)
+            rows[task] = [last.value, train.value, best.value, best.step]
         else:
             kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
             rows[task] = [run.score(task) if kept_last else np.nan, np.nan, np.nan, np.nan]
@@ -282,11 +283,6 @@ def score_points(run: Run) -> pd.DataFrame:
 def _metric(task: str) -> Callable:
     """The metric of a task that selects models."""
     return metrics_of(TASKS[task])[TASKS[task].metric]
-
-
-def _first_metric(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The rows of the metric that selects models, of a task."""
-    return table[(table["task"] == task) & (table["metric"] == TASKS[task].metric)]
 
 
 def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
@@ -367,24 +363,17 @@ TOGETHER = ("sst", "quora", "sts")
 def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
     """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
 
-    A resample draws a seed's predictions of all tasks together. pearson: the factor of Pearson's correlation in the
-    mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    tasks = [task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))]
-    both = [[stack_predictions(runs, task) for task in tasks] for runs in (first, second)]
-    metrics = [_metric(task) for task in tasks]
-    weights = np.array([pearson if TASKS[task].metric == "pearson" else 1 for task in tasks])
+    compared = []
+    for task in (task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))):
+        (one, labels), (other, _) = (stack_predictions(runs, task) for runs in (first, second))
+        metric = _metric(task)
+        if TASKS[task].metric == "pearson":
+            metric = partial(_scaled, metric, pearson)
+        compared.append((metric, [one, other], labels))
+    return mean_difference(compared)
 
-    def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
-        drawn = zip(metrics, parts, examples, strict=True)
-        scores = [metric(x[np.ix_(seeds, chosen)], y[chosen]).mean() for metric, (x, y), chosen in drawn]
-        return float((weights * scores).mean())
 
-    random, draws = np.random.default_rng(0), []
-    sizes, seeds = [len(y) for _, y in both[0]], [len(runs) for runs in (first, second)]
-    for _ in range(RESAMPLES):
-        examples = [random.integers(n, size=n) for n in sizes]
-        one, other = (mean(parts, random.integers(S, size=S), examples) for parts, S in zip(both, seeds, strict=True))
-        draws.append(one - other)
-    one, other = (mean(p, np.arange(S), [np.arange(n) for n in sizes]) for p, S in zip(both, seeds, strict=True))
-    return one - other, *np.nanpercentile(draws, [2.5, 97.5])
+def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
+    return factor * metric(*sides)

@@ -4,8 +4,8 @@ from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.loop import LOG, PRETRAINING, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import (
-    RESAMPLES,
     holm,
+    mean_difference,
     metrics_of,
     overall,
     score_table,
@@ -23,7 +23,6 @@ __all__ = [
     "KEPT_FROM",
     "LOG",
     "PRETRAINING",
-    "RESAMPLES",
     "TRAIN_ROWS",
     "Stop",
     "TaskRows",
@@ -34,6 +33,7 @@ __all__ = [
     "expected_passes",
     "holm",
     "load_corpus",
+    "mean_difference",
     "metrics_of",
     "overall",
     "predict_table",

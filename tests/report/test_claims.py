@@ -12,11 +12,11 @@ import yaml
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
-from mtbert.report import tables
 from mtbert.report.claims import CHECKS, SIMILARITY, claims_table, find, judge, read_claims
 from mtbert.report.tables import read_runs
 from mtbert.results.grids import read_grid
 from mtbert.results.store import write_run
+from mtbert.training import metrics
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (
@@ -78,7 +78,7 @@ def test_the_rule(claimed, low, high, expected):
 
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
 def test_a_claimed_order(folders, task, monkeypatch):
-    monkeypatch.setattr(tables, "RESAMPLES", 200)
+    monkeypatch.setattr(metrics, "RESAMPLES", 200)
     row = checked(folders, difference=["singles/good", "greater", "singles/bad", task])
     # of two even classes Pearson is twice the accuracy, less 1
     expected = {"sst": 0.2, "sts": 0.4, "overall": (0.2 + 0.2 + 0.4 / 2) / 3, "average": (0.2 + 0.2 + 0.4) / 3}

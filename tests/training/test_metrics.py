@@ -16,6 +16,7 @@ from mtbert.training.metrics import (
     holm,
     intervals,
     macro_f1,
+    mean_difference,
     metrics_of,
     pearson,
     r2,
@@ -276,6 +277,29 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
 def test_equal_predictions_have_a_p_value_of_one():
     predicted, labels = drawn(300, right=0.7)
     assert seed_p_value(accuracy, predicted[None], predicted[None], labels) == 1
+
+
+@pytest.mark.parametrize("task", ["quora", "sst", "sts"])
+def test_a_p_value_is_the_share_of_resamples_beyond_0(task):
+    """Of three seeds against two, with examples and seeds drawn as indices."""
+    random, metric = np.random.default_rng(0), metrics_of(TASKS[task])[TASKS[task].metric]
+    labels = random.integers(2, size=300) if task != "sts" else random.random(300) * 5
+    if task == "sts":
+        first, second = (labels + random.normal(scale=scale, size=(S, 300)) for S, scale in ((3, 1), (2, 1.06)))
+    else:
+        first, second = (np.where(random.random((S, 300)) < p, labels, 1 - labels) for S, p in ((3, 0.78), (2, 0.73)))
+    draws = naive_draws(metric, [first, second], labels, 4000)
+    counted = 2 * (min((draws < 0).mean(), (draws > 0).mean()) + (draws == 0).mean() / 2)
+    assert seed_p_value(metric, first, second, labels) == pytest.approx(counted, rel=0.2) and 0.02 < counted < 0.6
+
+
+def test_the_mean_of_several_tasks_draws_a_seed_for_all_of_them():
+    """Of two seeds, one is right on the first task alone, the other on the second: either has the same mean."""
+    labels, wrong = np.zeros(50), np.ones((2, 50))
+    first, second = wrong * [[0], [1]], wrong * [[1], [0]]
+    tasks = [(accuracy, [part, wrong], labels) for part in (first, second)]
+    assert mean_difference(tasks) == (0.5, 0.5, 0.5)
+    assert mean_difference(tasks[:1]) == (0.5, 0, 1)
 
 
 def test_holm_by_hand():
