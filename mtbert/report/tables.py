@@ -26,15 +26,17 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
+    difference,
     load_or_run,
     read_grid,
     stack_predictions,
 )
-from mtbert.training import holm, mean_difference, metrics_of, overall, seed_difference, seed_p_value, turn_ends
+from mtbert.training import holm, metrics_of, overall, seed_mean, seed_p_value, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
 NOT_DECIDED = "not decided yet"
+FEW = f"fewer than {SEEDS} seeds"
 NAMED = 4  # differences that a sentence names
 
 
@@ -174,9 +176,8 @@ class Comparison:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
                 (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                compared = _metric(task), one, other, labels
-                p = seed_p_value(*compared) if seeds >= SEEDS else np.nan
-                rows.append((name, reference, task, seeds, *seed_difference(*compared), p))
+                p = seed_p_value(_metric(task), one, other, labels) if seeds >= SEEDS else np.nan
+                rows.append((name, reference, task, seeds, *difference(*pair, task), p))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["p"].notna()
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
@@ -234,33 +235,29 @@ def _named(row) -> str:
 
 
 def summary(differences: pd.DataFrame) -> str:
-    """What a table of differences says, in a sentence or two; empty where it has no rows."""
+    """What a table of differences says, in a sentence; empty where it has no rows."""
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
     differences["shown"] = [_signed(*row) for row in differences[["value", "low", "high"]].to_numpy()]
     decided = differences[differences["p"].notna()]
     if decided.empty:
-        seeds = sorted(differences["seeds"].unique())
-        seeds = " or ".join([*map(str, seeds[:-1]), count_seeds(seeds[-1])])
         largest = _named(differences.iloc[0])
-        return f"Not decided yet ({seeds}): the largest of the {len(differences)} differences is that of {largest}."
-    found = decided[decided["p"] < LEVEL]
+        return f"None of the {len(differences)} differences is decided yet ({FEW}); the largest is {largest}."
+    found, parts = decided[decided["p"] < LEVEL], []
+    for (task, verdict, reference), part in found.groupby(["task", "verdict", "reference"], sort=False):
+        names = [f"*{row.run}* {row.shown}" for row in part.head(NAMED).itertuples()]
+        names += [f"{len(part) - NAMED} more"] if len(part) > NAMED else []
+        parts.append(f"on {TASK_LABELS[task]}, {verdict} than {reference}: {', '.join(names)}")
     if found.empty:
         largest = _named(decided.iloc[0])
         text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {largest}"
     else:
-        named = [
-            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {row.shown}"
-            for row in found.head(NAMED).itertuples()
-        ]
-        if len(found) > NAMED:
-            named.append(f"and {len(found) - NAMED} smaller")
+        parts += [f"none on {TASK_LABELS[task]}" for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
         are = "is" if len(found) == 1 else "are"
-        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(named)}"
+        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(parts)}"
     undecided = len(differences) - len(decided)
-    more = f"; {undecided} more are {NOT_DECIDED} (fewer than {SEEDS} seeds)" if undecided else ""
-    return f"{text}{more}."
+    return text + (f"; {undecided} more are {NOT_DECIDED} ({FEW})." if undecided else ".")
 
 
 def score_points(run: Run) -> pd.DataFrame:
@@ -365,15 +362,26 @@ def difference_together(first: list[Run], second: list[Run], pearson: float) -> 
 
     pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    compared = []
-    for task in (task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))):
-        (one, labels), (other, _) = (stack_predictions(runs, task) for runs in (first, second))
+    return seed_mean(_scored([first, second], pearson))
+
+
+def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
+    """The overall dev score of a configuration (paper 002), and its 95 % interval over seeds and examples."""
+    return seed_mean(_scored([runs], 0.5))
+
+
+def _scored(groups: list[list[Run]], pearson: float) -> list[tuple]:
+    """The tasks that all have, for `seed_mean`."""
+    found = []
+    for task in (task for task in TASKS if all(task in runs[0].config.scored for runs in groups)):
+        parts, labels = zip(*(stack_predictions(runs, task) for runs in groups), strict=True)
         metric = _metric(task)
         if TASKS[task].metric == "pearson":
             metric = partial(_scaled, metric, pearson)
-        compared.append((metric, [one, other], labels))
-    return mean_difference(compared)
+        found.append((metric, list(parts), labels[0]))
+    return found
 
 
 def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
-    return factor * metric(*sides)
+    """With the factor 0.5 (1 + metric) / 2."""
+    return factor * metric(*sides) + 1 - factor

@@ -140,36 +140,21 @@ def _scores(task: Task, columns: bytes) -> list[dict]:
     ]
 
 
-def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
-    """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
+def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
+    """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second; 95 % interval.
 
-    Every resample draws examples and, where there are several, seeds: the interval covers the variance of the dev split
-    and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of
-    their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
+    Every resample draws examples, for both parts the same, and of each part seeds, for all tasks the same: the interval
+    covers the variance of the dev split and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many
+    resamples as it takes until the part of their standard error that comes from the draws is at most STANDARD_ERROR,
+    and at most MOST_RESAMPLES.
     """
-    low, high = _bounds(_replicates([(metric, [predicted], labels)]))
-    return float(np.mean(metric(predicted, labels))), low, high
-
-
-def seed_difference(
-    metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray
-) -> tuple[float, float, float]:
-    """Mean metric of `first` minus that of `second`, and its 95 % interval: both (S, N), on the same examples.
-
-    The seeds of the two are drawn apart, the examples together. See `seed_mean` for the number of resamples.
-    """
-    return mean_difference([(metric, [first, second], labels)])
-
-
-def mean_difference(tasks: Sequence[Scored]) -> tuple[float, float, float]:
-    """`seed_difference` of the mean over several tasks: a resample draws a seed's predictions of all tasks together."""
     low, high = _bounds(_replicates(tasks))
     means = [[np.mean(metric(part, labels)) for part in parts] for metric, parts, labels in tasks]
-    return float(np.mean([one - other for one, other in means])), low, high
+    return float(np.mean([first - sum(second) for first, *second in means])), low, high
 
 
 def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
-    """Two-sided p-value of the difference of `seed_difference`: twice the probability of the rarer side of 0.
+    """Two-sided p-value of the difference of `seed_mean`: twice the probability of the rarer side of 0.
 
     Seeds are drawn as there. Given the seeds, the difference on resampled examples is taken as normal, with the
     variance of the jackknife (Efron 1982): a p-value of counted resamples would move by a tenth from draw to draw.

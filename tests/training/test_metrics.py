@@ -16,12 +16,10 @@ from mtbert.training.metrics import (
     holm,
     intervals,
     macro_f1,
-    mean_difference,
     metrics_of,
     pearson,
     r2,
     score_table,
-    seed_difference,
     seed_mean,
     seed_p_value,
     verdict,
@@ -190,8 +188,8 @@ def test_intervals_are_those_of_drawn_indices(task):
             np.where(random.random((2, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
     for found, parts in (
-        (seed_mean(metric, first, labels), [first]),
-        (seed_difference(metric, first, second, labels), [first, second]),
+        (seed_mean([(metric, [first], labels)]), [first]),
+        (seed_mean([(metric, [first, second], labels)]), [first, second]),
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])
@@ -233,29 +231,29 @@ def test_score_table():
 def test_the_mean_over_seeds_and_its_interval():
     predicted, labels = drawn(300, right=0.8)
     one = np.stack([predicted])
-    mean, low, high = seed_mean(accuracy, one, labels)
+    mean, low, high = seed_mean([(accuracy, [one], labels)])
     assert mean == accuracy(predicted, labels)
     assert (low, high) == pytest.approx(interval(accuracy, predicted, labels), abs=0.01)
 
     worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
     seeds = np.stack([predicted, predicted, worse])
-    mean, low_seeds, high_seeds = seed_mean(accuracy, seeds, labels)
+    mean, low_seeds, high_seeds = seed_mean([(accuracy, [seeds], labels)])
     assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
     assert low_seeds < mean < high_seeds
     assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
-    assert seed_mean(accuracy, seeds, labels) == (mean, low_seeds, high_seeds)
+    assert seed_mean([(accuracy, [seeds], labels)]) == (mean, low_seeds, high_seeds)
 
 
 def test_the_difference_of_two_methods_on_the_same_examples():
     predicted, labels = drawn(300, right=0.7)
     better = np.where(np.arange(300) < 60, labels, predicted)
-    difference, low, high = seed_difference(accuracy, np.stack([better]), np.stack([predicted]), labels)
+    difference, low, high = seed_mean([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
     assert difference == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
     assert 0 < low < difference < high
     paired = high - low
-    _, low, high = seed_mean(accuracy, np.stack([predicted]), labels)
+    _, low, high = seed_mean([(accuracy, [np.stack([predicted])], labels)])
     assert paired < high - low, "the examples that both get right do not count"
-    assert seed_difference(accuracy, np.stack([better]), np.stack([better]), labels) == (0, 0, 0)
+    assert seed_mean([(accuracy, [np.stack([better]), np.stack([better])], labels)]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("gained", [6, 16, 40])
@@ -267,7 +265,7 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
     first[gained:40] = 1
     first[100:300], second[100:300] = 1, 1
     p = seed_p_value(accuracy, first[None], second[None], labels)
-    _, low, high = seed_difference(accuracy, first[None], second[None], labels)
+    _, low, high = seed_mean([(accuracy, [first[None], second[None]], labels)])
     assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
     z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
     assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
@@ -298,8 +296,8 @@ def test_the_mean_of_several_tasks_draws_a_seed_for_all_of_them():
     labels, wrong = np.zeros(50), np.ones((2, 50))
     first, second = wrong * [[0], [1]], wrong * [[1], [0]]
     tasks = [(accuracy, [part, wrong], labels) for part in (first, second)]
-    assert mean_difference(tasks) == (0.5, 0.5, 0.5)
-    assert mean_difference(tasks[:1]) == (0.5, 0, 1)
+    assert seed_mean(tasks) == (0.5, 0.5, 0.5)
+    assert seed_mean(tasks[:1]) == (0.5, 0, 1)
 
 
 def test_holm_by_hand():
