@@ -80,7 +80,8 @@ class Grid:
         there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
         files = " and ".join(f"`{path}`" for path in self.paths)
         others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"
-        return f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
+        text = f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
+        return text if there else f"Not measured yet: {text}"
 
 
 def read_runs(
