@@ -22,7 +22,6 @@ P_RESAMPLES = 40_000  # of the seeds, for a p-value
 # Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
 STANDARD_ERROR = 0.00025
 BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
-LEADERBOARD_NAMES = {"sst": "sst", "cfimdb": "cfimdb", "quora": "para", "sts": "sts"}  # as the course's files
 COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
     "sst": "Predicted_Sentiment",
     "cfimdb": "Predicted_Sentiment",
@@ -280,10 +279,10 @@ def write_leaderboard(
     """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
 
     course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
-    classifier.py), where a paraphrase is 1.0.
+    classifier.py), where quora is named para and a paraphrase is 1.0.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{LEADERBOARD_NAMES.get(task, task)}-{split}-output.csv"
+    path = folder / f"{'para' if course_format and task == 'quora' else task}-{split}-output.csv"
     if course_format:
         if task not in COURSE_COLUMNS:
             raise DataError(f"{task} is not a task of the course and has no file in its format")

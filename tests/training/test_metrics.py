@@ -316,12 +316,12 @@ def test_holm_rejects_as_its_algorithm(p_values):
     assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
 
 
-@pytest.mark.parametrize("task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")])
-def test_leaderboard_file(tmp_path, task, name):
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
+def test_leaderboard_file(tmp_path, task):
     value = 2.34567 if task == "sts" else 1
     table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})
     path = write_leaderboard(table, task, "dev", tmp_path / "out")
-    assert path == tmp_path / "out" / f"{name}-dev-output.csv"
+    assert path == tmp_path / "out" / f"{task}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
 
