@@ -350,8 +350,15 @@ def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):
         cli.main()
 
 
-def test_a_process_fails_with_one_line():
-    command = [sys.executable, "-m", "mtbert", "data", "check", "--data", "no/such/folder"]
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("data check --data no/such/folder", "error: the data folder is 'no/such/folder'"),
+        ("predict 0123 --device foo", "error: device 'foo': known are auto, cpu, cuda"),
+    ],
+)
+def test_a_process_fails_with_one_line(arguments, message):
+    command = [sys.executable, "-m", "mtbert", *arguments.split()]
     process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert process.returncode == 1 and process.stdout == ""
-    assert process.stderr.count("\n") == 1 and process.stderr.startswith("error: the data folder is 'no/such/folder'")
+    assert process.stderr.count("\n") == 1 and process.stderr.startswith(message)

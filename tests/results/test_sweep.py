@@ -231,6 +231,13 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
 
 
+def test_a_clock_that_jumps_forward_spoils_no_time(pairs, threads_as_workers, monkeypatch, capsys):
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 360 * int(10 * time.monotonic()))
+    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert capsys.readouterr().out.count(", 0.") == 3
+
+
 def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     pairs, threads_as_workers, monkeypatch, capsys
 ):
