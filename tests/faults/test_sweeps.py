@@ -257,7 +257,7 @@ def test_a_clock_that_jumps_loses_no_run(grid, course_data, start, tmp_path, mon
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "2s")  # how often dask looks, by default 5 minutes
     sweep = start("train", grid, *OPTIONS, "--workers", 2)
     output, errors = sweep.communicate(timeout=300)
-    assert sweep.returncode == 0 and errors == "", "no worker counts as lost"
+    assert (sweep.returncode, errors) == (0, ""), "no worker counts as lost"
     minutes = [float(text) for text in re.findall(r", (\S+) min\)", output)]
     assert len(minutes) == 4 and all(0 <= spent < 5 for spent in minutes), output
     assert "about" not in output, "what is left is less than a minute"
