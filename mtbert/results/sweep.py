@@ -284,9 +284,9 @@ def train_all(
             continue
         if isinstance(event, tuple):
             _, message = event
-            if message.get("action") == "remove-worker":
-                log.warning("worker %s is lost; its run waits for a free one", message["worker"])
-            if "run_id" not in message:
+            if "run_id" not in message:  # of the scheduler
+                if message["action"] == "remove-worker":
+                    log.warning("worker %s is lost; its run waits for a free one", message["worker"])
                 continue
             run = by_id[message["run_id"]]
             if message["worker"] != workers.setdefault(run.run_id, message["worker"]):

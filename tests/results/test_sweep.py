@@ -311,6 +311,7 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, mon
         return "trained", 0.5
 
     monkeypatch.setattr("mtbert.results.workers.Sweep.train", train)
+    monkeypatch.setattr("mtbert.results.workers.Sweep.setup", lambda sweep, worker: None)  # it sets this process's log
     has = {"gpu": {"GPU": 1}, "none": None}
     workers = {
         name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
