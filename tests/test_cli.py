@@ -221,15 +221,15 @@ def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
     out = tmp_path / "out"
     result = mtbert("predict", trained.run_id[:6], "--out", out, "--device", "cpu")
     assert result.exit_code == 0
-    names = ["sst-dev-output.csv", "sst-test-output.csv", "para-dev-output.csv", "para-test-output.csv"]
+    names = ["sst-dev-output.csv", "sst-test-output.csv", "quora-dev-output.csv", "quora-test-output.csv"]
     assert result.stdout.split() == [str(out / name) for name in names]
-    for task, name in (("sst", "sst"), ("quora", "para")):
+    for task in ("sst", "quora"):
         for split in ("dev", "test"):
-            written = pd.read_csv(out / f"{name}-{split}-output.csv")
+            written = pd.read_csv(out / f"{task}-{split}-output.csv")
             assert list(written.columns) == ["id", "predicted"]
             assert written["id"].tolist() == load_table(task, split, course_data)[0]["id"].tolist()
         dev = trained.predictions[trained.predictions["task"] == task]
-        assert pd.read_csv(out / f"{name}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
+        assert pd.read_csv(out / f"{task}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
 
 
 def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
@@ -237,6 +237,7 @@ def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
     assert result.exit_code == 0
     dev = trained.predictions[trained.predictions["task"] == "sst"]
     rows = [f"{row.id} , {int(row.predicted)} " for row in dev.itertuples()]
+    assert (tmp_path / "para-test-output.csv").exists()
     assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
 
 

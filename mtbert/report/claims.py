@@ -16,7 +16,7 @@ allows: "reproduced", else "contradicted".
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,7 +26,16 @@ import yaml
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.tables import SEEDS, TOGETHER, Grid, compare, count_seeds, difference_together, read_runs
+from mtbert.report.tables import (
+    SEEDS,
+    TOGETHER,
+    Grid,
+    compare,
+    count_seeds,
+    difference_together,
+    overall_interval,
+    read_runs,
+)
 from mtbert.results import MissingRun, Run, difference, stack_predictions, summarize, write_table
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 
@@ -225,9 +234,10 @@ PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write every table of the README again; returns its path. Raises ValueError for a mark that names no table."""
     text = readme.read_text(encoding="utf8")
-    singles, hybrids = (read_runs("cpu", name, store=store, train_missing=False) for name in ("singles", "hybrids"))
-    differences = compare(hybrids, "plan").answer
-    tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids), "plan differences": differences}
+    files = ("singles", "hybrids", "best_model")
+    singles, hybrids, models = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
+    tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
+    tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
 
     def table(match: re.Match) -> str:
         if match[1] not in tables:
@@ -247,21 +257,30 @@ def single_tasks(grid: Grid) -> str:
     return "\n".join(lines)
 
 
-def plans(grid: Grid) -> str:
-    """A row per plan of three tasks: dev scores with their intervals, overall, seeds, parameters."""
-    lines = ["| plan | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
-    for name in PLANS:
+def plans(grid: Grid, names: Iterable[str | None]) -> str:
+    """A row per run of three tasks: dev scores and overall with their intervals, seeds, parameters."""
+    lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
+    for name in names:
         if runs := grid.runs.get(name):
-            scores = " | ".join(_score(runs, task) for task in runs[0].config.tasks)
-            overall = sum(run.score() for run in runs) / len(runs)
+            scores = [_score(runs, task) for task in runs[0].config.tasks] + [_shown(overall_interval(runs))]
             parameters = runs[0].cost["parameters"] / 1e6
-            lines.append(f"| {name} | {scores} | {overall:.3f} | {len(runs)} | {parameters:.1f} M |")
+            lines.append(f"| {name} | {' | '.join(scores)} | {len(runs)} | {parameters:.1f} M |")
     return "\n".join(lines)
+
+
+def best(grid: Grid, parameters: float = 45e6) -> str | None:
+    """The run with the highest mean overall score of those with at most so many parameters; None without any."""
+    small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
+    return max(small, key=lambda name: sum(run.score() for run in small[name]) / len(small[name]), default=None)
 
 
 def _score(runs: list[Run], task: str | None = None) -> str:
     found = summarize(runs, task)
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    return _shown((found["value"], found["low"], found["high"]))
+
+
+def _shown(estimate: tuple[float, float, float]) -> str:
+    return "{:.3f} ({:.3f} to {:.3f})".format(*estimate)
 
 
 if __name__ == "__main__":

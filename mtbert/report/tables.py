@@ -8,7 +8,7 @@ method for the decided differences of its table, is below LEVEL, else "not disti
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,15 +26,17 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
+    difference,
     load_or_run,
     read_grid,
     stack_predictions,
 )
-from mtbert.training import RESAMPLES, holm, metrics_of, overall, seed_difference, seed_p_value, turn_ends
+from mtbert.training import holm, metrics_of, overall, seed_mean, seed_p_value, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
 NOT_DECIDED = "not decided yet"
+FEW = f"fewer than {SEEDS} seeds"
 NAMED = 4  # differences that a sentence names
 
 
@@ -78,7 +80,8 @@ class Grid:
         there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
         files = " and ".join(f"`{path}`" for path in self.paths)
         others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"
-        return f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
+        text = f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
+        return text if there else f"Not measured yet: {text}"
 
 
 def read_runs(
@@ -141,9 +144,10 @@ class Comparison:
         rows = {}
         if constants is not None:
             for name, part in constants.groupby("baseline", sort=False):
-                values = {task: _first_metric(part, task)["value"] for task in TASKS}
+                part = part[part["metric"] == part["task"].map(lambda task: TASKS[task].metric)]
                 name = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}.get(name, name)
-                rows[name] = {(TASK_LABELS[t], "dev"): _shown(v.iloc[0]) for t, v in values.items() if len(v)}
+                values = zip(part["task"], part["value"], strict=True)
+                rows[name] = {(TASK_LABELS[task], "dev"): _shown(value) for task, value in values}
         for name, group in self.runs.items():
             points = pd.concat([score_points(run) for run in group])
             means, rows[name] = points.groupby(level=0, sort=False).mean(), {}
@@ -173,9 +177,8 @@ class Comparison:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
                 (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                compared = _metric(task), one, other, labels
-                p = seed_p_value(*compared) if seeds >= SEEDS else np.nan
-                rows.append((name, reference, task, seeds, *seed_difference(*compared), p))
+                p = seed_p_value(_metric(task), one, other, labels) if seeds >= SEEDS else np.nan
+                rows.append((name, reference, task, seeds, *difference(*pair, task), p))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["p"].notna()
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
@@ -233,33 +236,29 @@ def _named(row) -> str:
 
 
 def summary(differences: pd.DataFrame) -> str:
-    """What a table of differences says, in a sentence or two; empty where it has no rows."""
+    """What a table of differences says, in a sentence; empty where it has no rows."""
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
     differences["shown"] = [_signed(*row) for row in differences[["value", "low", "high"]].to_numpy()]
     decided = differences[differences["p"].notna()]
     if decided.empty:
-        seeds = sorted(differences["seeds"].unique())
-        seeds = " or ".join([*map(str, seeds[:-1]), count_seeds(seeds[-1])])
         largest = _named(differences.iloc[0])
-        return f"Not decided yet ({seeds}): the largest of the {len(differences)} differences is that of {largest}."
-    found = decided[decided["p"] < LEVEL]
+        return f"None of the {len(differences)} differences is decided yet ({FEW}); the largest is {largest}."
+    found, parts = decided[decided["p"] < LEVEL], []
+    for (task, verdict, reference), part in found.groupby(["task", "verdict", "reference"], sort=False):
+        names = [f"*{row.run}* {row.shown}" for row in part.head(NAMED).itertuples()]
+        names += [f"{len(part) - NAMED} more"] if len(part) > NAMED else []
+        parts.append(f"on {TASK_LABELS[task]}, {verdict} than {reference}: {', '.join(names)}")
     if found.empty:
         largest = _named(decided.iloc[0])
         text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {largest}"
     else:
-        named = [
-            f"{row.run} is {row.verdict} than {row.reference} on {TASK_LABELS[row.task]}, {row.shown}"
-            for row in found.head(NAMED).itertuples()
-        ]
-        if len(found) > NAMED:
-            named.append(f"and {len(found) - NAMED} smaller")
+        parts += [f"none on {TASK_LABELS[task]}" for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
         are = "is" if len(found) == 1 else "are"
-        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(named)}"
+        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(parts)}"
     undecided = len(differences) - len(decided)
-    more = f"; {undecided} more are {NOT_DECIDED} (fewer than {SEEDS} seeds)" if undecided else ""
-    return f"{text}{more}."
+    return text + (f"; {undecided} more are {NOT_DECIDED} ({FEW})." if undecided else ".")
 
 
 def score_points(run: Run) -> pd.DataFrame:
@@ -267,12 +266,12 @@ def score_points(run: Run) -> pd.DataFrame:
 
     nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
-    rows = {}
+    rows, points = {}, {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
     for task in run.config.tasks:
-        if len(run.step_scores):
-            table = _first_metric(run.step_scores, task).set_index(["at", "split"])
-            last, train, best = (table.loc[place] for place in (("last", "dev"), ("last", "train"), ("best", "dev")))
-            rows[task] = [last["value"], train["value"], best["value"], best["step"]]
+        if points:
+            places = ("last", "dev"), ("last", "train"), ("best", "dev")
+            last, train, best = (points[task, TASKS[task].metric, *place] for place in places)
+            rows[task] = [last.value, train.value, best.value, best.step]
         else:
             kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
             rows[task] = [run.score(task) if kept_last else np.nan, np.nan, np.nan, np.nan]
@@ -282,11 +281,6 @@ def score_points(run: Run) -> pd.DataFrame:
 def _metric(task: str) -> Callable:
     """The metric of a task that selects models."""
     return metrics_of(TASKS[task])[TASKS[task].metric]
-
-
-def _first_metric(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The rows of the metric that selects models, of a task."""
-    return table[(table["task"] == task) & (table["metric"] == TASKS[task].metric)]
 
 
 def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
@@ -367,24 +361,28 @@ TOGETHER = ("sst", "quora", "sts")
 def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
     """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
 
-    A resample draws a seed's predictions of all tasks together. pearson: the factor of Pearson's correlation in the
-    mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    tasks = [task for task in TASKS if all(task in runs[0].config.scored for runs in (first, second))]
-    both = [[stack_predictions(runs, task) for task in tasks] for runs in (first, second)]
-    metrics = [_metric(task) for task in tasks]
-    weights = np.array([pearson if TASKS[task].metric == "pearson" else 1 for task in tasks])
+    return seed_mean(_scored([first, second], pearson))
 
-    def mean(parts: list, seeds: np.ndarray, examples: list[np.ndarray]) -> float:
-        drawn = zip(metrics, parts, examples, strict=True)
-        scores = [metric(x[np.ix_(seeds, chosen)], y[chosen]).mean() for metric, (x, y), chosen in drawn]
-        return float((weights * scores).mean())
 
-    random, draws = np.random.default_rng(0), []
-    sizes, seeds = [len(y) for _, y in both[0]], [len(runs) for runs in (first, second)]
-    for _ in range(RESAMPLES):
-        examples = [random.integers(n, size=n) for n in sizes]
-        one, other = (mean(parts, random.integers(S, size=S), examples) for parts, S in zip(both, seeds, strict=True))
-        draws.append(one - other)
-    one, other = (mean(p, np.arange(S), [np.arange(n) for n in sizes]) for p, S in zip(both, seeds, strict=True))
-    return one - other, *np.nanpercentile(draws, [2.5, 97.5])
+def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
+    """The overall dev score of a configuration (paper 002), and its 95 % interval over seeds and examples."""
+    return seed_mean(_scored([runs], 0.5))
+
+
+def _scored(groups: list[list[Run]], pearson: float) -> list[tuple]:
+    """The tasks that all have, for `seed_mean`."""
+    found = []
+    for task in (task for task in TASKS if all(task in runs[0].config.scored for runs in groups)):
+        parts, labels = zip(*(stack_predictions(runs, task) for runs in groups), strict=True)
+        metric = _metric(task)
+        if TASKS[task].metric == "pearson":
+            metric = partial(_scaled, metric, pearson)
+        found.append((metric, list(parts), labels[0]))
+    return found
+
+
+def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
+    """With the factor 0.5 (1 + metric) / 2."""
+    return factor * metric(*sides) + 1 - factor

@@ -4,12 +4,10 @@ from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.loop import LOG, PRETRAINING, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import (
-    RESAMPLES,
     holm,
     metrics_of,
     overall,
     score_table,
-    seed_difference,
     seed_mean,
     seed_p_value,
     verdict,
@@ -23,7 +21,6 @@ __all__ = [
     "KEPT_FROM",
     "LOG",
     "PRETRAINING",
-    "RESAMPLES",
     "TRAIN_ROWS",
     "Stop",
     "TaskRows",
@@ -38,7 +35,6 @@ __all__ = [
     "overall",
     "predict_table",
     "score_table",
-    "seed_difference",
     "seed_mean",
     "seed_p_value",
     "step_parts",

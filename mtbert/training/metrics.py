@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mtbert.data import TASKS, DataError, Task
 
 RESAMPLES = 1000  # at least
 MOST_RESAMPLES = 128_000
-P_RESAMPLES = 40_000  # the smallest p-value is 1 / 20,000, small enough to be corrected for hundreds of comparisons
+P_RESAMPLES = 40_000  # of the seeds, for a p-value
 # Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
 STANDARD_ERROR = 0.00025
 BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
-LEADERBOARD_NAMES = {"sst": "sst", "cfimdb": "cfimdb", "quora": "para", "sts": "sts"}  # as the course's files
 COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
     "sst": "Predicted_Sentiment",
     "cfimdb": "Predicted_Sentiment",
@@ -31,6 +31,8 @@ COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as t
 Metric = Callable[
     ..., np.ndarray
 ]  # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R)
+# Of a task: its metric, the predictions (S, N) of one or two parts, and the labels (N,).
+Scored = tuple[Metric, list[np.ndarray], np.ndarray]
 
 
 def _total(terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -62,17 +64,16 @@ def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | Non
     """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
     p, y = (side - side.mean(-1, keepdims=True) for side in (predicted.astype(float), labels.astype(float)))
     n = _total(np.ones(p.shape[-1]), weights)
+    mean_p, mean_y = _total(p, weights) / n, _total(y, weights) / n
 
-    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return _total(a * b, weights) / n - _total(a, weights) / n * (_total(b, weights) / n)
-
-    def deviation(x: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        variance, constant, scale = covariance(x, x), np.ptp(raw, -1) == 0, np.square(x).max(-1)
+    def deviation(x: np.ndarray, mean: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        variance, constant, scale = _total(x * x, weights) / n - mean * mean, np.ptp(raw, -1) == 0, np.square(x).max(-1)
         if weights is not None:
             constant, scale = constant[..., None], scale[..., None]
         return np.sqrt(np.where(constant | (variance < 1e-14 * scale), np.nan, variance))  # below it is rounding
 
-    return covariance(p, y) / (deviation(p, predicted) * deviation(y, labels))
+    covariance = _total(p * y, weights) / n - mean_p * mean_y
+    return covariance / (deviation(p, mean_p, predicted) * deviation(y, mean_y, labels))
 
 
 def r2(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -116,7 +117,7 @@ def intervals(
     def together(*sides: np.ndarray) -> np.ndarray:
         return np.stack([metric(*sides) for metric in metrics])  # (metrics, 1, R)
 
-    copies = itertools.tee(_replicates(together, [predicted[None]], labels, seed), len(metrics))
+    copies = itertools.tee(_replicates([(together, [predicted[None]], labels)], seed), len(metrics))
     return [_bounds(map(operator.itemgetter(i), blocks)) for i, blocks in enumerate(copies)]
 
 
@@ -138,37 +139,39 @@ def _scores(task: Task, columns: bytes) -> list[dict]:
     ]
 
 
-def seed_mean(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
-    """Mean of a metric over seeds, and its 95 % interval: predicted (S, N), labels (N,).
+def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
+    """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second; 95 % interval.
 
-    Every resample draws examples and, where there are several, seeds: the interval covers the variance of the dev split
-    and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of
-    their standard error that comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
+    Every resample draws examples, for both parts the same, and of each part seeds, for all tasks the same: the interval
+    covers the variance of the dev split and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many
+    resamples as it takes until the part of their standard error that comes from the draws is at most STANDARD_ERROR,
+    and at most MOST_RESAMPLES.
     """
-    low, high = _bounds(_replicates(metric, [predicted], labels))
-    return float(np.mean(metric(predicted, labels))), low, high
-
-
-def seed_difference(
-    metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray
-) -> tuple[float, float, float]:
-    """Mean metric of `first` minus that of `second`, and its 95 % interval: both (S, N), on the same examples.
-
-    The seeds of the two are drawn apart, the examples together. See `seed_mean` for the number of resamples.
-    """
-    low, high = _bounds(_replicates(metric, [first, second], labels))
-    return float(np.mean(metric(first, labels)) - np.mean(metric(second, labels))), low, high
+    low, high = _bounds(_replicates(tasks))
+    means = [[np.mean(metric(part, labels)) for part in parts] for metric, parts, labels in tasks]
+    return float(np.mean([first - sum(second) for first, *second in means])), low, high
 
 
 def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
-    """Two-sided p-value of the difference of `seed_difference`, from P_RESAMPLES of its resamples.
+    """Two-sided p-value of the difference of `seed_mean`: twice the probability of the rarer side of 0.
 
-    Twice the share of resamples on the rarer side of 0, half of those at 0 included, so that it is below 0.05 where the
-    percentile interval leaves out 0; one is added to both counts, so that it is never 0 (Davison and Hinkley 1997).
+    Seeds are drawn as there. Given the seeds, the difference on resampled examples is taken as normal, with the
+    variance of the jackknife (Efron 1982): a p-value of counted resamples would move by a tenth from draw to draw.
     """
-    draws = _take(_replicates(metric, [first, second], labels), P_RESAMPLES)
-    rarer = min((draws < 0).sum(), (draws > 0).sum()) + (draws == 0).sum() / 2
-    return float(min(1.0, 2 * (rarer + 1) / (len(draws) + 1)))
+    columns, counts = _kinds(metric, [first, second], labels)
+    *predicted, label = columns
+    left_out = []  # scores (S, B) without one example of each of B kinds
+    for kinds in np.array_split(np.eye(len(counts), dtype=bool), len(counts) ** 2 // BLOCK + 1):
+        left_out.append(metric(np.stack(predicted), label, counts - kinds))
+    covariance = (len(labels) - 1) * np.cov(np.hstack(left_out), fweights=counts, bias=True)
+    random = np.random.default_rng(0)
+    drawn = [random.multinomial(S, np.full(S, 1 / S), size=P_RESAMPLES) / S for S in (len(first), len(second))]
+    seeds = np.hstack([drawn[0], -drawn[1]])
+    means = np.round(seeds @ metric(np.vstack([first, second]), labels), 10)
+    with np.errstate(divide="ignore", invalid="ignore"):  # equal predictions: 0 / 0, as likely above 0 as below
+        z = np.nan_to_num(means / np.sqrt((seeds @ covariance * seeds).sum(1)))
+    above = torch.special.ndtr(torch.from_numpy(z)).mean().item()
+    return 2 * min(above, 1 - above)
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
@@ -188,32 +191,52 @@ def verdict(low: float, high: float) -> str:
     return "better" if low > 0 else "worse" if high < 0 else "not distinguishable"
 
 
-def _replicates(metric: Metric, parts: list[np.ndarray], labels: np.ndarray, seed: int = 0) -> Iterator[np.ndarray]:
+def _replicates(tasks: Sequence[Scored], seed: int = 0) -> Iterator[np.ndarray]:
     """Endless blocks of the metric on resampled examples, averaged over resampled seeds; of two parts the difference.
 
-    parts: predictions (S, N). Examples with the same label and the same predictions are drawn together where that
-    leaves few (20,214 pairs of Quora and three seeds: 16): how often each kind comes is multinomial.
+    Of several tasks it is their mean, with the same seeds for all. Examples of the same kind are drawn together where
+    that leaves few (20,214 pairs of Quora and three seeds: 16): how often each kind comes is multinomial.
     """
-    random = np.random.Generator(np.random.SFC64(seed))
-    columns, N = np.vstack([*parts, labels]), len(labels)
-    kinds, counts = np.unique(columns, axis=1, return_counts=True)
-    is_grouped = 10 * len(counts) < N  # a multinomial number takes ten times as long as the draw of an example
-    columns = kinds if is_grouped else columns
-    starts = np.cumsum([0] + [len(part) for part in parts])
-    size = min(RESAMPLES, max(1, BLOCK // columns.shape[1]))
+    random, examples = np.random.Generator(np.random.SFC64(seed)), []
+    for metric, parts, labels in tasks:
+        kinds, counts = _kinds(metric, parts, labels)
+        # a multinomial number takes ten times as long as the draw of an example
+        is_grouped = 10 * len(counts) < len(labels)
+        examples.append((kinds, counts) if is_grouped else (np.vstack([*parts, labels]), None))
+    seeds = [len(part) for part in tasks[0][1]]
+    starts = np.cumsum([0, *seeds])
+    size = min(RESAMPLES, max(1, BLOCK // max(columns.shape[1] for columns, _ in examples)))
     while True:
-        if is_grouped:
-            weights = random.multinomial(N, counts / N, size=size).astype(float)
-        else:
-            drawn = random.integers(N, size=(size, N))
-            drawn += np.arange(0, size * N, N)[:, None]
-            weights = np.bincount(drawn.ravel(), minlength=size * N).reshape(size, N).astype(float)
+        scores = []  # of each task and part (..., S, size)
+        for (metric, _, labels), (columns, counts) in zip(tasks, examples, strict=True):
+            weights = _weights(random, len(labels), counts, size)
+            ranges = itertools.pairwise(starts)
+            scores.append([metric(columns[start:stop], columns[-1], weights) for start, stop in ranges])
         means = []
-        for start, stop in itertools.pairwise(starts):
-            S = stop - start
-            seeds = random.multinomial(S, np.full(S, 1 / S), size=size) / S
-            means.append((metric(columns[start:stop], columns[-1], weights) * seeds.T).sum(-2))
+        for S, part in zip(seeds, zip(*scores, strict=True), strict=True):
+            drawn = random.multinomial(S, np.full(S, 1 / S), size=size) / S
+            means.append((np.mean(part, axis=0) * drawn.T).sum(-2))
         yield means[0] - means[1] if len(means) > 1 else means[0]
+
+
+def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns of predictions and label that differ, (S + 1, K), and the number of examples of each kind, (K,).
+
+    For a difference of accuracies those examples are alike on which the same predictions are right.
+    """
+    columns = np.vstack([*parts, labels])
+    if metric is accuracy and len(parts) > 1:
+        columns = columns == labels
+    return np.unique(columns, axis=1, return_counts=True)
+
+
+def _weights(random: np.random.Generator, N: int, counts: np.ndarray | None, size: int) -> np.ndarray:
+    """How often each of `size` resamples of N examples holds each example, or each kind of examples (of so many)."""
+    if counts is not None:
+        return random.multinomial(N, counts / N, size=size).astype(float)
+    drawn = random.integers(N, size=(size, N))
+    drawn += np.arange(0, size * N, N)[:, None]
+    return np.bincount(drawn.ravel(), minlength=size * N).reshape(size, N).astype(float)
 
 
 def _take(blocks: Iterator[np.ndarray], count: int) -> np.ndarray:
@@ -256,10 +279,10 @@ def write_leaderboard(
     """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
 
     course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
-    classifier.py), where a paraphrase is 1.0.
+    classifier.py), where quora is named para and a paraphrase is 1.0.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{LEADERBOARD_NAMES.get(task, task)}-{split}-output.csv"
+    path = folder / f"{'para' if course_format and task == 'quora' else task}-{split}-output.csv"
     if course_format:
         if task not in COURSE_COLUMNS:
             raise DataError(f"{task} is not a task of the course and has no file in its format")

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from mtbert.config import ConfigError
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
-from mtbert.report import tables
-from mtbert.report.claims import CHECKS, SIMILARITY, claims_table, find, judge, read_claims
-from mtbert.report.tables import read_runs
+from mtbert.report.claims import CHECKS, SIMILARITY, best, claims_table, find, judge, read_claims
+from mtbert.report.tables import Grid, overall_interval, read_runs
 from mtbert.results.grids import read_grid
 from mtbert.results.store import write_run
+from mtbert.training import metrics
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (
@@ -78,7 +78,7 @@ def test_the_rule(claimed, low, high, expected):
 
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
 def test_a_claimed_order(folders, task, monkeypatch):
-    monkeypatch.setattr(tables, "RESAMPLES", 200)
+    monkeypatch.setattr(metrics, "RESAMPLES", 200)
     row = checked(folders, difference=["singles/good", "greater", "singles/bad", task])
     # of two even classes Pearson is twice the accuracy, less 1
     expected = {"sst": 0.2, "sts": 0.4, "overall": (0.2 + 0.2 + 0.4 / 2) / 3, "average": (0.2 + 0.2 + 0.4) / 3}
@@ -113,6 +113,18 @@ def test_costs(folders):
     one = checked(folders, cost=["singles/one", "greater", "singles/bad", "train_seconds"])
     assert one["verdict"] == "not decided (1 seed)"
     assert checked(folders, cost=["singles/one", "greater", "singles/bad", "parameters"])["verdict"] == "reproduced"
+
+
+def test_the_best_model_is_small_enough(synthetic):
+    config = RunConfig(tasks=TASKS_IN_ALL, scheme="unified")
+    wanted = {"low": (0.7, 20e6, [1]), "high": (0.8, 45e6, [1, 2]), "large": (0.9, 46e6, [1])}
+    runs = {
+        name: [synthetic(config.but(seed=s), right, parameters=size) for s in seeds]
+        for name, (right, size, seeds) in wanted.items()
+    }
+    assert best(Grid((), {}, runs)) == "high" and best(Grid((), {}, {"large": runs["large"]})) is None
+    value, low, high = overall_interval(runs["high"])
+    assert value == pytest.approx(sum(run.score() for run in runs["high"]) / 2) and low < value < high
 
 
 def test_scores_get_a_verdict_only_where_the_setting_is_comparable(folders):

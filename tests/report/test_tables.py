@@ -78,19 +78,24 @@ def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plan
 
 
 def test_the_differences_as_a_sentence(plans):
-    assert plans.answer.startswith("6 of 9 differences are distinguishable from 0: ")
-    assert "less is worse than one on STS, -0.40" in plans.answer and "same" not in plans.answer
-    assert plans.answer.endswith("; and 2 smaller; 3 more are not decided yet (fewer than 3 seeds).")
+    assert plans.answer.startswith(
+        "6 of 9 differences are distinguishable from 0: on STS, worse than one: *less* -0.40"
+    )
+    assert plans.answer.count("better than one: *more* +0.") == 3 and "same" not in plans.answer
+    assert plans.answer.endswith("; 3 more are not decided yet (fewer than 3 seeds).")
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
     assert open_ones.startswith(
-        "Not decided yet (2 seeds): the largest of the 3 differences is that of two minus one on"
+        "None of the 3 differences is decided yet (fewer than 3 seeds); the largest is two minus"
     )
     assert not any(word in open_ones for word in ("better", "worse"))
     equal = tables.summary(table[table["run"] == "same"])
     assert equal.startswith("None of the 3 differences is distinguishable from 0; the largest is same minus one on ")
-    one = table[(table["run"] == "more") & (table["task"] == "sst")]
-    assert tables.summary(one).startswith("1 of 1 differences is distinguishable")
+    one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
+    assert "1 of 4 differences is distinguishable from 0: on SST, better than one: *more* +" in tables.summary(one)
+    assert tables.summary(one).endswith("; none on Quora; none on STS.")
+    many = pd.concat([table[table["run"] == "more"].assign(run=f"more {i}") for i in range(6)])
+    assert tables.summary(many).count(", 2 more") == 3
     assert tables.summary(table.iloc[:0]) == ""
 
 
@@ -130,7 +135,7 @@ def test_how_many_runs_are_stored(grid_of):
     )
     none = Grid(found.paths, found.configs, {})
     assert none.stored == (
-        "0 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
+        "Not measured yet: 0 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
         "`mtbert train params/cpu/plans.yaml` trains them."
     )
     whole = grid_of(one=("1-bert", 0.8, 3))

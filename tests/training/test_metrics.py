@@ -20,7 +20,6 @@ from mtbert.training.metrics import (
     pearson,
     r2,
     score_table,
-    seed_difference,
     seed_mean,
     seed_p_value,
     verdict,
@@ -189,8 +188,8 @@ def test_intervals_are_those_of_drawn_indices(task):
             np.where(random.random((2, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
     for found, parts in (
-        (seed_mean(metric, first, labels), [first]),
-        (seed_difference(metric, first, second, labels), [first, second]),
+        (seed_mean([(metric, [first], labels)]), [first]),
+        (seed_mean([(metric, [first, second], labels)]), [first, second]),
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])
@@ -232,29 +231,29 @@ def test_score_table():
 def test_the_mean_over_seeds_and_its_interval():
     predicted, labels = drawn(300, right=0.8)
     one = np.stack([predicted])
-    mean, low, high = seed_mean(accuracy, one, labels)
+    mean, low, high = seed_mean([(accuracy, [one], labels)])
     assert mean == accuracy(predicted, labels)
     assert (low, high) == pytest.approx(interval(accuracy, predicted, labels), abs=0.01)
 
     worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
     seeds = np.stack([predicted, predicted, worse])
-    mean, low_seeds, high_seeds = seed_mean(accuracy, seeds, labels)
+    mean, low_seeds, high_seeds = seed_mean([(accuracy, [seeds], labels)])
     assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
     assert low_seeds < mean < high_seeds
     assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
-    assert seed_mean(accuracy, seeds, labels) == (mean, low_seeds, high_seeds)
+    assert seed_mean([(accuracy, [seeds], labels)]) == (mean, low_seeds, high_seeds)
 
 
 def test_the_difference_of_two_methods_on_the_same_examples():
     predicted, labels = drawn(300, right=0.7)
     better = np.where(np.arange(300) < 60, labels, predicted)
-    difference, low, high = seed_difference(accuracy, np.stack([better]), np.stack([predicted]), labels)
+    difference, low, high = seed_mean([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
     assert difference == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
     assert 0 < low < difference < high
     paired = high - low
-    _, low, high = seed_mean(accuracy, np.stack([predicted]), labels)
+    _, low, high = seed_mean([(accuracy, [np.stack([predicted])], labels)])
     assert paired < high - low, "the examples that both get right do not count"
-    assert seed_difference(accuracy, np.stack([better]), np.stack([better]), labels) == (0, 0, 0)
+    assert seed_mean([(accuracy, [np.stack([better]), np.stack([better])], labels)]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("gained", [6, 16, 40])
@@ -266,7 +265,7 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
     first[gained:40] = 1
     first[100:300], second[100:300] = 1, 1
     p = seed_p_value(accuracy, first[None], second[None], labels)
-    _, low, high = seed_difference(accuracy, first[None], second[None], labels)
+    _, low, high = seed_mean([(accuracy, [first[None], second[None]], labels)])
     assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
     z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
     assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
@@ -276,6 +275,29 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
 def test_equal_predictions_have_a_p_value_of_one():
     predicted, labels = drawn(300, right=0.7)
     assert seed_p_value(accuracy, predicted[None], predicted[None], labels) == 1
+
+
+@pytest.mark.parametrize("task", ["quora", "sst", "sts"])
+def test_a_p_value_is_the_share_of_resamples_beyond_0(task):
+    """Of three seeds against two, with examples and seeds drawn as indices."""
+    random, metric = np.random.default_rng(0), metrics_of(TASKS[task])[TASKS[task].metric]
+    labels = random.integers(2, size=300) if task != "sts" else random.random(300) * 5
+    if task == "sts":
+        first, second = (labels + random.normal(scale=scale, size=(S, 300)) for S, scale in ((3, 1), (2, 1.06)))
+    else:
+        first, second = (np.where(random.random((S, 300)) < p, labels, 1 - labels) for S, p in ((3, 0.78), (2, 0.73)))
+    draws = naive_draws(metric, [first, second], labels, 4000)
+    counted = 2 * (min((draws < 0).mean(), (draws > 0).mean()) + (draws == 0).mean() / 2)
+    assert seed_p_value(metric, first, second, labels) == pytest.approx(counted, rel=0.2) and 0.02 < counted < 0.6
+
+
+def test_the_mean_of_several_tasks_draws_a_seed_for_all_of_them():
+    """Of two seeds, one is right on the first task alone, the other on the second: either has the same mean."""
+    labels, wrong = np.zeros(50), np.ones((2, 50))
+    first, second = wrong * [[0], [1]], wrong * [[1], [0]]
+    tasks = [(accuracy, [part, wrong], labels) for part in (first, second)]
+    assert seed_mean(tasks) == (0.5, 0.5, 0.5)
+    assert seed_mean(tasks[:1]) == (0.5, 0, 1)
 
 
 def test_holm_by_hand():
@@ -294,12 +316,12 @@ def test_holm_rejects_as_its_algorithm(p_values):
     assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
 
 
-@pytest.mark.parametrize("task, name", [("sst", "sst"), ("cfimdb", "cfimdb"), ("quora", "para"), ("sts", "sts")])
-def test_leaderboard_file(tmp_path, task, name):
+@pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
+def test_leaderboard_file(tmp_path, task):
     value = 2.34567 if task == "sts" else 1
     table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})
     path = write_leaderboard(table, task, "dev", tmp_path / "out")
-    assert path == tmp_path / "out" / f"{name}-dev-output.csv"
+    assert path == tmp_path / "out" / f"{task}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
 
