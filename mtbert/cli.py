@@ -88,6 +88,8 @@ def train(
             if os.environ["RANK"] == "0":
                 typer.echo(f"{run}: dev {score:.4f}")
         return
+    if "ACCELERATE_USE_CPU" in os.environ:
+        typer.echo("accelerate has started one process; for several: torchrun --nproc_per_node", err=True)
     check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))

@@ -21,10 +21,8 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
         raise ConfigError(str(error)) from error
     if not isinstance(content, dict) or not isinstance(content.get("runs"), dict) or not content["runs"]:
         raise ConfigError(f"{path}: a grid needs a mapping `runs` with a run, and may have `base` and `seeds`")
-    if unknown := set(content) - {"base", "seeds", "runs"}:
-        raise ConfigError(
-            f"{path}: unknown key {', '.join(sorted(map(str, unknown)))[:200]}; known are base, seeds, runs"
-        )
+    if unknown := ", ".join(sorted(map(str, content.keys() - {"base", "seeds", "runs"}))):
+        raise ConfigError(f"{path}: unknown key {unknown[:200]}; known are base, seeds, runs")
     grid, errors = {}, []
     base = content.get("base") or {}
     for name, fields in content["runs"].items():

@@ -14,16 +14,7 @@ from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
 from mtbert.paths import cache_dir, check_writable, find_result, stores
-from mtbert.results.store import (
-    MissingRun,
-    Run,
-    read_run,
-    run_folders,
-    store_lock,
-    stored_runs,
-    update_tables,
-    write_run,
-)
+from mtbert.results.store import MissingRun, Run, read_run, run_folders, stored_runs, update_tables, write_run
 from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, score_table, train
 
@@ -120,10 +111,14 @@ def train_and_store(
         path.unlink()  # left by a process that was killed
     checkpoint = model_folder(run_id) / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
+    scores = [
+        score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
+        for (task, split), part in trained.predictions.groupby(["task", "split"], sort=False)
+    ]
     run = Run(
         run_id=run_id,
         config=config,
-        scores=_scores(trained.predictions),
+        scores=pd.concat(scores, ignore_index=True),
         curve=trained.curve,
         step_scores=trained.step_scores,
         predictions=trained.predictions,
@@ -143,8 +138,7 @@ def train_and_store(
         if new != old:
             log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
     else:
-        with store_lock(among[0]):
-            write_run(run, among[0])
+        write_run(run, among[0])
     try:
         for file in checkpoint.parent.glob("*.pt"):
             file.unlink()
@@ -182,14 +176,6 @@ def load_model(
         if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     return MultitaskBert.load(model_folder(run_id))
-
-
-def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
-    tables = [
-        score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
-        for (task, split), part in predictions.groupby(["task", "split"], sort=False)
-    ]
-    return pd.concat(tables, ignore_index=True)
 
 
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:

@@ -86,35 +86,36 @@ def store_lock(store: Path) -> Iterator[None]:
 
 
 def write_run(run: Run, store: Path) -> Path:
-    """Store a finished run, whole or not at all; returns its folder. For the holder of `store_lock`.
+    """Store a finished run, whole or not at all; returns its folder.
 
     Confidences are stored in half precision, predictions and labels in single precision.
     """
     folder = store / "runs" / run.run_id
-    partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
-    partial.mkdir(parents=True)
-    content = {
-        "run_id": run.run_id,
-        "config": run.config.model_dump(mode="json"),
-        "scores": run.scores.to_dict("records"),
-        "step_scores": run.step_scores.to_dict("records"),
-        "curve": run.curve.to_dict("records"),
-        "cost": run.cost,
-        "provenance": run.provenance,
-        "examples": _write_examples(run.predictions, store),
-    }
-    (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-    table = run.predictions[["task", "predicted", "confidence"]]
-    table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
-    table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
-    if len(run.cosines):
-        run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-    write_checksums(partial, sorted(path.name for path in partial.iterdir()))
-    if (folder / "run.json").exists():  # from a process that finished the same run, with a cache of its own
-        shutil.rmtree(partial)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
-        os.replace(partial, folder)
+    with store_lock(store):
+        partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
+        partial.mkdir(parents=True)
+        content = {
+            "run_id": run.run_id,
+            "config": run.config.model_dump(mode="json"),
+            "scores": run.scores.to_dict("records"),
+            "step_scores": run.step_scores.to_dict("records"),
+            "curve": run.curve.to_dict("records"),
+            "cost": run.cost,
+            "provenance": run.provenance,
+            "examples": _write_examples(run.predictions, store),
+        }
+        (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+        table = run.predictions[["task", "predicted", "confidence"]]
+        table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
+        table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
+        if len(run.cosines):
+            run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
+        write_checksums(partial, sorted(path.name for path in partial.iterdir()))
+        if (folder / "run.json").exists():  # from a process that finished the same run, with a cache of its own
+            shutil.rmtree(partial)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
+            os.replace(partial, folder)
     return folder
 
 

@@ -251,7 +251,8 @@ def train_all(
     data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
     among = [str(store.resolve()) for store in stores()]
     client.register_plugin(Sweep(name, threads, data, among, device, again), name)
-    client.subscribe_topic(name, events.put)
+    for topic in (name, "all"):  # reports of the workers and the scheduler
+        client.subscribe_topic(topic, events.put)
 
     def submit(run: SweepRun) -> None:
         number = next(numbers)
@@ -283,6 +284,10 @@ def train_all(
             continue
         if isinstance(event, tuple):
             _, message = event
+            if "run_id" not in message:  # of the scheduler
+                if message["action"] == "remove-worker":
+                    log.warning("worker %s is lost; its run waits for a free one", message["worker"])
+                continue
             run = by_id[message["run_id"]]
             if message["worker"] != workers.setdefault(run.run_id, message["worker"]):
                 log.warning("%s goes on from its checkpoint, on another worker", run)
@@ -305,3 +310,4 @@ def train_all(
                 yield run, RunFailed(outcome) if state == "failed" else outcome, minutes if state != "stored" else None
             elif not is_stopped:  # its worker closes
                 submit(run)
+    client.unsubscribe_topic("all")  # else the scheduler reports that this client leaves, to this client

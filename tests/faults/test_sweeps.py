@@ -2,7 +2,9 @@
 
 import os
 import pty
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +15,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from filelock import Timeout
 
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results.grids import read_grids
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_model, load_or_run, run_lock
 from mtbert.results.sweep import SweepRun, look_up
 
 pytestmark = pytest.mark.slow
@@ -48,15 +51,16 @@ def start():
     """Start a command of a module, `mtbert train` by default; what still runs at the end of the test is killed."""
     processes = []
 
-    def start(*arguments, module: str = "mtbert", output: int = subprocess.PIPE) -> subprocess.Popen:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+    def start(*arguments, module: str = "mtbert", output: int = subprocess.PIPE, inside=()) -> subprocess.Popen:
+        command = [*inside, sys.executable, "-m", module, *map(str, arguments)]
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=output, stderr=output, text=True, process_group=0)
         processes.append(process)
         return process
 
     yield start
     for process in processes:
-        process.kill()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -237,3 +241,94 @@ def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, tmp_path)
     output, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 0 and output.endswith(" min)\n"), errors
     check_all(runs, tmp_path)
+
+
+CLOCKS = {
+    "forward by an hour a second": "now() + 360 * int(10 * time.monotonic())",
+    "back and forward by 20 seconds": "now() - 20 * (int(time.monotonic() / 3) % 2)",
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_clock_that_jumps_loses_no_run(grid, course_data, start, tmp_path, monkeypatch, clock):
+    """The clock of all processes. Farther back, dask may wait until the clock is again where it was."""
+    (tmp_path / "sitecustomize.py").write_text(f"import time\nnow = time.time\ntime.time = lambda: {CLOCKS[clock]}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "2s")  # how often dask looks, by default 5 minutes
+    sweep = start("train", grid, *OPTIONS, "--workers", 2)
+    output, errors = sweep.communicate(timeout=300)
+    assert sweep.returncode == 0 and " is lost" not in errors, errors
+    minutes = [float(text) for text in re.findall(r", (\S+) min\)", output)]
+    assert len(minutes) == 4 and all(0 <= spent < 5 for spent in minutes), output
+    assert "about" not in output, "what is left is less than a minute"
+    check_all(runs_of(grid), tmp_path)
+
+
+@pytest.fixture
+def two_hosts():
+    """How to start a process on each of two hosts, 10.77.0.1 and 10.77.0.2, and what sets their link."""
+    names, links = ("mtbert-one", "mtbert-two"), ("mtbert-v1", "mtbert-v2")
+
+    def ip(*arguments: str) -> int:
+        return subprocess.run(["ip", *arguments], stderr=subprocess.DEVNULL).returncode
+
+    if not shutil.which("ip") or any(ip("netns", "add", name) for name in names):
+        pytest.skip("network namespaces need root and iproute2")
+    ip("link", "add", links[0], "type", "veth", "peer", "name", links[1])
+    for number, (name, link) in enumerate(zip(names, links, strict=True), start=1):
+        ip("link", "set", link, "netns", name)
+        ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", link)
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "link", "set", link, "up")
+    yield *(("ip", "netns", "exec", name) for name in names), lambda to: ip("-n", names[0], "link", "set", links[0], to)
+    for name in names:
+        ip("netns", "delete", name)
+
+
+def is_free(run: SweepRun) -> bool:
+    """Whether no process trains a run."""
+    try:
+        with run_lock(run.run_id, blocking=False):
+            return True
+    except Timeout:
+        return False
+
+
+def test_a_link_that_is_cut_and_restored_loses_no_run(grid, course_data, start, two_hosts, tmp_path, monkeypatch):
+    """A worker that misses its scheduler saves its run and ends; the loop that README names starts it again."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "11s")  # by default 30; dask refuses fewer
+    here, there, set_link = two_hosts
+    grid.write_text(
+        grid.read_text().replace("steps_per_epoch: 200", "steps_per_epoch: 3000").replace("two: {pooling: cls}, ", "")
+    )
+    address, quiet = "tcp://10.77.0.1:8786", {"output": subprocess.DEVNULL}
+    start("--host", "10.77.0.1", "--no-dashboard", module="distributed.cli.dask_scheduler", inside=here, **quiet)
+    options = ("--nthreads", 1, "--no-dashboard", "--local-directory", tmp_path / "dask")
+    loop = (*there, "sh", "-c", 'while sleep 1; do "$@"; done', "loop")
+    start(address, *options, module="distributed.cli.dask_worker", inside=loop, **quiet)
+    runs = runs_of(grid)
+    sweep = start("train", grid, *OPTIONS, "--scheduler", address, inside=here)
+    wait_for(lambda: step_of(runs[0]))
+    set_link("down")
+    wait_for(lambda: is_free(runs[0]))
+    step = step_of(runs[0])
+    assert 0 < step < 3000
+    set_link("up")
+    output, errors = sweep.communicate(timeout=400)
+    assert sweep.returncode == 0 and output.count(": dev ") == 3, errors
+    assert errors.count(" is lost; its run waits for a free one") == 1
+    assert errors.count("goes on from its checkpoint, on another worker") == 1
+    assert sorted(path.name for path in (results_dir() / "runs").iterdir()) == sorted(run.run_id for run in runs)
+
+
+def test_two_hundred_tiny_runs_are_stored_once_and_looked_up_in_one_process(grid, course_data, start):
+    text = grid.read_text().replace("steps_per_epoch: 200", "steps_per_epoch: 2, frozen: true")
+    grid.write_text(f"{text.partition('runs:')[0]}seeds: {list(range(1, 201))}\nruns: {{one: {{}}}}\n")
+    output, errors = start("train", grid, *OPTIONS, "--workers", 2).communicate(timeout=400)
+    assert output.count(": dev ") == 200, errors
+    assert len(list((results_dir() / "runs").iterdir())) == 200
+    assert pd.read_csv(results_dir() / "scores.csv")["run_id"].nunique() == 200
+    started = time.monotonic()
+    output, _ = start("train", grid, *OPTIONS, "--workers", 2).communicate(timeout=60)
+    assert output == "200 of 200 are stored already\n"
+    assert time.monotonic() - started < 20, "5 on an idle machine; with a process for each run it would be minutes"

@@ -33,7 +33,7 @@ It adds $a_1 * b < c$ for \$5, says paper 002. Does it?
 
 $$\mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V \qquad \lVert x \rVert$$
 
-An unreadable one, $\left( <$, and `echo $HOME and $PATH`.
+An unreadable one, $\left( <$, and `echo $HOME and $PATH`. Once a placeholder: mathml99token.
 """
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -55,7 +55,7 @@ def tiny(tmp_path_factory):
     """The pages of two notebooks: name -> HTML."""
     folder = tmp_path_factory.mktemp("tiny") / "executed"
     described = new_output("display_data", {"image/png": PIXEL}, metadata={"image/png": {"alt": "a red pixel"}})
-    answer = output(text_markdown="**Answer.** 42, $x$")
+    answer = output(text_markdown="**Answer.** 42, $x$, mathml0token")
     cells = [
         new_markdown_cell(CARD),
         new_code_cell("import os", metadata={"tags": ["hide-input"]}, outputs=[answer]),
@@ -77,6 +77,7 @@ def test_formulas_are_mathml(tiny):
     assert r"<code>\left( &lt;</code>" in page
     text = re.sub(r"<[^>]+>", "", page)
     assert "echo $HOME and $PATH" in text and "for $5" in text
+    assert "mathml99token" in text and "mathml0token" in text  # which stood for formulas until they were rendered
 
 
 def test_papers_are_linked_to_their_cards(tiny):

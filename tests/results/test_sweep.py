@@ -231,6 +231,13 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
 
 
+def test_a_clock_that_jumps_forward_spoils_no_time(pairs, threads_as_workers, monkeypatch, capsys):
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 360 * int(10 * time.monotonic()))
+    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert capsys.readouterr().out.count(", 0.") == 3
+
+
 def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     pairs, threads_as_workers, monkeypatch, capsys
 ):
@@ -304,6 +311,7 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, mon
         return "trained", 0.5
 
     monkeypatch.setattr("mtbert.results.workers.Sweep.train", train)
+    monkeypatch.setattr("mtbert.results.workers.Sweep.setup", lambda sweep, worker: None)  # it sets this process's log
     has = {"gpu": {"GPU": 1}, "none": None}
     workers = {
         name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
@@ -429,6 +437,6 @@ def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(logging.getLogger(distributed.__name__), "propagate", True)
     caplog.set_level(logging.INFO, distributed.__name__)
-    with open_cluster(1, None):
-        pass
+    with open_cluster(1, None) as client:
+        assert client.cluster.scheduler.worker_ttl is None, "where the clock jumps, no worker counts as dead"
     assert not [record for record in caplog.records if record.name.startswith(distributed.__name__)]
