@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mtbert import __version__
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the course's datasets.")
 app.add_typer(data_app, name="data")
@@ -19,6 +21,21 @@ RunName = Annotated[
 Scheduler = Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")]
 TaskName = Annotated[str | None, typer.Option(help="needed if the run has several")]
 TrainMissing = Annotated[bool, typer.Option("--train", help="train the run again if its model is not in the cache")]
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"mtbert {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @data_app.command("check")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,10 @@ from mtbert.training.metrics import write_leaderboard
 
 def mtbert(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_version():
+    assert mtbert("--version").stdout == f"mtbert {version('mtbert')}\n"
 
 
 @pytest.fixture
