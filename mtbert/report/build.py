@@ -110,10 +110,7 @@ def build_report(
 
     index, failures, workers = _build_site(output), [], workers or _cores()
     if early or late:
-        print(
-            f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up, {workers} at a time",
-            flush=True,
-        )
+        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up", flush=True)
     for name, outcome in _work([[*early, *runs], late], environment, workers, scheduler):
         if name in notebooks:
             if isinstance(outcome, Exception):
@@ -172,7 +169,7 @@ def _work(
     if not total:
         return
     with sweep.open_cluster(min(workers, total), scheduler) as client:
-        started = time.monotonic()
+        started, workers = time.monotonic(), len(client.nthreads()) or 1
         for jobs in phases:
             name = f"report-{client.id}"
             labels = {client.submit(_do, environment, *job, key=(name, next(numbers))): label for label, *job in jobs}
