@@ -90,7 +90,7 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     assert str(root) not in (root / "build/report/_sources/01_tiny.ipynb").read_text()
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    first = r"1 notebooks to execute, 0 runs to train or look up, \d at a time"
+    first = r"1 notebooks to execute, 0 runs to train or look up"
     assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
 
     assert "profile demo" in (root / "build/report/01_tiny.html").read_text()
@@ -178,7 +178,7 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     build_report(root=root, workers=2)
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up, 2 at a time"
+    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up"
     labels = [re.fullmatch(r"\[\d/5\] (.+?)(; .+ left)?", line)[1] for line in shown[1:6]]
     assert set(labels[:3]) == {"run first: a, seed 1", "run second: b, seed 1", "03_needs_none"}
     assert set(labels[3:]) == {"01_one", "02_two"}
