@@ -9,7 +9,7 @@ import typer
 
 from mtbert import __version__
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the course's datasets.")
 app.add_typer(data_app, name="data")
 
@@ -29,13 +29,13 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=__doc__)
 def _options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    """Options of `mtbert` itself."""
 
 
 @data_app.command("check")

@@ -238,6 +238,10 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
     singles, hybrids, models = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
     tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
     tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
+    if (path := store / "claims.csv").exists():
+        counts = pd.read_csv(path)["verdict"].str.partition(" (")[0].value_counts()
+        numbers = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        tables["claims"] = f"Of {counts.sum()} claims of the five papers: {numbers}."
 
     def table(match: re.Match) -> str:
         if match[1] not in tables:
