@@ -273,7 +273,7 @@ def plans(grid: Grid, names: Iterable[str | None]) -> str:
 
 
 def best(grid: Grid, parameters: float = 45e6) -> str | None:
-    """The run with the highest mean overall score of those with at most so many parameters; None without any."""
+    """The run with the highest mean overall score, with at most this number of parameters; None where there is none."""
     small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
     return max(small, key=lambda name: sum(run.score() for run in small[name]) / len(small[name]), default=None)
 

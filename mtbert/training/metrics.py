@@ -231,7 +231,7 @@ def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple
 
 
 def _weights(random: np.random.Generator, N: int, counts: np.ndarray | None, size: int) -> np.ndarray:
-    """How often each of `size` resamples of N examples holds each example, or each kind of examples (of so many)."""
+    """How often each of `size` resamples of N examples holds each example, or with counts (K,) each kind of them."""
     if counts is not None:
         return random.multinomial(N, counts / N, size=size).astype(float)
     drawn = random.integers(N, size=(size, N))
