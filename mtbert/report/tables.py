@@ -26,7 +26,6 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
-    difference,
     load_or_run,
     read_grid,
     stack_predictions,
@@ -177,8 +176,9 @@ class Comparison:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
                 (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                p = seed_p_value(_metric(task), one, other, labels) if seeds >= SEEDS else np.nan
-                rows.append((name, reference, task, seeds, *difference(*pair, task), p))
+                metric = _metric(task)
+                p = seed_p_value(metric, one, other, labels) if seeds >= SEEDS else np.nan
+                rows.append((name, reference, task, seeds, *seed_mean([(metric, [one, other], labels)]), p))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["p"].notna()
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())

@@ -159,10 +159,9 @@ def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: 
     variance of the jackknife (Efron 1982): a p-value of counted resamples would move by a tenth from draw to draw.
     """
     columns, counts = _kinds(metric, [first, second], labels)
-    *predicted, label = columns
     left_out = []  # scores (S, B) without one example of each of B kinds
     for kinds in np.array_split(np.eye(len(counts), dtype=bool), len(counts) ** 2 // BLOCK + 1):
-        left_out.append(metric(np.stack(predicted), label, counts - kinds))
+        left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
     covariance = (len(labels) - 1) * np.cov(np.hstack(left_out), fweights=counts, bias=True)
     random = np.random.default_rng(0)
     drawn = [random.multinomial(S, np.full(S, 1 / S), size=P_RESAMPLES) / S for S in (len(first), len(second))]
