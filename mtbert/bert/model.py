@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtbert.bert.batch import Mask, apart, together
-from mtbert.bert.cpu_ops import Dropout, attend
+from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
 from mtbert.bert.hub import CheckpointError, check_folder, locate, write_tokenizer
 from mtbert.paths import replacing, write_checksums
@@ -136,9 +136,9 @@ class SelfAttention(nn.Module):
         d = config.hidden_size
         inputs = inputs or d
         self.heads = config.num_attention_heads
-        self.query = nn.Linear(inputs, d)
-        self.key = nn.Linear(inputs, d)
-        self.value = nn.Linear(inputs, d)
+        self.query = Linear(inputs, d)
+        self.key = Linear(inputs, d)
+        self.value = Linear(inputs, d)
         self.dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
@@ -150,10 +150,10 @@ class SelfAttention(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
-        linears = (self.query, self.key, self.value)
-        weight = torch.cat([linear.weight for linear in linears])  # (3d, d)
-        bias = None if self.query.bias is None else torch.cat([linear.bias for linear in linears])
-        return F.linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
+        parts = (self.query, self.key, self.value)
+        weight = torch.cat([part.weight for part in parts])  # (3d, d)
+        bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
+        return linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
 
     def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
         """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""
@@ -196,10 +196,10 @@ class BertLayer(nn.Module):
         super().__init__()
         d, d_i = config.hidden_size, config.intermediate_size
         self.attention = SelfAttention(config)
-        self.attention_output = nn.Linear(d, d)  # W^O
+        self.attention_output = Linear(d, d)  # W^O
         self.attention_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
-        self.feed_forward_in = nn.Linear(d, d_i)
-        self.feed_forward_out = nn.Linear(d_i, d)
+        self.feed_forward_in = Linear(d, d_i)
+        self.feed_forward_out = Linear(d_i, d)
         self.output_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 

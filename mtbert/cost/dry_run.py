@@ -96,6 +96,7 @@ class DryRun:
         with (
             warnings.catch_warnings(),
             patch.object(gram, "in_double", first_chunk),
+            patch.object(cpu_ops, "ONEDNN", False),  # its products are not in the registry of operations
             patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)),
             _Numbers(ledger),
             ledger,

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert import BertConfig, SelfAttention
+from mtbert.bert import BertConfig, Linear, SelfAttention
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class PAL(Adapter):
         d, s = encoder.hidden_size, sizes.size
         a = s - s % sizes.heads
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
-        self.encode = nn.Linear(d, s)  # V_E
-        self.decode = nn.Linear(a, d)  # V_D
+        self.encode = Linear(d, s)  # V_E
+        self.decode = Linear(a, d)  # V_D
         self.attention = nn.ModuleDict({str(depth): SelfAttention(small, s) for depth in sorted(self.layers)})  # g
         _initialize(self, sizes.bias)
 
@@ -98,8 +98,8 @@ class Bottleneck(nn.Module):
 
     def __init__(self, d: int, s: int) -> None:
         super().__init__()
-        self.encode = nn.Linear(d, s)  # V_E
-        self.decode = nn.Linear(s, d)  # V_D
+        self.encode = Linear(d, s)  # V_E
+        self.decode = Linear(s, d)  # V_D
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, d) -> (B, T, d)."""

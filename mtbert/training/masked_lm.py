@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from mtbert.bert import BertModel, CheckpointError
+from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.optim import AdamW, make_schedule
 from mtbert.samplers import train_batches
@@ -40,9 +40,9 @@ class MaskedLanguageHead(nn.Module):
     def __init__(self, encoder: BertModel) -> None:
         super().__init__()
         config, words = encoder.config, encoder.embeddings.word.weight
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
         nn.init.normal_(self.dense.weight, std=config.initializer_range)
         nn.init.zeros_(self.dense.bias)
         nn.init.zeros_(self.decoder.bias)

@@ -1,4 +1,4 @@
-"""The faster forms of dropout and attention against the plain ones."""
+"""The faster forms of linear layers, dropout and attention against the plain ones."""
 
 import copy
 
@@ -10,7 +10,7 @@ from mtbert import optim
 from mtbert.bert import cpu_ops as fast
 from mtbert.bert import model as bert
 from mtbert.bert.batch import Batch
-from mtbert.bert.cpu_ops import Dropout, attend, dropout, keep_mask
+from mtbert.bert.cpu_ops import Dropout, Linear, attend, dropout, keep_mask
 from mtbert.bert.model import BertLayer
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
@@ -19,6 +19,42 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
 
 B, H, T, D_K = 3, 4, 9, 8
+
+
+@pytest.mark.parametrize("trained", ["all", "input", "weight", "none"])
+@pytest.mark.parametrize("shape", [(B, T, 24), (B * T, 24)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("with_onednn", [True, False])
+def test_linear_is_that_of_torch(trained, shape, bias, with_onednn, monkeypatch):
+    """Values and every gradient, of an input and of a gradient that are not contiguous."""
+    monkeypatch.setattr(fast, "ONEDNN", with_onednn and torch.backends.mkldnn.is_available())
+    ours = Linear(24, 40, bias=bias)
+    theirs = torch.nn.Linear(24, 40, bias=bias)
+    theirs.load_state_dict(ours.state_dict())
+    data = torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))
+    found = []
+    for layer in (ours, theirs):
+        x = data.clone(memory_format=torch.preserve_format).requires_grad_(trained in ("all", "input"))
+        layer.requires_grad_(trained in ("all", "weight"))
+        y = layer(x)
+        if y.requires_grad:
+            (y.transpose(0, -1) * torch.arange(40.0).view(-1, *[1] * (len(shape) - 1))).sum().backward()
+        found.append([y.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())])
+    for mine, exact in zip(*found, strict=True):
+        assert (mine is None) == (exact is None)
+        if exact is not None:
+            torch.testing.assert_close(mine, exact)
+    assert (type(ours(data).grad_fn).__name__ == "_LinearBackward") == (fast.ONEDNN and trained in ("all", "weight"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_linear_of_another_precision_is_torch_s_own(dtype, monkeypatch):
+    monkeypatch.setattr(fast, "ONEDNN", True)
+    layer = Linear(24, 40)
+    x = torch.randn(5, 24)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y = layer(x) if dtype == torch.bfloat16 else layer.double()(x.double())
+    assert y.dtype == dtype and type(y.grad_fn).__name__ != "_LinearBackward"
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
