@@ -31,7 +31,6 @@ from mtbert.report.tables import (
     TOGETHER,
     Grid,
     compare,
-    count_seeds,
     difference_together,
     overall_interval,
     read_runs,
@@ -130,7 +129,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         verdict = judge(claimed, low, high)
     needed = [max(2, min(SEEDS, len(group))) for group in configs]
     if any(len(part) < n for part, n in zip(runs, needed, strict=True)) and "parameters" not in what:
-        verdict = f"not decided ({count_seeds(row['seeds'])})"
+        verdict = "not decided"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
 
 
@@ -239,7 +238,7 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
     tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
     tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
     if (path := store / "claims.csv").exists():
-        counts = pd.read_csv(path)["verdict"].str.partition(" (")[0].value_counts()
+        counts = pd.read_csv(path)["verdict"].value_counts()
         numbers = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
         tables["claims"] = f"Of {counts.sum()} claims of the five papers: {numbers}."
 

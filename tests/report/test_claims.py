@@ -95,8 +95,8 @@ def test_no_verdict_without_enough_seeds(folders):
 
     assert verdict("good", "same") == "not distinguishable"
     assert verdict("two", "bad") == "reproduced"  # as many as its grid has
-    assert verdict("few", "bad") == "not decided (2 seeds)"  # its grid has three
-    assert verdict("one", "bad") == "not decided (1 seed)"  # a grid of one seed decides nothing
+    assert verdict("few", "bad") == "not decided"  # its grid has three
+    assert verdict("one", "bad") == "not decided"  # a grid of one seed decides nothing
     assert verdict("bad", "absent") == "not measured yet"
 
 
@@ -111,7 +111,7 @@ def test_costs(folders):
     assert row("smaller").verdict == row("equal").verdict == row("equal", number="5").verdict == "contradicted"
     assert row("greater", "seconds_per_epoch").verdict == "reproduced"
     one = checked(folders, cost=["singles/one", "greater", "singles/bad", "train_seconds"])
-    assert one["verdict"] == "not decided (1 seed)"
+    assert one["verdict"] == "not decided"
     assert checked(folders, cost=["singles/one", "greater", "singles/bad", "parameters"])["verdict"] == "reproduced"
 
 
