@@ -54,7 +54,7 @@ class PeakMemory:
         """The peak so far, in MiB."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MIB
-        if peak := _from_proc("self/status", "VmHWM"):
+        if peak := from_proc("self/status", "VmHWM"):
             return int(peak.split()[0]) / 1024
         import resource  # Windows does not have it
 
@@ -64,12 +64,12 @@ class PeakMemory:
 
 def resident_mib() -> float:
     """Resident memory of this process in MiB; 0 if /proc does not have it."""
-    return int(_from_proc("self/status", "VmRSS", "0 kB").split()[0]) / 1024
+    return int(from_proc("self/status", "VmRSS", "0 kB").split()[0]) / 1024
 
 
 def environment(device: torch.device) -> dict[str, str | int]:
     """Device, threads and versions."""
-    cpu = _from_proc("cpuinfo", "model name") or platform.processor() or platform.machine()
+    cpu = from_proc("cpuinfo", "model name") or platform.processor() or platform.machine()
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({cpu})",
         "threads": torch.get_num_threads(),
@@ -79,7 +79,7 @@ def environment(device: torch.device) -> dict[str, str | int]:
     }
 
 
-def _from_proc(file: str, key: str, default: str = "") -> str:
+def from_proc(file: str, key: str, default: str = "") -> str:
     """The value of a line `key: value` in a file of /proc."""
     with suppress(OSError):
         for line in Path("/proc", file).read_text().splitlines():

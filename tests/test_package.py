@@ -20,8 +20,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
-    {"paths"},
-    {"bert", "gradients", "optim", "samplers", "parallel", "runtime"},
+    {"paths", "runtime"},
+    {"bert", "gradients", "optim", "samplers", "parallel"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},
@@ -115,7 +115,7 @@ def test_the_package_is_thin_and_the_papers_ideas_are_its_largest_part():
         if not {"demo", "bench"} & set(path.parts):
             sizes[room_of(path)] += code_lines(path)
     ideas = sum(sizes[room] for room in ("bert", "sharing", "multitask", "gradients", "training", "optim", "samplers"))
-    assert sizes.total() <= 7450
+    assert sizes.total() <= 7480
     assert ideas > max(sizes["report"], sizes["cost"]) * 2
 
 

@@ -1,7 +1,7 @@
 """Linear layers, dropout and attention on a CPU, faster than torch's.
 
 torch computes products in float32 with MKL, which uses AVX-512 on Intel's processors alone; oneDNN, which is also part
-of torch, takes half the time on others. torch draws one Bernoulli variable for each element of a dropout mask; here
+of torch, takes half the time on AMD's. torch draws one Bernoulli variable for each element of a dropout mask; here
 each element takes 16 random bits. torch has no fused attention with dropout on a CPU, and its fused backward pass in
 bfloat16 is slower there than matrix products. On a GPU torch's own operations are called, and in evaluation its
 attention.
@@ -13,8 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from mtbert.runtime import from_proc
+
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
-ONEDNN = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
+ONEDNN = IS_AMD and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
 
 
 class Linear(nn.Linear):
@@ -25,7 +28,7 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W' + b: x (..., n), weight (m, n), bias (m,) -> (..., m); on a CPU with AVX-512 float32 takes oneDNN."""
+    """x W' + b: x (..., n), weight (m, n), bias (m,) -> (..., m); float32 takes oneDNN on AMD with AVX-512."""
     is_float32 = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     if ONEDNN and is_float32 and x.device.type == "cpu":
         return _Linear.apply(x, weight, bias)
