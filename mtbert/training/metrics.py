@@ -1,4 +1,4 @@
-"""Metrics over a whole split, their bootstrap intervals, and predictions in the course's leaderboard format.
+"""Metrics over a whole split, their intervals, and predictions in the course's leaderboard format.
 
 Symbols: N examples, S seeds, R resamples. A resample is its weights, how often it holds each example. Every metric is
 a function of sums over the examples, so that R resamples are a product with the matrix of their weights, (R, N).
@@ -18,7 +18,7 @@ from mtbert.data import TASKS, DataError, Task
 
 RESAMPLES = 1000  # at least
 MOST_RESAMPLES = 128_000
-P_RESAMPLES = 40_000  # of the seeds, for a p-value
+SEED_RESAMPLES = 40_000
 # Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
 STANDARD_ERROR = 0.00025
 BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
@@ -107,17 +107,18 @@ def overall(scores: dict[str, float]) -> float:
 def intervals(
     metrics: Sequence[Metric], predicted: np.ndarray, labels: np.ndarray, seed: int = 0
 ) -> list[tuple[float, float]]:
-    """95 % bootstrap intervals of some metrics over the examples, predicted and labels (N,); see `seed_mean`.
+    """95 % bootstrap intervals of some metrics over the examples, predicted and labels (N,), on the same resamples.
 
-    The metrics are computed on the same resamples, which take longer to draw.
+    Bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of their standard error that
+    comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
     """
     if len(labels) < 2:
         return [(float("nan"), float("nan"))] * len(metrics)
 
     def together(*sides: np.ndarray) -> np.ndarray:
-        return np.stack([metric(*sides) for metric in metrics])  # (metrics, 1, R)
+        return np.stack([metric(*sides) for metric in metrics])  # (metrics, R)
 
-    copies = itertools.tee(_replicates([(together, [predicted[None]], labels)], seed), len(metrics))
+    copies = itertools.tee(_replicates(together, predicted, labels, seed), len(metrics))
     return [_bounds(map(operator.itemgetter(i), blocks)) for i, blocks in enumerate(copies)]
 
 
@@ -142,35 +143,44 @@ def _scores(task: Task, columns: bytes) -> list[dict]:
 def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
     """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second; 95 % interval.
 
-    Every resample draws examples, for both parts the same, and of each part seeds, for all tasks the same: the interval
-    covers the variance of the dev split and of the seed. Its bounds are the percentiles 2.5 and 97.5 of as many
-    resamples as it takes until the part of their standard error that comes from the draws is at most STANDARD_ERROR,
-    and at most MOST_RESAMPLES.
+    The interval covers the variance of the dev split and of the seed: see `_resampled`.
     """
-    low, high = _bounds(_replicates(tasks))
-    means = [[np.mean(metric(part, labels)) for part in parts] for metric, parts, labels in tasks]
-    return float(np.mean([first - sum(second) for first, *second in means])), low, high
+    means, deviations = _resampled(tasks)
+    ranks = (np.random.default_rng(1).permutation(len(means)) + 0.5) / len(means)
+    z = torch.special.ndtri(torch.from_numpy(ranks)).numpy()  # normal, and spread evenly
+    low, high = np.quantile(means + deviations * z, [0.025, 0.975]).round(10).tolist()
+    scores = [[np.mean(metric(part, labels)) for part in parts] for metric, parts, labels in tasks]
+    return float(np.mean([first - sum(second) for first, *second in scores])), low, high
 
 
 def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
-    """Two-sided p-value of the difference of `seed_mean`: twice the probability of the rarer side of 0.
-
-    Seeds are drawn as there. Given the seeds, the difference on resampled examples is taken as normal, with the
-    variance of the jackknife (Efron 1982): a p-value of counted resamples would move by a tenth from draw to draw.
-    """
-    columns, counts = _kinds(metric, [first, second], labels)
-    left_out = []  # scores (S, B) without one example of each of B kinds
-    for kinds in np.array_split(np.eye(len(counts), dtype=bool), len(counts) ** 2 // BLOCK + 1):
-        left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
-    covariance = (len(labels) - 1) * np.cov(np.hstack(left_out), fweights=counts, bias=True)
-    random = np.random.default_rng(0)
-    drawn = [random.multinomial(S, np.full(S, 1 / S), size=P_RESAMPLES) / S for S in (len(first), len(second))]
-    seeds = np.hstack([drawn[0], -drawn[1]])
-    means = np.round(seeds @ metric(np.vstack([first, second]), labels), 10)
+    """Two-sided p-value of the difference of `seed_mean`: twice the probability of the rarer side of 0."""
+    means, deviations = _resampled([(metric, [first, second], labels)])
     with np.errstate(divide="ignore", invalid="ignore"):  # equal predictions: 0 / 0, as likely above 0 as below
-        z = np.nan_to_num(means / np.sqrt((seeds @ covariance * seeds).sum(1)))
+        z = np.nan_to_num(means / deviations)
     above = torch.special.ndtr(torch.from_numpy(z)).mean().item()
     return 2 * min(above, 1 - above)
+
+
+def _resampled(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
+    """The value of `seed_mean` on resampled seeds, and its standard deviation over the examples, both (SEED_RESAMPLES).
+
+    Every resample draws seeds of each part, for all tasks the same. Given the seeds, the value on resampled examples is
+    taken as normal, with the variance of the jackknife (Efron 1982).
+    """
+    random = np.random.default_rng(0)
+    seeds = [random.multinomial(S, np.full(S, 1 / S), size=SEED_RESAMPLES) / S for S in map(len, tasks[0][1])]
+    signed = np.hstack([seeds[0], *(-second for second in seeds[1:])])
+    means, variances = 0.0, 0.0
+    for metric, parts, labels in tasks:
+        columns, counts = _kinds(metric, parts, labels)
+        left_out = []  # scores (S, B) without one example of each of B kinds
+        for kinds in np.array_split(np.eye(len(counts)), len(counts) ** 2 // BLOCK + 1):
+            left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
+        covariance = (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
+        means = means + signed @ metric(np.vstack(parts), labels) / len(tasks)
+        variances = variances + (signed @ covariance * signed).sum(1) / len(tasks) ** 2
+    return np.round(means, 10), np.sqrt(np.maximum(np.round(variances, 20), 0))
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
@@ -190,32 +200,18 @@ def verdict(low: float, high: float) -> str:
     return "better" if low > 0 else "worse" if high < 0 else "not distinguishable"
 
 
-def _replicates(tasks: Sequence[Scored], seed: int = 0) -> Iterator[np.ndarray]:
-    """Endless blocks of the metric on resampled examples, averaged over resampled seeds; of two parts the difference.
+def _replicates(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+    """Endless blocks of the metric on resampled examples.
 
-    Of several tasks it is their mean, with the same seeds for all. Examples of the same kind are drawn together where
-    that leaves few (20,214 pairs of Quora and three seeds: 16): how often each kind comes is multinomial.
+    Examples of the same kind are drawn together where that leaves few: how often each kind comes is multinomial.
     """
-    random, examples = np.random.Generator(np.random.SFC64(seed)), []
-    for metric, parts, labels in tasks:
-        kinds, counts = _kinds(metric, parts, labels)
-        # a multinomial number takes ten times as long as the draw of an example
-        is_grouped = 10 * len(counts) < len(labels)
-        examples.append((kinds, counts) if is_grouped else (np.vstack([*parts, labels]), None))
-    seeds = [len(part) for part in tasks[0][1]]
-    starts = np.cumsum([0, *seeds])
-    size = min(RESAMPLES, max(1, BLOCK // max(columns.shape[1] for columns, _ in examples)))
+    random = np.random.Generator(np.random.SFC64(seed))
+    columns, counts = _kinds(metric, [predicted[None]], labels)
+    if 10 * len(counts) >= len(labels):  # a multinomial number takes ten times as long as the draw of an example
+        columns, counts = np.vstack([predicted, labels]), None
+    size = min(RESAMPLES, max(1, BLOCK // columns.shape[1]))
     while True:
-        scores = []  # of each task and part (..., S, size)
-        for (metric, _, labels), (columns, counts) in zip(tasks, examples, strict=True):
-            weights = _weights(random, len(labels), counts, size)
-            ranges = itertools.pairwise(starts)
-            scores.append([metric(columns[start:stop], columns[-1], weights) for start, stop in ranges])
-        means = []
-        for S, part in zip(seeds, zip(*scores, strict=True), strict=True):
-            drawn = random.multinomial(S, np.full(S, 1 / S), size=size) / S
-            means.append((np.mean(part, axis=0) * drawn.T).sum(-2))
-        yield means[0] - means[1] if len(means) > 1 else means[0]
+        yield metric(columns[0], columns[-1], _weights(random, len(labels), counts, size))
 
 
 def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
