@@ -136,7 +136,7 @@ class Comparison:
         """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
 
         constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on 2,000
-        training examples, and of the best point on dev, with its step.
+        training examples, and of the best point on dev, with its step where that is not the last one.
         """
         if not self.runs:
             return None
@@ -152,9 +152,8 @@ class Comparison:
             means, rows[name] = points.groupby(level=0, sort=False).mean(), {}
             for task, row in means.iterrows():
                 first, last = points.loc[[task], "best_step"].agg(["min", "max"])
-                at = (
-                    "" if np.isnan(first) else f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
-                )
+                at = f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
+                at = "" if np.isnan(first) or first == group[0].cost["steps"] else at
                 shown = [_shown(row["dev"]), _shown(row["train"]), _shown(row["best"]) + at]
                 rows[name] |= dict(zip(_score_columns([task]), shown, strict=True))
             rows[name]["", "overall"] = _shown(overall(means["dev"].to_dict()) if len(means) > 1 else np.nan)

@@ -208,6 +208,12 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
     assert Comparison(Grid((), {}, {}), {}).scores(constants) is None
 
 
+def test_the_step_of_a_best_point_is_named_unless_it_is_the_last(grid_of):
+    grid = grid_of(one=("1-bert", 0.6, 1))
+    grid.runs["one"][0].cost["steps"] = 6
+    assert Comparison(grid, {"one": "one"}).scores().loc["one", ("SST", "best point")] == "0.610"
+
+
 def test_baselines_of_the_store_fit_the_encoder(isolated, tiny_encoder, course_data):
     results_dir().mkdir(parents=True)
     stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
