@@ -173,14 +173,18 @@ def _resampled(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
     signed = np.hstack([seeds[0], *(-second for second in seeds[1:])])
     means, variances = 0.0, 0.0
     for metric, parts, labels in tasks:
-        columns, counts = _kinds(metric, parts, labels)
-        left_out = []  # scores (S, B) without one example of each of B kinds
-        for kinds in np.array_split(np.eye(len(counts)), len(counts) ** 2 // BLOCK + 1):
-            left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
-        covariance = (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
         means = means + signed @ metric(np.vstack(parts), labels) / len(tasks)
-        variances = variances + (signed @ covariance * signed).sum(1) / len(tasks) ** 2
+        variances = variances + (signed @ _jackknife(metric, parts, labels) * signed).sum(1) / len(tasks) ** 2
     return np.round(means, 10), np.sqrt(np.maximum(np.round(variances, 20), 0))
+
+
+def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
+    """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
+    columns, counts = _kinds(metric, parts, labels)
+    left_out = []  # scores (S, B) without one example of each of B kinds
+    for kinds in np.array_split(np.eye(len(counts)), len(counts) ** 2 // BLOCK + 1):
+        left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
+    return (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
