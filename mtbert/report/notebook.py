@@ -29,6 +29,7 @@ const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.ce
 const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) => number(a) - number(b);
 [...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
   .forEach(row => body.append(row))"""
+ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))  # what papermill can inject
 
 
@@ -40,12 +41,11 @@ def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     value of another type than declared. `1e-5`, which YAML reads as a string, counts as a float.
     """
     declared = namespace.get("__annotations__", {})
-    shell = {"In", "Out"}  # IPython's own
     given = {
         name: value
         for name, value in namespace.items()
         if isinstance(value, PLAIN)
-        and name not in shell
+        and name not in ("In", "Out")  # IPython's own
         and (not (name.startswith("_") or name.isupper()) or name.removeprefix("_").lower() in declared)
     }
     if unknown := sorted(given.keys() - declared.keys()):
@@ -106,13 +106,14 @@ def differences(comparison: Comparison, label: str, name: str, table: pd.DataFra
 
 
 def provenance(*grids: Grid) -> None:
-    """What the notebook runs on, and the stored runs that it has read."""
-    rows = {}
-    for name, run in ((name, run) for grid in grids for name, runs in grid.runs.items() for run in runs):
-        about = {key: run.provenance[key] for key in ("data", "device", "threads", "mtbert", "torch")}
-        rows.setdefault(run.run_id, {"run": name, "seed": run.config.seed, "run id": run.run_id} | about)
+    """What the notebook runs on, and the stored runs that it has read, a row for those that differ only in the seed."""
+    rows = {
+        run.run_id: {"run": name, **{key: run.provenance[key] for key in ABOUT}, "seeds": str(run.config.seed)}
+        for grid in grids for name, runs in grid.runs.items() for run in runs
+    }  # fmt: skip
+    table = pd.DataFrame.from_dict(rows, "index", columns=["run", *ABOUT, "seeds"]).assign(**{"run ids": list(rows)})
     print(versions())
-    folded(pd.DataFrame(rows.values()), f"{len(rows)} stored runs")
+    folded(table.groupby(["run", *ABOUT], sort=False, as_index=False).agg(", ".join), f"{len(rows)} stored runs")
 
 
 def versions() -> str:
@@ -143,7 +144,7 @@ def folded(table: pd.DataFrame, title: str) -> None:
 
 def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
-    text = table.to_html(index=False, na_rep="", border=0)
+    text = " ".join(line.strip() for line in table.to_html(index=False, na_rep="", border=0).splitlines())
     left = "text-align: left; vertical-align: top"
     text = text.replace("<th>text<", f'<th style="{left}; min-width: 20em">text<')  # else long ids squeeze it
     text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')

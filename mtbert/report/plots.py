@@ -56,11 +56,11 @@ def save(figure: plt.Figure, name: str) -> None:
 
 
 def show(figure: plt.Figure, name: str, alt: str) -> None:
-    """`save` a figure and show it, in 256 colours, with an alternative text, which says what a reader would see."""
+    """`save` a figure and show it, in 64 colours, with an alternative text, which says what a reader would see."""
     save(figure, name)
     image, small = io.BytesIO(), io.BytesIO()
     figure.savefig(image, dpi=figure.dpi, bbox_inches="tight")
-    Pixels.open(image).convert("RGB").quantize().save(small, "PNG", optimize=True)
+    Pixels.open(image).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
     display(Image(small.getvalue()), metadata={"image/png": {"alt": alt}})
     plt.close(figure)
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.optim import AdamW, make_schedule
+from mtbert.runtime import Trimmer
 from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint
 
@@ -125,6 +126,7 @@ def pretrain(
         identity = _identity(encoder, texts, about) if checkpoint else ""
         saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
+        trim = Trimmer()
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
         batches = (
@@ -136,6 +138,7 @@ def pretrain(
         )
         for batch in saver.guard(batches, run.progress, run.steps):
             run.update(rows[batch], mask_rate, seed, precision)
+            trim()
             bar.update()
             if run.step == run.steps:
                 saver.save(run.progress())

@@ -1,6 +1,7 @@
 """Masked language modelling: what is masked, the head against transformers', training, resuming."""
 
 import copy
+import itertools
 import logging
 import random
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
+from mtbert import runtime
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
@@ -259,6 +261,15 @@ def test_bf16_trains_fp32_weights(encoder, texts):
     curve = pretrain(encoder, texts, **SETTINGS, precision="bf16")
     assert np.isfinite(curve["loss"]).all()
     assert encoder.pooler.weight.dtype == torch.float32
+
+
+def test_freed_memory_is_returned(encoder, texts, monkeypatch):
+    """The number of masked tokens differs from step to step, and blocks of many sizes leave gaps."""
+    returned, sizes = [], itertools.count(0, runtime.SLACK_MIB)
+    monkeypatch.setattr(runtime, "resident_mib", lambda: next(sizes))
+    monkeypatch.setattr(runtime, "release_freed_memory", lambda: returned.append(True))
+    pretrain(encoder, texts, **SETTINGS)
+    assert returned
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
