@@ -207,7 +207,13 @@ def _names(grids: Grids) -> dict:
     def pal(s: int) -> int:
         return adapter_parameters("pal", bert, AdapterSizes(s, bias=False))
 
-    names = {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": part_sizes(bert)["layer"]}
+    def cost(path: str) -> pd.Series:
+        """The costs of a run, summed over its seeds."""
+        if not (runs := find(grids, path)[1]):
+            raise MissingRun(path)
+        return pd.DataFrame([run.cost for run in runs]).sum(numeric_only=True)
+
+    names = {"rows": rows, "share": share, "cost": cost, "plan": plan, "pal": pal, "layer": part_sizes(bert)["layer"]}
     return names | {"__builtins__": {"min": min, "max": max}}
 
 

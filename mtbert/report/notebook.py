@@ -93,12 +93,14 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
     return grids
 
 
-def differences(comparison: Comparison, label: str, name: str, table: pd.DataFrame | None = None) -> None:
+def differences(comparison: Comparison, name: str, label: str = "", table: pd.DataFrame | None = None) -> None:
     """The figure of a comparison's differences, their table, folded, and what they say; nothing where there are none.
 
-    table: the differences in another order or with other names of runs; label: of the axes; name: of the figure's file.
+    name: of the figure's file; label: of the axes, by default with the name of the reference; table: the differences in
+    another order or with other names of runs.
     """
     if comparison.answer:
+        label = label or f"dev score minus that of {' or '.join(dict.fromkeys(comparison.references.values()))}"
         figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
         plots.show(figure, name, f"{label}, with 95 % intervals. {comparison.answer}")
         folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")

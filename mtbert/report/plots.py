@@ -60,7 +60,7 @@ def show(figure: plt.Figure, name: str, alt: str) -> None:
     save(figure, name)
     image, small = io.BytesIO(), io.BytesIO()
     figure.savefig(image, dpi=figure.dpi, bbox_inches="tight")
-    Pixels.open(image).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
+    Pixels.open(image).convert("RGB").quantize(64, Pixels.Quantize.MAXCOVERAGE).save(small, "PNG", optimize=True)
     display(Image(small.getvalue()), metadata={"image/png": {"alt": alt}})
     plt.close(figure)
 

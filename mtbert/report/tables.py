@@ -75,7 +75,7 @@ class Grid:
     def stored(self) -> str:
         """One sentence: how many of the runs are stored, and the command that trains the others."""
         if not self.configs:
-            return "This profile has no runs of this question."
+            return "There are no runs of this question here."
         there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
         files = " and ".join(f"`{path}`" for path in self.paths)
         others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"

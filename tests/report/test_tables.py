@@ -140,7 +140,7 @@ def test_how_many_runs_are_stored(grid_of):
     )
     whole = grid_of(one=("1-bert", 0.8, 3))
     assert whole.stored == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
-    assert Grid((), {}, {}).stored == "This profile has no runs of this question."
+    assert Grid((), {}, {}).stored == "There are no runs of this question here."
 
 
 def test_kept_steps_other_than_the_last_are_named(synthetic):
