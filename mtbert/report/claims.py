@@ -31,6 +31,7 @@ from mtbert.report.tables import (
     TOGETHER,
     Grid,
     compare,
+    cost_ratio,
     difference_together,
     overall_interval,
     read_runs,
@@ -120,7 +121,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     if not row["seeds"]:
         return row | {"verdict": "not measured yet"}
     if claim["check"] == "cost":
-        value, low, high = _ratio(*runs, what)
+        value, low, high = cost_ratio(*runs, what)
         expected = float(claim.get("number", 1)) if claimed == "equal" else 1.0
         verdict = judge(claimed, math.log(low / expected), math.log(high / expected), COST_MARGIN)
     else:
@@ -131,16 +132,6 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     if any(len(part) < n for part, n in zip(runs, needed, strict=True)) and "parameters" not in what:
         verdict = "not decided"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
-
-
-def _ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
-    """Ratio of the mean costs; the lowest and the highest of all pairs of seeds."""
-
-    def cost(run: Run) -> float:
-        return {"seconds_per_epoch": run.cost["train_seconds"] / run.config.epochs, **run.cost}[quantity]
-
-    one, other = ([cost(run) for run in runs] for runs in (first, second))
-    return sum(one) / len(one) / (sum(other) / len(other)), min(one) / max(other), max(one) / min(other)
 
 
 def _check_score(claim: dict, grids: Grids) -> dict:

@@ -323,20 +323,29 @@ def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
-    """A row per run: name, seeds, overall (last step, mean over seeds), parameters (M), state (MiB), speed.
+    """A row per run: name, seeds, overall (last step, mean over seeds), parameters (M), state (MiB).
 
-    state: in float32 the weights, and of the trained ones a gradient and AdamW's two moments. speed: tokens a second of
-    processor time, the mean over seeds. Runs without a score of the last step are left out.
+    state: in float32 the weights, and of the trained ones a gradient and AdamW's two moments. Runs without a score of
+    the last step are left out.
     """
     rows = []
     for name, group in runs.items():
         scores = pd.concat([score_points(run)["dev"] for run in group], axis=1).mean(axis=1)
         cost = pd.DataFrame([run.cost for run in group]).mean(numeric_only=True)
         state = 4 * (cost["parameters"] + 3 * cost["trained_parameters"]) / 2**20
-        speed = cost.get("tokens_per_cpu_second", np.nan)
-        rows.append((name, len(group), overall(scores.to_dict()), cost["parameters"] / 1e6, state, speed))
-    columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)", "speed"]
+        rows.append((name, len(group), overall(scores.to_dict()), cost["parameters"] / 1e6, state))
+    columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)"]
     return pd.DataFrame(rows, columns=columns).dropna(subset="overall").reset_index(drop=True)
+
+
+def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
+    """Ratio of the mean costs of two configurations; the lowest and the highest of all pairs of seeds."""
+
+    def cost(run: Run) -> float:
+        return {"seconds_per_epoch": run.cost["train_seconds"] / run.config.epochs, **run.cost}[quantity]
+
+    one, other = ([cost(run) for run in runs] for runs in (first, second))
+    return sum(one) / len(one) / (sum(other) / len(other)), min(one) / max(other), max(one) / min(other)
 
 
 def pareto(table: pd.DataFrame, cost: str) -> list[str]:

@@ -194,7 +194,9 @@ def train(
         model.load_state_dict(state.kept, strict=False)
     if config.pretrain in ("after", "both") and processes.is_main:
         whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
+        paused = time.perf_counter()
         cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+        started += time.perf_counter() - paused
     processes.copy_from_main(model)
     kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
     if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
@@ -249,7 +251,6 @@ def _pretrain(
     progress: bool | None,
 ) -> dict[str, float]:
     """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""
-    started = time.perf_counter()
     texts = tokenize_texts(pretraining_texts(corpus.train), config.encoder, config.max_length)
     curve = pretrain(
         encoder,
@@ -267,7 +268,7 @@ def _pretrain(
     )
     last = curve.iloc[-1]
     cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
-    cost["seconds"] = round(time.perf_counter() - started, 2)
+    cost["seconds"] = round(curve.attrs["seconds"], 2)
     return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
 
 

@@ -7,6 +7,7 @@ new: a checkpoint's own, where it has one, is not read.
 
 import hashlib
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +108,9 @@ def pretrain(
     """Train the encoder in place to predict masked tokens of single sentences (`tokenize_texts`).
 
     AdamW, the learning rate warmed up over a tenth of the steps and then lowered to 0. Returns the curve: step, epoch,
-    tokens, and, over the masked tokens since the point before, loss and accuracy. The result is a function of the
-    encoder, the texts and the arguments: torch's generator is seeded inside and put back afterwards.
+    tokens, and, over the masked tokens since the point before, loss and accuracy; in its `attrs` the seconds of all
+    steps. The result is a function of the encoder, the texts and the arguments: torch's generator is seeded inside and
+    put back afterwards.
     checkpoint: a file written every `checkpoint_seconds` and at the end, from which the same call goes on after an
     interruption bit for bit, or takes the finished weights without training. precision: fp32, or bf16 for autocast.
     Raises CheckpointError for a tokenizer without a mask token, PretrainingError where no token can be masked and at
@@ -121,10 +123,9 @@ def pretrain(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         run = _Run(encoder.to(device), texts, rows, epochs, learning_rate, batch_size)
-        about = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
+        how = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
         parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
-        identity = _identity(encoder, texts, about) if checkpoint else ""
-        saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
+        saver = Checkpoint(checkpoint, _identity(encoder, texts, how) if checkpoint else "", parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
         trim = Trimmer()
         encoder.train()
@@ -144,7 +145,9 @@ def pretrain(
                 saver.save(run.progress())
         bar.close()
     encoder.train(was_training)
-    return pd.DataFrame(run.curve)
+    curve = pd.DataFrame(run.curve)
+    curve.attrs["seconds"] = run.seconds
+    return curve
 
 
 def _special(texts: TokenizedTable) -> list[int]:
@@ -177,16 +180,17 @@ class _Run:
         self.steps = epochs * self.epoch_steps
         self.schedule = make_schedule(self.optimizer, "linear", self.steps)
         self.marks = {math.ceil(i * self.epoch_steps / POINTS) for i in range(1, POINTS + 1)}
-        self.step = self.tokens = 0
+        self.step = self.tokens = self.seconds = 0
         self.since = [0.0, 0, 0]  # summed loss, right predictions and predictions since the last point
         self.curve: list[dict] = []
 
     def progress(self) -> dict:
         """What a checkpoint holds beside the parts."""
-        return {name: getattr(self, name) for name in ("step", "tokens", "since", "curve")}
+        return {name: getattr(self, name) for name in ("step", "tokens", "seconds", "since", "curve")}
 
     def update(self, rows: np.ndarray, mask_rate: float, seed: int, precision: str) -> None:
         """One step on these rows."""
+        started = time.perf_counter()
         batch, texts = self.texts.batch(rows), self.texts
         special = torch.isin(batch.input_ids, torch.tensor(_special(texts)))
         generator = torch.Generator().manual_seed(_step_seed(seed, self.step))
@@ -214,6 +218,7 @@ class _Run:
         self.optimizer.zero_grad()
         self.schedule.step()
 
+        self.seconds += time.perf_counter() - started
         self.step += 1
         self.tokens += int(texts.lengths[rows].sum())
         self.since = [a + b for a, b in zip(self.since, (value * len(targets), int(right), len(targets)), strict=True)]

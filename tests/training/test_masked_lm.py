@@ -222,7 +222,9 @@ def test_a_finished_run_is_taken_from_its_file(encoder, texts, tmp_path, interru
     curve = pretrain(encoder, texts, **SETTINGS, checkpoint=path)
     interrupt(0)
     again = copy.deepcopy(start)
-    pd.testing.assert_frame_equal(pretrain(again, texts, **SETTINGS, checkpoint=path), curve)
+    taken = pretrain(again, texts, **SETTINGS, checkpoint=path)
+    pd.testing.assert_frame_equal(taken, curve)
+    assert taken.attrs == curve.attrs and taken.attrs["seconds"] > 0, "the time is that of training"
     assert same(weights(again), weights(encoder))
     assert [file.name for file in path.parent.iterdir()] == ["pretraining.pt"]
 
