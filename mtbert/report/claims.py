@@ -147,10 +147,11 @@ def _check_score(claim: dict, grids: Grids) -> dict:
 
 
 def _check_arithmetic(claim: dict, grids: Grids) -> dict:
-    expression, number = claim["arithmetic"], claim.get("number")
-    names, row = _names(grids), {"why": expression}
+    expression, number, counted = claim["arithmetic"], claim.get("number"), {}
+    names, row = _names(grids, counted), {"why": expression}
     try:
         ours = eval(expression, names)
+        row |= _row(*counted.values()) if counted else {}
         if number is None:
             return row | {"verdict": "reproduced" if ours else "contradicted"}
         corners = [eval(text, names) for text in _roundings(expression)]
@@ -169,8 +170,8 @@ def _roundings(expression: str) -> list[str]:
     return [pattern.format(*corner) for corner in itertools.product(*ends)]
 
 
-def _names(grids: Grids) -> dict:
-    """What an expression may use."""
+def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
+    """What an expression may use; the runs whose costs it uses are put into `counted`."""
     bert = BertConfig()
 
     def alone() -> list[Run]:
@@ -200,9 +201,10 @@ def _names(grids: Grids) -> dict:
 
     def cost(path: str) -> pd.Series:
         """The costs of a run, summed over its seeds."""
-        if not (runs := find(grids, path)[1]):
+        counted[path] = find(grids, path)[1]
+        if not counted[path]:
             raise MissingRun(path)
-        return pd.DataFrame([run.cost for run in runs]).sum(numeric_only=True)
+        return pd.DataFrame([run.cost for run in counted[path]]).sum(numeric_only=True)
 
     names = {"rows": rows, "share": share, "cost": cost, "plan": plan, "pal": pal, "layer": part_sizes(bert)["layer"]}
     return names | {"__builtins__": {"min": min, "max": max}}

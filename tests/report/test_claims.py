@@ -161,6 +161,13 @@ def test_arithmetic(folders, expression, number, expected):
     assert checked(folders, **claim)["verdict"] == expected
 
 
+def test_what_runs_counted(folders):
+    ratio = "cost('singles/bad')['parameters'] / cost('singles/{}')['parameters']"
+    row = checked(folders, arithmetic=ratio.format("good"), number="0.80")
+    assert row["verdict"] == "reproduced" and row["seeds"] == 3 and len(row["run_ids"].split()) == 6
+    assert checked(folders, arithmetic=ratio.format("absent"), number="0.80")["verdict"] == "not measured yet"
+
+
 def test_expressions_reach_nothing_else(folders):
     with pytest.raises(NameError):
         checked(folders, arithmetic="open('x')")
