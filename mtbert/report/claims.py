@@ -8,7 +8,7 @@ SEEDS seeds of either run, or as many as its grid has but at least 2, else they 
 parameters need one. Intervals are not corrected for the number of claims. A score: "not comparable", unless
 claims.yaml marks it as `comparable`; then, of any number of seeds, "reproduced" if our 95 % interval contains it, else
 "contradicted". Arithmetic: equal to the printed digits, as far as the rounding of the printed numbers it starts from
-allows: "reproduced", else "contradicted".
+allows: "reproduced", else "contradicted". Likewise what stored runs count, of any number of seeds.
 
 `python -m mtbert.report.claims` writes the tables of README.md between the marks `<!-- NAME -->` and `<!-- end -->`.
 """
