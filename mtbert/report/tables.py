@@ -2,7 +2,7 @@
 
 A difference is decided where both runs have SEEDS seeds: "better" or "worse" where its p-value, corrected by Holm's
 method for the decided differences of its table, is below LEVEL, else "not distinguishable". With fewer seeds it is
-"not decided yet", since its interval does not include the seed variance.
+"not decided yet": one seed says nothing about the seed variance, and two say little.
 """
 
 import json
@@ -30,7 +30,7 @@ from mtbert.results import (
     read_grid,
     stack_predictions,
 )
-from mtbert.training import holm, metrics_of, overall, seed_mean, seed_p_value, turn_ends
+from mtbert.training import holm, metrics_of, overall, seed_mean, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
@@ -175,11 +175,10 @@ class Comparison:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
                 (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                metric = _metric(task)
-                p = seed_p_value(metric, one, other, labels) if seeds >= SEEDS else np.nan
-                rows.append((name, reference, task, seeds, *seed_mean([(metric, [one, other], labels)]), p))
+                rows.append((name, reference, task, seeds, *seed_mean([(_metric(task), [one, other], labels)])))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
-        decided = table["p"].notna()
+        decided = table["seeds"] >= SEEDS
+        table.loc[~decided, "p"] = np.nan
         table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
         words = np.where(table["p"] >= LEVEL, "not distinguishable", np.where(table["value"] > 0, "better", "worse"))
         undecided = [f"{NOT_DECIDED} ({count_seeds(n)})" for n in table["seeds"]]
@@ -371,12 +370,12 @@ def difference_together(first: list[Run], second: list[Run], pearson: float) -> 
 
     pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
     """
-    return seed_mean(_scored([first, second], pearson))
+    return seed_mean(_scored([first, second], pearson))[:3]
 
 
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     """The overall dev score of a configuration (paper 002), and its 95 % interval over seeds and examples."""
-    return seed_mean(_scored([runs], 0.5))
+    return seed_mean(_scored([runs], 0.5))[:3]
 
 
 def _scored(groups: list[list[Run]], pearson: float) -> list[tuple]:

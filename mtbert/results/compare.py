@@ -20,7 +20,7 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     metric = metric or TASKS[task].metric
     function = metrics_of(TASKS[task])[metric]
     predicted, labels = stack_predictions(runs, task)
-    value, low, high = seed_mean([(function, [predicted], labels)])
+    value, low, high, _ = seed_mean([(function, [predicted], labels)])
     by_seed = function(predicted, labels)
     spread = {"lowest seed": float(min(by_seed)), "highest seed": float(max(by_seed))}
     return {"metric": metric, "value": value, "low": low, "high": high, **spread, "seeds": len(runs), "n": len(labels)}
@@ -30,4 +30,4 @@ def difference(first: list[Run], second: list[Run], task: str | None = None) -> 
     """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
     task = task or first[0].config.tasks[0]
     (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
-    return seed_mean([(metrics_of(TASKS[task])[TASKS[task].metric], [one, other], labels)])
+    return seed_mean([(metrics_of(TASKS[task])[TASKS[task].metric], [one, other], labels)])[:3]

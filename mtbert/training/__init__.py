@@ -9,7 +9,6 @@ from mtbert.training.metrics import (
     overall,
     score_table,
     seed_mean,
-    seed_p_value,
     verdict,
     write_leaderboard,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "predict_table",
     "score_table",
     "seed_mean",
-    "seed_p_value",
     "step_parts",
     "stopping",
     "task_logits",

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mtbert.data import TASKS, DataError, Task
 
 RESAMPLES = 1000  # at least
 MOST_RESAMPLES = 128_000
-SEED_RESAMPLES = 40_000
 # Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
 STANDARD_ERROR = 0.00025
 BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
@@ -140,42 +138,32 @@ def _scores(task: Task, columns: bytes) -> list[dict]:
     ]
 
 
-def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
-    """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second; 95 % interval.
+def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float, float]:
+    """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second.
 
-    The interval covers the variance of the dev split and of the seed: see `_resampled`.
+    Returns it, the ends of its 95 % interval, and the two-sided p-value of 0. Seeds and examples are crossed random
+    effects. The variance of the examples is the jackknife's (Efron 1982); every part of S > 1 seeds adds 1/S of the
+    variance of its scores that the examples do not explain. t has the degrees of freedom of Satterthwaite (1946).
     """
-    means, deviations = _resampled(tasks)
-    ranks = (np.random.default_rng(1).permutation(len(means)) + 0.5) / len(means)
-    z = torch.special.ndtri(torch.from_numpy(ranks)).numpy()  # normal, and spread evenly
-    low, high = np.quantile(means + deviations * z, [0.025, 0.975]).round(10).tolist()
-    scores = [[np.mean(metric(part, labels)) for part in parts] for metric, parts, labels in tasks]
-    return float(np.mean([first - sum(second) for first, *second in scores])), low, high
+    from scipy.special import stdtr, stdtrit  # here, as it is slow to import
 
-
-def seed_p_value(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
-    """Two-sided p-value of the difference of `seed_mean`: twice the probability of the rarer side of 0."""
-    means, deviations = _resampled([(metric, [first, second], labels)])
-    with np.errstate(divide="ignore", invalid="ignore"):  # equal predictions: 0 / 0, as likely above 0 as below
-        z = np.nan_to_num(means / deviations)
-    above = torch.special.ndtr(torch.from_numpy(z)).mean().item()
-    return 2 * min(above, 1 - above)
-
-
-def _resampled(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
-    """The value of `seed_mean` on resampled seeds, and its standard deviation over the examples, both (SEED_RESAMPLES).
-
-    Every resample draws seeds of each part, for all tasks the same. Given the seeds, the value on resampled examples is
-    taken as normal, with the variance of the jackknife (Efron 1982).
-    """
-    random = np.random.default_rng(0)
-    seeds = [random.multinomial(S, np.full(S, 1 / S), size=SEED_RESAMPLES) / S for S in map(len, tasks[0][1])]
-    signed = np.hstack([seeds[0], *(-second for second in seeds[1:])])
-    means, variances = 0.0, 0.0
-    for metric, parts, labels in tasks:
-        means = means + signed @ metric(np.vstack(parts), labels) / len(tasks)
-        variances = variances + (signed @ _jackknife(metric, parts, labels) * signed).sum(1) / len(tasks) ** 2
-    return np.round(means, 10), np.sqrt(np.maximum(np.round(variances, 20), 0))
+    sizes = [len(part) for part in tasks[0][1]]
+    weights = np.repeat([1 / S if i == 0 else -1 / S for i, S in enumerate(sizes)], sizes)  # of each seed's score
+    scores = np.mean([metric(np.vstack(parts), labels) for metric, parts, labels in tasks], axis=0)
+    covariance = sum(_jackknife(*task) for task in tasks) / len(tasks) ** 2
+    value, variance, squares = weights @ scores, weights @ covariance @ weights, 0.0
+    several = [seeds for seeds in np.split(np.arange(len(scores)), np.cumsum(sizes)[:-1]) if len(seeds) > 1]
+    for seeds in several:
+        S, between, block = len(seeds), scores[seeds].var(ddof=1), covariance[np.ix_(seeds, seeds)]
+        of_examples = (np.trace(block) - block.sum() / S) / (S - 1)
+        variance += max(0.0, between - of_examples) / S
+        squares += (between / S) ** 2 / (S - 1)
+    freedom = max(variance**2 / squares, min(map(len, several)) - 1) if squares else np.inf
+    value, error = round(value, 10), np.sqrt(max(variance, 0.0)).round(10)  # equal scores are equal numbers
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.nan_to_num(value / error)  # equal predictions: 0 / 0
+    half = error * stdtrit(freedom, 0.975)
+    return float(value), float(value - half), float(value + half), float(2 * stdtr(freedom, -abs(t)))
 
 
 def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:

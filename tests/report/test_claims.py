@@ -24,7 +24,7 @@ GRIDS = (
     "controls",
 )  # fmt: skip
 TASKS_IN_ALL = ("sst", "quora", "sts")
-SEEDS = {"good": 3, "bad": 3, "same": 3, "two": 2, "one": 1, "few": 3, "absent": 3}  # of the grid
+SEEDS = {"good": 3, "bad": 3, "same": 3, "two": 2, "one": 1, "absent": 0}
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,11 @@ def folders(tmp_path_factory, synthetic):
     """A store of synthetic runs and the params/ that names them."""
     store, params = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("params")
     (params / "cpu").mkdir()
-    runs = {
-        name: {"learning_rate": 1e-3 * i, "seeds": [*range(1, n + 1)]} for i, (name, n) in enumerate(SEEDS.items(), 1)
-    }
+    runs = {name: {"learning_rate": 1e-3 * i, "seeds": [1, 2, 3]} for i, name in enumerate(SEEDS, 1)}
     grid = {"base": {"tasks": list(TASKS_IN_ALL)}, "runs": runs}
     (params / "cpu" / "singles.yaml").write_text(yaml.safe_dump(grid))
     for name, configs in read_grid(params / "cpu" / "singles.yaml").items():
-        for config in configs[: {"few": 2, "absent": 0}.get(name)]:
+        for config in configs[: SEEDS[name]]:
             right = 0.7 if name == "bad" else 0.9
             seconds = 100.0 * right + config.seed / 10
             write_run(synthetic(config, right, parameters=10 + seconds, seconds=seconds), store)
@@ -94,9 +92,7 @@ def test_no_verdict_without_enough_seeds(folders):
         return checked(folders, difference=[f"singles/{first}", "greater", f"singles/{second}", "sst"])["verdict"]
 
     assert verdict("good", "same") == "not distinguishable"
-    assert verdict("two", "bad") == "reproduced"  # as many as its grid has
-    assert verdict("few", "bad") == "not decided"  # its grid has three
-    assert verdict("one", "bad") == "not decided"  # a grid of one seed decides nothing
+    assert verdict("two", "bad") == verdict("bad", "two") == verdict("one", "bad") == "not decided"
     assert verdict("bad", "absent") == "not measured yet"
 
 

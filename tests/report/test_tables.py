@@ -14,7 +14,7 @@ from mtbert.results.baselines import BASELINES
 from mtbert.results.compare import stack_predictions
 from mtbert.results.runs import load_or_run
 from mtbert.results.store import write_run
-from mtbert.training.metrics import holm, metrics_of, seed_p_value
+from mtbert.training.metrics import holm, metrics_of, seed_mean
 
 THREE = ("sst", "quora", "sts")
 BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
@@ -66,13 +66,13 @@ def test_p_values_are_corrected_for_the_decided_differences(plans):
         (first, labels), (second, _) = (
             stack_predictions(plans.runs[name], row.task) for name in (row.run, row.reference)
         )
-        raw.append(seed_p_value(metric, first, second, labels))
+        raw.append(seed_mean([(metric, [first, second], labels)])[3])
     assert decided["p"].tolist() == holm(np.array(raw)).tolist()
     assert decided["p"].max() > max(raw) or decided["p"].max() == 1
 
 
 def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
-    monkeypatch.setattr(tables, "seed_p_value", lambda *arguments: 0.02)
+    monkeypatch.setattr(tables, "seed_mean", lambda tasks: (0.05, 0.01, 0.09, 0.02))
     table = Comparison(plans.grid, plans.references).differences
     assert set(table["verdict"]) == {"not distinguishable", "not decided yet (2 seeds)"}
 

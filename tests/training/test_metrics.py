@@ -21,7 +21,6 @@ from mtbert.training.metrics import (
     r2,
     score_table,
     seed_mean,
-    seed_p_value,
     verdict,
     write_leaderboard,
 )
@@ -163,15 +162,12 @@ def test_examples_stay_with_their_labels():
 
 
 def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
-    """Examples and seeds are drawn as indices, one resample after the other."""
+    """Of one seed or a pair of them: examples are drawn as indices, one resample after the other."""
     random, draws = np.random.default_rng(1), []
     for _ in range(resamples):
         examples = random.integers(len(labels), size=len(labels))
-        means = []
-        for part in parts:
-            seeds = random.integers(len(part), size=len(part))
-            means.append(np.mean([metric(part[s][examples], labels[examples]) for s in seeds]))
-        draws.append(means[0] - sum(means[1:]))
+        first, *second = (metric(part[0][examples], labels[examples]) for part in parts)
+        draws.append(first - sum(second))
     return np.array(draws)
 
 
@@ -180,12 +176,12 @@ def test_intervals_are_those_of_drawn_indices(task):
     random, metric = np.random.default_rng(2), list(metrics_of(TASKS[task]).values())[-1]
     if task == "sts":
         labels = random.random(120) * 5
-        first, second = (labels + random.normal(scale=scale, size=(2, 120)) for scale in (1, 2))
+        first, second = (labels + random.normal(scale=scale, size=(1, 120)) for scale in (1, 2))
     else:
         classes, n = TASKS[task].num_classes, 400
         labels = random.integers(classes, size=n)
         first, second = (
-            np.where(random.random((2, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
+            np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
     for found, parts in (
         (seed_mean([(metric, [first], labels)]), [first]),
@@ -193,7 +189,7 @@ def test_intervals_are_those_of_drawn_indices(task):
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])
-        assert found[1:] == pytest.approx(expected, abs=0.25 * draws.std())
+        assert found[1:3] == pytest.approx(expected, abs=0.25 * draws.std())
 
 
 @pytest.mark.parametrize("task", ["sst", "cfimdb", "sts"])
@@ -231,29 +227,30 @@ def test_score_table():
 def test_the_mean_over_seeds_and_its_interval():
     predicted, labels = drawn(300, right=0.8)
     one = np.stack([predicted])
-    mean, low, high = seed_mean([(accuracy, [one], labels)])
-    assert mean == accuracy(predicted, labels)
+    mean, low, high, _ = seed_mean([(accuracy, [one], labels)])
+    assert mean == pytest.approx(accuracy(predicted, labels))
     assert (low, high) == pytest.approx(interval(accuracy, predicted, labels), abs=0.01)
 
     worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
     seeds = np.stack([predicted, predicted, worse])
-    mean, low_seeds, high_seeds = seed_mean([(accuracy, [seeds], labels)])
+    mean, low_seeds, high_seeds, _ = seed_mean([(accuracy, [seeds], labels)])
     assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
     assert low_seeds < mean < high_seeds
     assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
-    assert seed_mean([(accuracy, [seeds], labels)]) == (mean, low_seeds, high_seeds)
+    alike = seed_mean([(accuracy, [np.stack([predicted] * 3)], labels)])
+    assert alike[1:3] == pytest.approx((low, high)), "equal seeds are as good as one"
 
 
 def test_the_difference_of_two_methods_on_the_same_examples():
     predicted, labels = drawn(300, right=0.7)
     better = np.where(np.arange(300) < 60, labels, predicted)
-    difference, low, high = seed_mean([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
+    difference, low, high, p = seed_mean([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
     assert difference == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
-    assert 0 < low < difference < high
+    assert 0 < low < difference < high and p < 0.05
     paired = high - low
-    _, low, high = seed_mean([(accuracy, [np.stack([predicted])], labels)])
+    _, low, high, _ = seed_mean([(accuracy, [np.stack([predicted])], labels)])
     assert paired < high - low, "the examples that both get right do not count"
-    assert seed_mean([(accuracy, [np.stack([better]), np.stack([better])], labels)]) == (0, 0, 0)
+    assert seed_mean([(accuracy, [np.stack([better]), np.stack([better])], labels)]) == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("gained", [6, 16, 40])
@@ -264,40 +261,51 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
     second[:gained] = 1
     first[gained:40] = 1
     first[100:300], second[100:300] = 1, 1
-    p = seed_p_value(accuracy, first[None], second[None], labels)
-    _, low, high = seed_mean([(accuracy, [first[None], second[None]], labels)])
+    _, low, high, p = seed_mean([(accuracy, [first[None], second[None]], labels)])
     assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
     z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
     assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
-    assert seed_p_value(accuracy, second[None], first[None], labels) == pytest.approx(p, rel=0.15, abs=1e-4)
+    assert seed_mean([(accuracy, [second[None], first[None]], labels)])[3] == pytest.approx(p)
 
 
-def test_equal_predictions_have_a_p_value_of_one():
-    predicted, labels = drawn(300, right=0.7)
-    assert seed_p_value(accuracy, predicted[None], predicted[None], labels) == 1
+def test_without_a_variance_over_the_examples_it_is_welchs_test():
+    random = np.random.default_rng(0)
+    first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)
+    parts = [np.tile(scores[:, None], 100) for scores in (first, second)]
+
+    def mean(predicted, labels, weights=None):  # of equal numbers, whichever examples are left out
+        return predicted.mean(-1) if weights is None else np.repeat(predicted.mean(-1)[:, None], len(weights), axis=1)
+
+    value, low, high, p = seed_mean([(mean, parts, np.arange(100))])
+    expected = stats.ttest_ind(first, second, equal_var=False)
+    assert (value, p) == pytest.approx((first.mean() - second.mean(), expected.pvalue))
+    assert (low, high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
-@pytest.mark.parametrize("task", ["quora", "sst", "sts"])
-def test_a_p_value_is_the_share_of_resamples_beyond_0(task):
-    """Of three seeds against two, with examples and seeds drawn as indices."""
-    random, metric = np.random.default_rng(0), metrics_of(TASKS[task])[TASKS[task].metric]
-    labels = random.integers(2, size=300) if task != "sts" else random.random(300) * 5
-    if task == "sts":
-        first, second = (labels + random.normal(scale=scale, size=(S, 300)) for S, scale in ((3, 1), (2, 1.06)))
-    else:
-        first, second = (np.where(random.random((S, 300)) < p, labels, 1 - labels) for S, p in ((3, 0.78), (2, 0.73)))
-    draws = naive_draws(metric, [first, second], labels, 4000)
-    counted = 2 * (min((draws < 0).mean(), (draws > 0).mean()) + (draws == 0).mean() / 2)
-    assert seed_p_value(metric, first, second, labels) == pytest.approx(counted, rel=0.2) and 0.02 < counted < 0.6
+@pytest.mark.parametrize("seed_deviation", [0.0, 0.01, 0.03])  # that of a score by its examples alone is 0.015
+def test_95_percent_of_the_intervals_hold_the_true_difference(seed_deviation):
+    """Of two methods with the same score, three seeds each; on a third of the examples chance decides."""
+    random, held, repeats, N = np.random.default_rng(0), 0, 400, 400
+    for _ in range(repeats):
+        of_all = random.random(N) < 0.8
+        by_chance, parts = random.random(N) < 0.36, []
+        for _ in range(2):
+            share = 0.5 + random.normal(scale=seed_deviation / 0.36, size=(3, 1))
+            parts.append(np.where(by_chance, random.random((3, N)) < share, of_all))
+        _, low, high, p = seed_mean([(accuracy, parts, np.ones(N, dtype=bool))])
+        held += low <= 0 <= high
+        assert (p < 0.05) == (low > 0 or high < 0)
+    assert 0.92 < held / repeats < 0.985
 
 
-def test_the_mean_of_several_tasks_draws_a_seed_for_all_of_them():
+def test_the_mean_of_several_tasks_takes_a_seed_for_all_of_them():
     """Of two seeds, one is right on the first task alone, the other on the second: either has the same mean."""
     labels, wrong = np.zeros(50), np.ones((2, 50))
     first, second = wrong * [[0], [1]], wrong * [[1], [0]]
     tasks = [(accuracy, [part, wrong], labels) for part in (first, second)]
-    assert seed_mean(tasks) == (0.5, 0.5, 0.5)
-    assert seed_mean(tasks[:1]) == (0.5, 0, 1)
+    assert seed_mean(tasks) == (0.5, 0.5, 0.5, 0)
+    _, low, high, p = seed_mean(tasks[:1])
+    assert high - low == pytest.approx(2 * 12.706 / 2, rel=1e-3) and p == pytest.approx(0.5)  # t with one degree
 
 
 def test_holm_by_hand():
