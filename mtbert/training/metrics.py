@@ -160,10 +160,11 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float, float]:
         squares += (between / S) ** 2 / (S - 1)
     freedom = max(variance**2 / squares, min(map(len, several)) - 1) if squares else np.inf
     value, error = round(value, 10), np.sqrt(max(variance, 0.0)).round(10)  # equal scores are equal numbers
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.nan_to_num(value / error)  # equal predictions: 0 / 0
     half = error * stdtrit(freedom, 0.975)
-    return float(value), float(value - half), float(value + half), float(2 * stdtr(freedom, -abs(t)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stdtr(freedom, -abs(value / error))
+    p = 1.0 if np.isnan(p) else p  # of equal predictions, or where a metric is not defined
+    return float(value), float(value - half), float(value + half), float(p)
 
 
 def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:

@@ -268,6 +268,12 @@ def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained)
     assert seed_mean([(accuracy, [second[None], first[None]], labels)])[3] == pytest.approx(p)
 
 
+def test_a_metric_that_is_not_defined_shows_no_difference():
+    labels = np.arange(30.0)
+    constant, right = np.ones((3, 30)), np.stack([labels] * 3)
+    assert seed_mean([(pearson, [constant, right], labels)]) == pytest.approx((np.nan,) * 3 + (1,), nan_ok=True)
+
+
 def test_without_a_variance_over_the_examples_it_is_welchs_test():
     random = np.random.default_rng(0)
     first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)
