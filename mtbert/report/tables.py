@@ -262,17 +262,19 @@ def summary(differences: pd.DataFrame) -> str:
 def score_points(run: Run) -> pd.DataFrame:
     """A row per training task: dev and train (scores of the last step), best and best_step (of its best point on dev).
 
-    nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
+    dev is that of the kept model where this is the last one; pretraining after the training has changed it, and not the
+    other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
     rows, points = {}, {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
+    kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
     for task in run.config.tasks:
+        rows[task] = [np.nan] * 4
         if points:
             places = ("last", "dev"), ("last", "train"), ("best", "dev")
             last, train, best = (points[task, TASKS[task].metric, *place] for place in places)
             rows[task] = [last.value, train.value, best.value, best.step]
-        else:
-            kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
-            rows[task] = [run.score(task) if kept_last else np.nan, np.nan, np.nan, np.nan]
+        if kept_last:
+            rows[task][0] = run.score(task)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["dev", "train", "best", "best_step"], dtype=float)
 
 
@@ -339,11 +341,7 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
 
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
     """Ratio of the mean costs of two configurations; the lowest and the highest of all pairs of seeds."""
-
-    def cost(run: Run) -> float:
-        return {"seconds_per_epoch": run.cost["train_seconds"] / run.config.epochs, **run.cost}[quantity]
-
-    one, other = ([cost(run) for run in runs] for runs in (first, second))
+    one, other = ([run.cost[quantity] for run in runs] for runs in (first, second))
     return sum(one) / len(one) / (sum(other) / len(other)), min(one) / max(other), max(one) / min(other)
 
 

@@ -180,6 +180,9 @@ def test_runs_are_read_by_their_file(isolated, tmp_path, synthetic):
 def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point(synthetic):
     points = tables.score_points(synthetic(BASE, 0.9))
     assert points.loc["sst"].tolist() == pytest.approx([0.9, 0.95, 0.91, 6])
+    later = synthetic(BASE.but(pretrain="after"), 0.9)
+    later.scores["value"] = 0.3  # after the pretraining, which follows the last step
+    assert tables.score_points(later).loc["sst"].tolist() == pytest.approx([0.3, 0.95, 0.91, 6])
     older = synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame())
     assert tables.score_points(older).loc["sst", "dev"] == pytest.approx(0.9)  # its best step was the last
     older.cost["best_step"] = 6
