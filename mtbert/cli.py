@@ -101,7 +101,7 @@ def train(
     runs = sweep.look_up(pairs, data, again)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
-            score = load_or_run(run.config, data, device=device).score()
+            score = load_or_run(run.config, data, device=device, again=again).score()
             if os.environ["RANK"] == "0":
                 typer.echo(f"{run}: dev {score:.4f}")
         return
@@ -233,7 +233,7 @@ def bench(
     failed = False
     for outcome in run_benchmarks(chosen, where, out or results_dir() / "bench.csv"):
         failed |= bool(outcome.failed)
-        typer.echo(outcome)
+        typer.echo(outcome.text)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -321,7 +321,3 @@ def main() -> None:
         if not (isinstance(error, OSError) or type(error).__module__.startswith("mtbert.")):
             raise
         sys.exit(f"error: {error}")
-
-
-if __name__ == "__main__":
-    main()

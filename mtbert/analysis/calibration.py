@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, minimize_scalar
+from scipy.special import softmax
 
 from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.results import best_threshold
@@ -59,9 +60,7 @@ def temperature(p: np.ndarray, labels: np.ndarray) -> float:
 
 def sharpened(p: np.ndarray, T: float) -> np.ndarray:
     """Probabilities (..., C) at another temperature: those of the logits divided by T."""
-    scaled = np.log(p) / T
-    scaled = np.exp(scaled - scaled.max(-1, keepdims=True))
-    return scaled / scaled.sum(-1, keepdims=True)
+    return softmax(np.log(p) / T, axis=-1)
 
 
 def cross_fitted(

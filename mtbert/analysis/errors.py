@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from mtbert.analysis.groups import known_features
-from mtbert.data import TASKS, DataError, load_table
-from mtbert.results import Run, data_root, find_run, read_run, run_file, stack_predictions
+from mtbert.analysis.probabilities import dev_table
+from mtbert.data import TASKS, DataError
+from mtbert.results import Run, find_run, read_run, run_file, stack_predictions
 
 WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
@@ -52,7 +53,8 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
             features = known_features(run, task, data)
             table["words"] = 0 if features is None else features["words"].to_numpy()
             table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
-            table["text"] = table["id"].map(_texts(run, task, data)).fillna("")
+            texts = _texts(run, task, data)
+            table["text"] = [texts.get(name, "") for name in table["id"]]
             table["gap"] = (gap > 0) if about.class_names else gap
             table["confidence"] = np.nan if about.is_number else table["confidence"]
             table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
@@ -66,7 +68,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
 def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:
     """id -> the text of a dev example, those of a pair with a stroke between; empty where the data are not here."""
     try:
-        table, _ = load_table(task, "dev", data_root(run.config, data))
+        table = dev_table(run, task, data)
     except DataError:
         return {}
     return dict(zip(table["id"], table[list(TASKS[task].sentence_columns)].agg(" | ".join, axis=1), strict=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.analysis.probabilities import kept
+from mtbert.analysis.probabilities import dev_table, kept
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
 from mtbert.results import Run, data_root
 
@@ -70,8 +70,8 @@ def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.Da
     ids = run.predictions.loc[run.predictions["task"] == task, "id"]
 
     def compute() -> pd.DataFrame:
-        root = data_root(run.config, data)
-        return features(task, load_table(task, "train", root)[0], load_table(task, "dev", root)[0])
+        train, _ = load_table(task, "train", data_root(run.config, data))
+        return features(task, train, dev_table(run, task, data))
 
     return kept(f"features/{task}-{hashlib.sha256(''.join(ids).encode()).hexdigest()[:8]}", compute)
 

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mtbert.analysis.probabilities import kept
+from mtbert.analysis.probabilities import dev_table, kept
 from mtbert.data import TASKS, load_table
 from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.results import Run, data_root, load_model
@@ -37,7 +37,7 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
         shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
         singles, means, rows = {}, {}, []
         for task in run.config.tasks:
-            tables = {split: load_table(task, split, root)[0] for split in ("dev", "train")}
+            tables = {"dev": dev_table(run, task, data), "train": load_table(task, "train", root)[0]}
             chosen = {s: np.sort(random.permutation(len(t))[:examples]) for s, t in tables.items()}
             drawn = {s: t.iloc[chosen[s]].reset_index(drop=True) for s, t in tables.items()}
             singles[task] = chosen["dev"], TaskRows(model, task, drawn["dev"], place)

@@ -39,6 +39,14 @@ def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
     return table
 
 
+def dev_table(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame:
+    """The dev table of a task that a run was scored on; raises DataError where it is not here, or another one."""
+    table, _ = load_table(task, "dev", data_root(run.config, data))
+    if table["id"].tolist() != run.predictions.loc[run.predictions["task"] == task, "id"].tolist():
+        raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
+    return table
+
+
 def probabilities(run: Run, task: str, data: str | Path | None = None, device: str = "auto") -> np.ndarray | None:
     """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
     part = run.predictions[run.predictions["task"] == task]
@@ -48,10 +56,7 @@ def probabilities(run: Run, task: str, data: str | Path | None = None, device: s
         return np.column_stack([1 - second, second])
 
     def compute() -> pd.DataFrame:
-        table, _ = load_table(task, "dev", data_root(run.config, data))
-        if table["id"].tolist() != part["id"].tolist():
-            raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
-        place = pick_device(device)
+        table, place = dev_table(run, task, data), pick_device(device)
         logits = TaskRows(load_model(run.run_id).to(place), task, table, place).logits()
         found = pd.DataFrame(logits.float().softmax(-1).cpu().numpy()).round(DIGITS)
         return found.rename(columns=str)

@@ -14,6 +14,7 @@ import importlib.metadata
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -76,15 +77,11 @@ class Contest:
 Benchmarks = dict[str, tuple[Callable[..., Contest], tuple[dict, ...]]]  # what builds a contest, its arguments by size
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A row of the table, or why there is none, as text."""
 
     text: str
     failed: bool = False
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def choose(benchmarks: Benchmarks, names: Collection[str]) -> Benchmarks:

@@ -17,12 +17,11 @@ from mtbert.cost.dry_run import KINDS
 from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import COURSE, TASKS, DataError
+from mtbert.data import COURSE, DataError
 from mtbert.paths import shipped, stores
-from mtbert.results import Run, read_grid, read_run, stored_runs, summarize, write_table
+from mtbert.results import Run, overall_interval, read_grid, read_run, stored_runs, write_table
 from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
-from mtbert.training import overall
 
 
 class BudgetError(ValueError):
@@ -143,21 +142,14 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     """score, low, high (95 %): the dev score over all training tasks of the seeds of one configuration, or nan.
 
     Where only a part of the steps fits, it is that of the last point of the learning curve before, without an
-    interval: that run's learning rate had not come down yet. The half-widths of different tasks, whose dev splits are
-    independent samples, add up in squares.
+    interval: that run's learning rate had not come down yet.
     """
     score = low = high = math.nan
     if runs and steps < runs[0].cost["steps"]:
         points = [run.curve.loc[run.curve["step"] <= steps, "dev_score"].tolist() for run in runs]
         score = float(np.mean([part[-1] for part in points])) if all(points) else math.nan
     elif runs:
-        tasks = runs[0].config.tasks
-        parts = pd.DataFrame([summarize(runs, task) for task in tasks], index=tasks)
-        weights = [0.5 if TASKS[task].metric == "pearson" and len(tasks) > 1 else 1.0 for task in tasks]
-        widths = parts[["low", "high"]].sub(parts["value"], axis=0).mul(weights, axis=0) / len(tasks)
-        below, above = np.sqrt((widths**2).sum())
-        score = overall(parts["value"].to_dict())
-        low, high = score - below, score + above
+        score, low, high = overall_interval(runs)
     return {"score": score, "low": low, "high": high}
 
 

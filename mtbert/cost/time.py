@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.optimize import nnls
+from torch.utils.benchmark import timer
 
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import KINDS, DryRun
@@ -80,7 +81,7 @@ def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:
     torch.set_num_threads(threads)
     keep_freed_memory()
     place, rows = pick_device(device), []
-    clock = time.process_time if place.type == "cpu" and threads == 1 else _wall
+    clock = time.process_time if place.type == "cpu" and threads == 1 else timer
     for name in MEASURED:
         config = measured_steps()[name].but(**fields)
         # The first is the longest and fills the allocator; then each is of another shape, as in a run.
@@ -97,10 +98,3 @@ def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:
         beside = resident - at_peak(memory[0])["total"]
         rows.append({"step": name, **sum(work[1:]), "seconds": seconds, "beside_mib": beside})
     return rows
-
-
-def _wall() -> float:
-    """The clock's seconds, after the GPU has finished its work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -100,10 +100,14 @@ def load_texts(task: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
     """Read a file of texts without labels, with the text columns of a task; otherwise as `load_table` with its test
     split. Columns may be separated by commas, semicolons or tabs; where there is no id, ids are line numbers.
     """
-    about = TASKS[task]
-    header = _read_lines(path)[0].replace('"', "").strip()
-    separator = next((s for s in ",;\t" if about.sentence_columns[0] in header.split(s)), about.separator)
-    id_column = about.id_column if about.id_column in header.split(separator) else None
+    about, header = TASKS[task], _read_lines(path)[0].replace('"', "")
+
+    def names(separator: str) -> list[str]:
+        return [name.strip() for name in header.split(separator)]
+
+    known = (about.separator, *",;\t")
+    separator = next((s for s in known if about.sentence_columns[0] in names(s)), about.separator)
+    id_column = about.id_column if about.id_column in names(separator) else None
     return _read_table(about.model_copy(update={"separator": separator, "id_column": id_column}), "test", path)
 
 

@@ -8,17 +8,6 @@ from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
-    "CHUNK",
-    "DEVICE_CHUNK",
-    "MEMORIES",
-    "PROJECTIONS",
-    "WEIGHTS",
-    "EpisodicMemory",
-    "FlatGradients",
-    "broken_constraints",
-    "combine",
-    "gem_project",
-    "gram_matrix",
-    "layer_cosines",
-    "pcgrad",
-]
+    "CHUNK", "DEVICE_CHUNK", "MEMORIES", "PROJECTIONS", "WEIGHTS", "EpisodicMemory", "FlatGradients",
+    "broken_constraints", "combine", "gem_project", "gram_matrix", "layer_cosines", "pcgrad",
+]  # fmt: skip

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import nbformat
 import papermill
 import torch
+from dask.system import CPU_COUNT
 from papermill.exceptions import PapermillExecutionError
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
@@ -96,7 +97,6 @@ def build_report(
         record = _record(file)
         if not force and record.items() >= {**about, "results": before}.items():
             print(f"{name} is up to date")
-            records[name] = record
             continue
         file.unlink(missing_ok=True)
         trains = values.get("train_missing", False)
@@ -108,10 +108,12 @@ def build_report(
         chosen = sweep.look_up(read_grids(files), where[0])
         runs += [(f"run {run}", _train, run.config, *where) for run in chosen]
 
-    index, failures, workers = _build_site(output), [], workers or _cores()
+    index, failures, workers = _build_site(output), [], workers or min(CPU_COUNT, MOST_WORKERS)
     if early or late:
         print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up", flush=True)
-    for name, outcome in _work([[*early, *runs], late], environment, workers, scheduler):
+    # In the demo profile what trains nothing reads nothing of the runs; in the others it waits for them.
+    phases = [[*early, *runs], late] if profile == "demo" else [runs, [*early, *late]]
+    for name, outcome in _work(phases, environment, workers, scheduler):
         if name in notebooks:
             if isinstance(outcome, Exception):
                 failures.append(str(outcome))
@@ -124,12 +126,6 @@ def build_report(
         raise ReportError("\n\n".join(failures))
     print(f"The report: {os.path.relpath(index)}")
     return index
-
-
-def _cores() -> int:
-    """Those this process may use, at most MOST_WORKERS."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_WORKERS)
 
 
 def _select(notebooks: list[Path], only: str) -> list[Path]:

@@ -31,11 +31,18 @@ from mtbert.report.tables import (
     Grid,
     compare,
     cost_ratio,
-    difference_together,
-    overall_interval,
     read_runs,
 )
-from mtbert.results import MissingRun, Run, difference, stack_predictions, summarize, write_table
+from mtbert.results import (
+    MissingRun,
+    Run,
+    difference,
+    difference_together,
+    overall_interval,
+    stack_predictions,
+    summarize,
+    write_table,
+)
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 
 MARGIN = 0.01  # of a score: smaller differences count as none

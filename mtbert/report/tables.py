@@ -8,7 +8,7 @@ method for the decided differences of its table, is below LEVEL, else "not disti
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,17 +26,19 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
+    difference_together,
     load_or_run,
     read_grid,
-    stack_predictions,
+    scored,
 )
-from mtbert.training import holm, metrics_of, overall, seed_mean, turn_ends
+from mtbert.training import holm, overall, seed_mean, turn_ends
 
 SEEDS = 3
 LEVEL = 0.05
 NOT_DECIDED = "not decided yet"
 FEW = f"fewer than {SEEDS} seeds"
 NAMED = 4  # differences that a sentence names
+TOGETHER = ("sst", "quora", "sts")
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,7 @@ class Comparison:
             for task in TASKS:
                 if not all(task in runs[0].config.tasks for runs in pair):
                     continue
-                (one, labels), (other, _) = (stack_predictions(runs, task) for runs in pair)
-                rows.append((name, reference, task, seeds, *seed_mean([(_metric(task), [one, other], labels)])))
+                rows.append((name, reference, task, seeds, *seed_mean([scored(pair, task)])))
         table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
         decided = table["seeds"] >= SEEDS
         table.loc[~decided, "p"] = np.nan
@@ -278,11 +279,6 @@ def score_points(run: Run) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=["dev", "train", "best", "best_step"], dtype=float)
 
 
-def _metric(task: str) -> Callable:
-    """The metric of a task that selects models."""
-    return metrics_of(TASKS[task])[TASKS[task].metric]
-
-
 def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
     return [(TASK_LABELS[task], what) for task in tasks for what in ("dev", "train", "best point")]
 
@@ -358,36 +354,3 @@ def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> p
     pairs = [(runs[name], runs[before]) for before, name in pairwise(front.index)]
     gains = [_signed(*difference_together(*pair, 0.5)) for pair in pairs]
     return front.round({cost: 1, "overall": 3}).assign(**{"gain on the one before": ["–", *gains]})
-
-
-TOGETHER = ("sst", "quora", "sts")
-
-
-def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
-    """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
-
-    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
-    """
-    return seed_mean(_scored([first, second], pearson))[:3]
-
-
-def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
-    """The overall dev score of a configuration (paper 002), and its 95 % interval over seeds and examples."""
-    return seed_mean(_scored([runs], 0.5))[:3]
-
-
-def _scored(groups: list[list[Run]], pearson: float) -> list[tuple]:
-    """The tasks that all have, for `seed_mean`."""
-    found = []
-    for task in (task for task in TASKS if all(task in runs[0].config.scored for runs in groups)):
-        parts, labels = zip(*(stack_predictions(runs, task) for runs in groups), strict=True)
-        metric = _metric(task)
-        if TASKS[task].metric == "pearson":
-            metric = partial(_scaled, metric, pearson)
-        found.append((metric, list(parts), labels[0]))
-    return found
-
-
-def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
-    """With the factor 0.5 (1 + metric) / 2."""
-    return factor * metric(*sides) + 1 - factor

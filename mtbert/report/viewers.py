@@ -131,7 +131,7 @@ def error_browser(errors: pd.DataFrame) -> None:
 def demo_model() -> MultitaskBert:
     """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
     folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
-    if not folder.exists():
+    if not (folder / "run_config.json").exists():  # written last
         train(DEMO, load_corpus(DEMO, demo.root()), progress=False).model.save(folder)
     return MultitaskBert.load(folder)
 

@@ -1,5 +1,8 @@
 """Scores over the seeds of a configuration, and differences between configurations, with intervals."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 
 from mtbert.data import TASKS
@@ -13,21 +16,52 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarra
     return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
 
 
+def scored(
+    groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0
+) -> tuple[Callable, list[np.ndarray], np.ndarray]:
+    """What `seed_mean` takes of a task: a metric (default: the first), predictions (S, N) of each group, labels (N,).
+
+    pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
+    """
+    parts, labels = zip(*(stack_predictions(runs, task) for runs in groups), strict=True)
+    metric = metric or TASKS[task].metric
+    function = metrics_of(TASKS[task])[metric]
+    if metric == "pearson" and pearson != 1:
+        function = partial(_scaled, function, pearson)
+    return function, [*parts], labels[0]
+
+
+def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
+    return factor * metric(*sides) + 1 - factor
+
+
 def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
     """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %, as in `seed_mean`),
     lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
-    metric = metric or TASKS[task].metric
-    function = metrics_of(TASKS[task])[metric]
-    predicted, labels = stack_predictions(runs, task)
+    function, [predicted], labels = scored([runs], task, metric)
     value, low, high, _ = seed_mean([(function, [predicted], labels)])
     by_seed = function(predicted, labels)
+    about = {"metric": metric or TASKS[task].metric, "value": value, "low": low, "high": high}
     spread = {"lowest seed": float(min(by_seed)), "highest seed": float(max(by_seed))}
-    return {"metric": metric, "value": value, "low": low, "high": high, **spread, "seeds": len(runs), "n": len(labels)}
+    return {**about, **spread, "seeds": len(runs), "n": len(labels)}
 
 
 def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
     """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
-    task = task or first[0].config.tasks[0]
-    (one, labels), (other, _) = stack_predictions(first, task), stack_predictions(second, task)
-    return seed_mean([(metrics_of(TASKS[task])[TASKS[task].metric], [one, other], labels)])[:3]
+    return seed_mean([scored([first, second], task or first[0].config.tasks[0])])[:3]
+
+
+def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
+    """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
+
+    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    """
+    tasks = [task for task in first[0].config.scored if task in second[0].config.scored]
+    return seed_mean([scored([first, second], task, pearson=pearson) for task in tasks])[:3]
+
+
+def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
+    """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
+    tasks = runs[0].config.tasks
+    return seed_mean([scored([runs], task, pearson=0.5 if len(tasks) > 1 else 1.0) for task in tasks])[:3]

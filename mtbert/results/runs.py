@@ -1,7 +1,7 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
@@ -184,8 +184,10 @@ def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) 
         stored = stored_runs(among)  # without the encoder there is no digest
         folders = [folder for folder, content in stored if content["config"] == config]
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
-        fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
-        folders = [folder for folder in folders if folder.name.endswith(fingerprint)] or folders[-1:]
+        fingerprint = ""
+        with suppress(DataError):
+            fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
+        folders = [folder for folder in folders if fingerprint and folder.name.endswith(fingerprint)] or folders[-1:]
     if not folders:
         raise MissingRun(
             f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "

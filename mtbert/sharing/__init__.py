@@ -6,13 +6,6 @@ from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
 __all__ = [
-    "ADAPTERS",
-    "Adapter",
-    "AdapterSizes",
-    "ExportError",
-    "PlanError",
-    "SharedEncoder",
-    "SharingPlan",
-    "adapter_parameters",
-    "add_pull",
-]
+    "ADAPTERS", "Adapter", "AdapterSizes", "ExportError", "PlanError", "SharedEncoder", "SharingPlan",
+    "adapter_parameters", "add_pull",
+]  # fmt: skip

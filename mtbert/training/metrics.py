@@ -1,13 +1,11 @@
 """Metrics over a whole split, their intervals, and predictions in the course's leaderboard format.
 
-Symbols: N examples, S seeds, R resamples. A resample is its weights, how often it holds each example. Every metric is
-a function of sums over the examples, so that R resamples are a product with the matrix of their weights, (R, N).
+Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often it holds each example. Every
+metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N).
 """
 
 import functools
-import itertools
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,7 @@ import pandas as pd
 
 from mtbert.data import TASKS, DataError, Task
 
-RESAMPLES = 1000  # at least
-MOST_RESAMPLES = 128_000
-# Of an interval's bounds. Two standard errors are half of the third decimal, the last one that is shown.
-STANDARD_ERROR = 0.00025
-BLOCK = 2**17  # weights that are drawn at once, so that they stay in the processor's cache
+BLOCK = 2**17  # weights at a time, so that they stay in the processor's cache
 COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
     "sst": "Predicted_Sentiment",
     "cfimdb": "Predicted_Sentiment",
@@ -102,40 +96,14 @@ def overall(scores: dict[str, float]) -> float:
     return float(np.mean([(1 + s) / 2 if TASKS[task].metric == "pearson" else s for task, s in scores.items()]))
 
 
-def intervals(
-    metrics: Sequence[Metric], predicted: np.ndarray, labels: np.ndarray, seed: int = 0
-) -> list[tuple[float, float]]:
-    """95 % bootstrap intervals of some metrics over the examples, predicted and labels (N,), on the same resamples.
-
-    Bounds are the percentiles 2.5 and 97.5 of as many resamples as it takes until the part of their standard error that
-    comes from the draws is at most STANDARD_ERROR, and at most MOST_RESAMPLES.
-    """
-    if len(labels) < 2:
-        return [(float("nan"), float("nan"))] * len(metrics)
-
-    def together(*sides: np.ndarray) -> np.ndarray:
-        return np.stack([metric(*sides) for metric in metrics])  # (metrics, R)
-
-    copies = itertools.tee(_replicates(together, predicted, labels, seed), len(metrics))
-    return [_bounds(map(operator.itemgetter(i), blocks)) for i, blocks in enumerate(copies)]
-
-
 def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
-    """One row per metric: task, split, metric, value, low, high (95 %), n (examples)."""
-    rows = _scores(TASKS[task], np.vstack([predicted, labels]).astype(float).tobytes())
-    return pd.DataFrame([{"task": task, "split": split, **row} for row in rows])
-
-
-@functools.lru_cache(16)
-def _scores(task: Task, columns: bytes) -> list[dict]:
-    """The rows of `score_table`, kept: the last step, the best one and the kept model often predict the same."""
-    predicted, labels = np.frombuffer(columns).reshape(2, -1)
-    metrics = metrics_of(task)
-    bounds = intervals(list(metrics.values()), predicted, labels)
-    return [
-        dict(metric=name, value=float(metric(predicted, labels)), low=low, high=high, n=len(labels))
-        for (name, metric), (low, high) in zip(metrics.items(), bounds, strict=True)
-    ]
+    """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
+    predicted, labels, rows = predicted.astype(float), labels.astype(float), []
+    for name, metric in metrics_of(TASKS[task]).items():
+        _, low, high, _ = seed_mean([(metric, [predicted[None]], labels)])
+        value = float(metric(predicted, labels))
+        rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
+    return pd.DataFrame(rows)
 
 
 def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float, float]:
@@ -161,19 +129,32 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float, float]:
     freedom = max(variance**2 / squares, min(map(len, several)) - 1) if squares else np.inf
     value, error = round(value, 10), np.sqrt(max(variance, 0.0)).round(10)  # equal scores are equal numbers
     half = error * stdtrit(freedom, 0.975)
+    high = value + half if len(sizes) > 1 else min(value + half, 1.0)  # no score is higher
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stdtr(freedom, -abs(value / error))
     p = 1.0 if np.isnan(p) else p  # of equal predictions, or where a metric is not defined
-    return float(value), float(value - half), float(value + half), float(p)
+    return float(value), float(value - half), float(high), float(p)
 
 
 def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
     """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
     columns, counts = _kinds(metric, parts, labels)
     left_out = []  # scores (S, B) without one example of each of B kinds
-    for kinds in np.array_split(np.eye(len(counts)), len(counts) ** 2 // BLOCK + 1):
-        left_out.append(metric(columns[:-1], columns[-1], counts - kinds))
+    for kinds in np.array_split(np.arange(len(counts)), len(counts) ** 2 // BLOCK + 1):
+        with np.errstate(divide="ignore", invalid="ignore"):  # of a single example nothing is left
+            left_out.append(metric(columns[:-1], columns[-1], counts - (kinds[:, None] == np.arange(len(counts)))))
     return (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
+
+
+def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns of predictions and label that differ, (S + 1, K), and the number of examples of each kind, (K,).
+
+    For a difference of accuracies those examples are alike on which the same predictions are right.
+    """
+    columns = np.vstack([*parts, labels])
+    if metric is accuracy and len(parts) > 1:
+        columns = columns == labels
+    return np.unique(columns, axis=1, return_counts=True)
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
@@ -191,74 +172,6 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 def verdict(low: float, high: float) -> str:
     """What the 95 % interval of a difference says; where many are compared, correct their p-values with `holm`."""
     return "better" if low > 0 else "worse" if high < 0 else "not distinguishable"
-
-
-def _replicates(metric: Metric, predicted: np.ndarray, labels: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """Endless blocks of the metric on resampled examples.
-
-    Examples of the same kind are drawn together where that leaves few: how often each kind comes is multinomial.
-    """
-    random = np.random.Generator(np.random.SFC64(seed))
-    columns, counts = _kinds(metric, [predicted[None]], labels)
-    if 10 * len(counts) >= len(labels):  # a multinomial number takes ten times as long as the draw of an example
-        columns, counts = np.vstack([predicted, labels]), None
-    size = min(RESAMPLES, max(1, BLOCK // columns.shape[1]))
-    while True:
-        yield metric(columns[0], columns[-1], _weights(random, len(labels), counts, size))
-
-
-def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns of predictions and label that differ, (S + 1, K), and the number of examples of each kind, (K,).
-
-    For a difference of accuracies those examples are alike on which the same predictions are right.
-    """
-    columns = np.vstack([*parts, labels])
-    if metric is accuracy and len(parts) > 1:
-        columns = columns == labels
-    return np.unique(columns, axis=1, return_counts=True)
-
-
-def _weights(random: np.random.Generator, N: int, counts: np.ndarray | None, size: int) -> np.ndarray:
-    """How often each of `size` resamples of N examples holds each example, or with counts (K,) each kind of them."""
-    if counts is not None:
-        return random.multinomial(N, counts / N, size=size).astype(float)
-    drawn = random.integers(N, size=(size, N))
-    drawn += np.arange(0, size * N, N)[:, None]
-    return np.bincount(drawn.ravel(), minlength=size * N).reshape(size, N).astype(float)
-
-
-def _take(blocks: Iterator[np.ndarray], count: int) -> np.ndarray:
-    """At least `count` replicates, rounded, so that equal scores are equal numbers; nan is left out."""
-    taken: list[np.ndarray] = []
-    while sum(map(len, taken)) < count:
-        taken.append(next(blocks))
-    draws = np.concatenate(taken)
-    return np.round(draws[~np.isnan(draws)], 10)
-
-
-def _bounds(blocks: Iterator[np.ndarray]) -> tuple[float, float]:
-    """The percentiles 2.5 and 97.5 of enough replicates.
-
-    Percentiles are interpolated between the values of the middle ranks (Ma, Genton and Parzen 2011): those of a score
-    that moves in steps, such as an accuracy of few examples, would jump by a step from one draw to another. The
-    standard error of the percentile q of R draws is sqrt(q (1 - q) / R) times the slope of the percentiles at q, here
-    between q / 2 and 3 q / 2 (Bloch and Gastwirth 1968). It may be STANDARD_ERROR at most, and half of a bound's
-    distance from 0, so that more draws would hardly change a verdict.
-    """
-    q, wanted, draws = 0.025, RESAMPLES, np.empty(0)
-    while True:
-        draws = np.append(draws, _take(blocks, wanted - len(draws)))
-        if not len(draws):
-            return float("nan"), float("nan")
-        values, counts = np.unique(draws, return_counts=True)
-        shares = np.array([q / 2, q, 3 * q / 2, 1 - 3 * q / 2, 1 - q, 1 - q / 2])
-        outer, low, inner, under, high, over = np.interp(shares, (counts.cumsum() - counts / 2) / len(draws), values)
-        error = np.sqrt(q * (1 - q) / len(draws)) * max(inner - outer, over - under) / q
-        allowed = min(STANDARD_ERROR, abs(low) / 2, abs(high) / 2)
-        if error <= allowed or wanted >= MOST_RESAMPLES:
-            return float(low), float(high)
-        growth = 1.1 * (error / allowed) ** 2 if allowed > 0 else np.inf
-        wanted = min(MOST_RESAMPLES, int(wanted * np.clip(growth, 1.5, 4)))
 
 
 def write_leaderboard(

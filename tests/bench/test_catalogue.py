@@ -52,7 +52,7 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
     benchmarks = {name: (catalogue.BENCHMARKS[name][0], (size,))}
     setting = Setting(CPU, encoder=tiny_encoder, repeats=2)
     outcomes = list(harness.run_benchmarks(benchmarks, [setting], tmp_path / "bench.csv"))
-    skipped = [str(outcome) for outcome in outcomes if ": skipped, " in str(outcome)]
+    skipped = [outcome.text for outcome in outcomes if ": skipped, " in outcome.text]
     assert not [outcome for outcome in outcomes if outcome.failed], outcomes
     assert all("torchjd" in text or "quadprog" in text or "compiled" in text for text in skipped), skipped
     rows = harness.read_rows(tmp_path / "bench.csv") if len(outcomes) > len(skipped) else []

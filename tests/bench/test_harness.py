@@ -102,7 +102,7 @@ def build(setting: Setting, problem: Exception | None = None, peer: Exception | 
 
 
 def outcomes(path, *sizes: dict) -> list[str]:
-    return [str(o) for o in harness.run_benchmarks({"a": (build, sizes)}, [Setting(CPU)], path / "bench.csv")]
+    return [o.text for o in harness.run_benchmarks({"a": (build, sizes)}, [Setting(CPU)], path / "bench.csv")]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_benchmark_that_fails_is_reported_and_stops_no_other(tmp_path, size, t
 def test_ours_must_not_fail(tmp_path):
     contest = Contest("n", failing(ValueError("no")), {"p": Peer(costs(1), "torch")})
     [outcome] = harness.run_benchmarks({"a": (lambda setting: contest, ({},))}, [Setting(CPU)], tmp_path / "bench.csv")
-    assert outcome.failed and str(outcome) == "a: failed, ValueError: no"
+    assert outcome.failed and outcome.text == "a: failed, ValueError: no"
 
 
 def test_a_name_that_does_not_exist_is_an_error():

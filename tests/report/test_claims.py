@@ -13,10 +13,10 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.report.claims import CHECKS, SIMILARITY, best, claims_table, find, judge, read_claims
-from mtbert.report.tables import Grid, overall_interval, read_runs
+from mtbert.report.tables import Grid, read_runs
+from mtbert.results import overall_interval
 from mtbert.results.grids import read_grid
 from mtbert.results.store import write_run
-from mtbert.training import metrics
 
 PARAMS = REPOSITORY / "params"
 GRIDS = (
@@ -75,8 +75,7 @@ def test_the_rule(claimed, low, high, expected):
 
 
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
-def test_a_claimed_order(folders, task, monkeypatch):
-    monkeypatch.setattr(metrics, "RESAMPLES", 200)
+def test_a_claimed_order(folders, task):
     row = checked(folders, difference=["singles/good", "greater", "singles/bad", task])
     # of two even classes Pearson is twice the accuracy, less 1
     expected = {"sst": 0.2, "sts": 0.4, "overall": (0.2 + 0.2 + 0.4 / 2) / 3, "average": (0.2 + 0.2 + 0.4) / 3}
@@ -120,6 +119,8 @@ def test_the_best_model_is_small_enough(synthetic):
     assert best(Grid((), {}, runs)) == "high" and best(Grid((), {}, {"large": runs["large"]})) is None
     value, low, high = overall_interval(runs["high"])
     assert value == pytest.approx(sum(run.score() for run in runs["high"]) / 2) and low < value < high
+    alone = synthetic(RunConfig(tasks=("sts",), score_tasks=("sst", "sts")), 0.8)
+    assert overall_interval([alone])[0] == pytest.approx(alone.score()), "Pearson's correlation, of the task alone"
 
 
 def test_scores_of_another_encoder_get_no_verdict(folders):

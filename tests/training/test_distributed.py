@@ -21,7 +21,7 @@ from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import ALONE, Processes
 from mtbert.results import load_or_run
-from mtbert.training import Trainer, load_corpus, metrics, predict_table, train
+from mtbert.training import Trainer, load_corpus, predict_table, train
 from mtbert.training.loop import TrainedRun
 
 SIZES = {"sst": 2, "quora": 7, "sts": 3}
@@ -62,7 +62,6 @@ def work(folder: Path, encoder: str, data: Path) -> None:
     """Train some runs and write what they gave, a file for each process."""
     index, written, found = int(os.environ["RANK"]), [], {}
     mtbert.multitask.model.EVAL_TOKENS = EVAL_TOKENS
-    metrics.RESAMPLES = metrics.MOST_RESAMPLES = 10  # of intervals, which are not compared
 
     def audit(event: str, arguments: tuple) -> None:
         is_file = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
