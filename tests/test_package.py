@@ -115,7 +115,7 @@ def test_the_package_is_thin_and_the_papers_ideas_are_its_largest_part():
         if not {"demo", "bench"} & set(path.parts):
             sizes[room_of(path)] += code_lines(path)
     ideas = sum(sizes[room] for room in ("bert", "sharing", "multitask", "gradients", "training", "optim", "samplers"))
-    assert sizes.total() <= 7500
+    assert sizes.total() <= 7400
     assert ideas > max(sizes["report"], sizes["cost"]) * 2
 
 

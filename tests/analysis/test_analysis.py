@@ -1,5 +1,7 @@
 """Estimates against closed forms and counts by hand; calibration, groups and interference on invented examples."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -180,6 +182,17 @@ def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
     found = groups.known_features(shared_run, "quora")
     monkeypatch.delenv("MTBERT_DATA")
     assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
+
+
+def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, tmp_path):
+    shutil.copytree(course_folder, tmp_path / "data")
+    dev = tmp_path / "data" / "ids-sst-dev.csv"
+    lines = dev.read_text().splitlines()
+    dev.write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")  # the same rows, in another order
+    assert groups.known_features(shared_run, "sst", tmp_path / "data") is None
+    other = errors.error_table(shared_run.run_id, data=tmp_path / "data").query("task == 'sst'")
+    assert (other["text"] == "").all() and (other["words"] == 0).all()
+    assert len(groups.known_features(shared_run, "sst", course_folder)) == 20  # nothing wrong was kept
 
 
 def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(shared_run, course_folder, monkeypatch):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mtbert.data import tables as data
-from mtbert.data.tables import SPLITS, DataError, Reject, find_data, fingerprint, load_table
+from mtbert.data.tables import SPLITS, DataError, Reject, find_data, fingerprint, load_table, load_texts
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 
@@ -212,6 +212,21 @@ def test_find_data_in_order(tmp_path, monkeypatch):
         find_data(named)
     named.mkdir()
     assert find_data(named) == find_data(str(named)) == named
+
+
+@pytest.mark.parametrize(
+    "text, ids",
+    [
+        ("id, sentence\na1, fine\n", ["a1"]),  # a space behind the comma
+        ("sentence\nfine, and short\n", ["test-2"]),  # one column: the comma belongs to the text
+        ("id\tsentence\na1\tfine, and short\n", ["a1"]),
+    ],
+)
+def test_a_file_of_texts_without_labels(tmp_path, text, ids):
+    (tmp_path / "texts.csv").write_text(text)
+    table, report = load_texts("sst", tmp_path / "texts.csv")
+    assert table["id"].tolist() == ids and not report.rejects
+    assert table["sentence"][0] == ("fine" if ", fine" in text else "fine, and short")
 
 
 def test_fingerprint_is_of_the_content_alone(tmp_path):

@@ -133,6 +133,18 @@ def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkey
     assert executions(root) == 2
 
 
+def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, in_threads):
+    monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
+    write_notebook(root, "01_counts", COUNT)
+    build_report("cpu", root=root)
+    write_notebook(root, "02_stores", "import os\nfrom pathlib import Path\n"
+                   "Path(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')")  # fmt: skip
+    build_report("cpu", root=root)
+    assert executions(root) == 1, "it was up to date"
+    build_report("cpu", root=root)
+    assert executions(root) == 2, "and is not any more"
+
+
 def test_demo_results_of_other_code_are_thrown_away(root, in_threads):
     write_notebook(root, "01_tiny")
     build_report(root=root)

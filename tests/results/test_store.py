@@ -161,6 +161,8 @@ def test_of_two_versions_of_the_data_the_one_that_is_here_is_taken(config, cours
     assert first.run_id != second.run_id and second.provenance["rows"]["train sst"] == 37
     assert run_of(config, data=other, train_missing=False).run_id == second.run_id
     assert run_of(config, train_missing=False).run_id == first.run_id
+    newest = run_of(config, data=tmp_path / "nothing", train_missing=False)
+    assert newest.run_id in {first.run_id, second.run_id}, "without data one of them"
 
 
 def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
