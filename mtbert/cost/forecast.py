@@ -3,7 +3,7 @@
 The steps of a run follow from its configuration and the lengths of its texts (`training_steps`): the longest batch
 decides the memory of training, the batch of mean length its time. Memory of the process on a CPU is more than the
 allocator's peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks.
-Further pretraining is left out. Source: paper 000, section 4. Memory in MiB, time in seconds.
+Source: paper 000, section 4. Memory in MiB, time in seconds.
 """
 
 import logging
@@ -41,6 +41,8 @@ from mtbert.training import (
 FLOAT_MIB = 4 / MIB
 ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
 LENGTHS = "lengths.csv"
+STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # of further pretraining
+PRETRAINING = 3.5  # of a token, relative to an evaluation: forward, backward, the logits of masked tokens
 MEMORY_SECONDS = 20.0  # `predict_runs` predicts no memory for the runs that come later than this
 log = logging.getLogger(__name__)
 
@@ -204,18 +206,26 @@ class Forecast:
         return float(tokens) * self.token_seconds
 
     @property
+    def pretrain_seconds(self) -> float:
+        """Further pretraining on the first sentence of every training example; its memory is not predicted."""
+        tokens = sum(part.sum() / len(TASKS[task].sentence_columns) for task, part in self.train.items())
+        epochs = STAGES[self.config.pretrain] * self.config.pretrain_epochs
+        return PRETRAINING * epochs * float(tokens) * self.token_seconds
+
+    @property
     def train_seconds(self) -> float:
         """Training without its evaluations."""
         return self.once_seconds + len(self.steps) * self.step_seconds
 
     @property
     def minutes(self) -> float:
-        """Training and evaluation."""
-        return (self.train_seconds + self.evaluation_seconds) / 60
+        """Training, further pretraining and evaluation."""
+        return (self.train_seconds + self.pretrain_seconds + self.evaluation_seconds) / 60
 
     def steps_within(self, minutes: float) -> int:
         """How many of the steps end within these minutes, with their share of the evaluations."""
-        share = (60 * minutes - self.once_seconds) / (60 * self.minutes - self.once_seconds)
+        once = self.once_seconds + self.pretrain_seconds
+        share = (60 * minutes - once) / (60 * self.minutes - once)
         return int(len(self.steps) * min(1.0, max(0.0, share)))
 
 

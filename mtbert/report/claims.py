@@ -197,10 +197,8 @@ def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
     def rows(name: str) -> int:
         """Rows that the runs read of a table, such as 'train sst'."""
         for run in alone():
-            counts = run.provenance["rows"]
-            counts = {f"train {run.config.tasks[0]}": counts.get("train"), **counts}  # of old runs of one task
-            if counts.get(name):
-                return counts[name]
+            if count := run.provenance["rows"].get(name):
+                return count
         raise MissingRun(name)
 
     def share(task: str, label: float) -> float:

@@ -97,6 +97,10 @@ def test_time_is_that_of_the_steps(config, calibration):
     assert run.minutes * 60 == pytest.approx(run.train_seconds + run.evaluation_seconds)
     fractions = (0.0, 0.55, 1.0, 2.0)
     assert [run.steps_within(fraction * run.minutes) for fraction in fractions] == [0, 5, 10, 10]
+    once, twice = (forecast(config.but(pretrain=stage), calibration) for stage in ("before", "both"))
+    assert once.pretrain_seconds == pytest.approx(3.5 * once.token_seconds * 22 * 20 * (1 + 1 / 2 + 1 / 2))
+    assert twice.minutes - run.minutes == pytest.approx(2 * (once.minutes - run.minutes)) and run.pretrain_seconds == 0
+    assert once.steps_within((once.pretrain_seconds + 30 * run.minutes) / 60) == 5, "it comes first"
 
 
 def test_the_points_of_the_learning_curve(config, calibration):
