@@ -1,4 +1,4 @@
-"""RunConfig: everything that decides the numbers of a run; strict, typed, hashable."""
+"""RunConfig: everything that decides the numbers of a run; strict, typed, printable, hashable."""
 
 import difflib
 import hashlib
@@ -338,6 +338,9 @@ class RunConfig(BaseModel):
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.model_dump(mode="json"), sort_keys=True))  # a mapping of batch sizes has none
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.model_dump(mode="json").items())
 
 
 def _explain(problem: dict) -> str:
