@@ -105,8 +105,7 @@ def load_texts(task: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
     def names(separator: str) -> list[str]:
         return [name.strip() for name in header.split(separator)]
 
-    known = (about.separator, *",;\t")
-    separator = next((s for s in known if about.sentence_columns[0] in names(s)), about.separator)
+    separator = next((s for s in (about.separator, *",;\t") if about.sentence_columns[0] in names(s)), about.separator)
     id_column = about.id_column if about.id_column in names(separator) else None
     return _read_table(about.model_copy(update={"separator": separator, "id_column": id_column}), "test", path)
 

@@ -105,13 +105,14 @@ def count_verdicts(table: pd.DataFrame) -> str:
     """How many claims of `claims_table` have each verdict, by what decides: runs, or arithmetic and counts."""
     is_decided = table["verdict"].isin(["reproduced", "contradicted"])
     of_runs = table["run_ids"].notna() & (is_decided | table["verdict"].isin(["not distinguishable", "not decided"]))
+    is_printed = is_decided & ~of_runs
     ours, printed, others = (
         ", ".join(f"{n} {verdict}" for verdict, n in table.loc[part, "verdict"].value_counts().items()) or "none"
-        for part in (of_runs, is_decided & ~of_runs, ~is_decided & ~of_runs)
+        for part in (of_runs, is_printed, ~(of_runs | is_printed))
     )
     return (
         f"Of {len(table)} claims of the five papers, {of_runs.sum()} are compared with our runs: {ours}. "
-        f"{(is_decided & ~of_runs).sum()} are computed or counted again: {printed}. The others: {others}."
+        f"{is_printed.sum()} are computed or counted again: {printed}. The others: {others}."
     )
 
 
