@@ -213,7 +213,7 @@ def export(
 def bench(
     only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
-    threads: Annotated[int | None, typer.Option(help="of torch; default: torch's choice")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="of torch; default: torch's choice")] = None,
     out: Annotated[Path | None, typer.Option(help="default: bench.csv in the results store")] = None,
     data: DataDir = None,
     device: Device = "auto",

@@ -100,8 +100,8 @@ class RunConfig(BaseModel):
     pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="the embedding of a sentence")
     pairs: str = Field(
         "joint",
-        description="joint: one sequence with [SEP]; or what is made of the two sentences' embeddings, joined by +: "
-        "sum, concat, product (Hadamard), difference (absolute), cosine",
+        description="joint: one sequence with [SEP] (cross-encoder); or, of embeddings of the two sentences "
+        "(bi-encoder), some joined by +: sum, concat, product (Hadamard), difference (absolute), cosine",
     )
     pos_features: bool = Field(False, description="append the shares of the part-of-speech tags to the features")
     similarity: Literal["mse", "sigmoid_cosine"] = Field(
@@ -131,7 +131,7 @@ class RunConfig(BaseModel):
     sampling: Annotated[str, _one_of(*SAMPLERS)] = Field(
         "proportional", description="which task a sampled step draws, by numbers of examples"
     )
-    steps_per_epoch: int | None = Field(None, ge=1, le=10**7, description="none: as many examples as the datasets hold")
+    steps_per_epoch: int | None = Field(None, ge=1, le=10**7, description="none: as many batches as the datasets hold")
     weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field("fixed", description="of a unified step's losses")
     task_weights: Reals = Field((), description="fixed weights of the losses, in the order of tasks; empty: all 1")
     gradients: Annotated[str, _one_of("sum", *WEIGHTS, *PROJECTIONS)] = Field(
@@ -180,7 +180,7 @@ class RunConfig(BaseModel):
         "best", description="the model kept: of the last step, of the best overall dev score, or task by task"
     )
     curve_rows: Count | None = Field(
-        None, description="dev examples of a task that a point of the learning curve is measured on; none: all"
+        None, description="dev examples of a task at a point of the learning curve, by which keep chooses; none: all"
     )
     train_rows: Count | None = Field(None, description="a random subset of each task's training rows; none: all")
     seed: int = Field(1, ge=0, lt=2**32)
@@ -294,6 +294,10 @@ class RunConfig(BaseModel):
         """Whether the sentences of a pair are encoded apart."""
         return self.pairs != "joint"
 
+    def encodings(self, task: str) -> int:
+        """k, the embeddings of an example of a task: 2 for a pair whose sentences are encoded apart, else 1."""
+        return 2 if self.two_encodings and TASKS[task].is_pair else 1
+
     @property
     def batch_sizes(self) -> dict[str, int]:
         """Training task -> examples of its batches."""
@@ -341,6 +345,11 @@ class RunConfig(BaseModel):
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in self.model_dump(mode="json").items())
+
+
+def unknown_tasks(params: dict) -> str:
+    """The tasks of stored parameters of a RunConfig that are not known here, joined by commas."""
+    return ", ".join({*params.get("tasks", ()), *params.get("score_tasks", ())} - TASKS.keys())
 
 
 def _explain(problem: dict) -> str:

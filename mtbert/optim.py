@@ -136,8 +136,10 @@ def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: flo
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup is {warmup}; it is a fraction of the steps, in [0, 1)")
     if name == "onecycle":
-        peaks = [group["lr"] for group in optimizer.param_groups]
-        return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_steps + 1, pct_start=max(warmup, 1e-8))
+        peaks, rise = [group["lr"] for group in optimizer.param_groups], max(warmup, 1e-8)
+        if rise * (total_steps + 1) == 1:  # a rise of no steps, by whose length torch divides
+            rise *= 1 - 1e-9
+        return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_steps + 1, pct_start=rise)
     warmup_steps = round(warmup * total_steps)
 
     def factor(step: int) -> float:

@@ -6,6 +6,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 
 import hashlib
 import os
+import secrets
 import tempfile
 import textwrap
 from collections import Counter
@@ -86,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
     The content is on the disk before it gets its name. An OSError of the block names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         yield partial
         with open(partial, "rb+") as file:

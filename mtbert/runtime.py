@@ -10,7 +10,6 @@ Without glibc nothing changes.
 import ctypes
 import os
 import platform
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,13 +28,17 @@ class DeviceError(ValueError):
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of this name; 'auto' is a GPU if there is one. Raises DeviceError if there is none of this name."""
+    """The device of this name; 'auto' is a GPU if there is one. Raises DeviceError if there is none of this name.
+
+    A GPU chosen by its number becomes torch's current one, whose random generator checkpoints hold.
+    """
+    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise DeviceError(f"device {name!r}: known are auto, cpu, cuda and, of several GPUs, cuda:0, cuda:1")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DeviceError(f"device {name!r}: no GPU is available here; use 'cpu' or 'auto'")
+        name = "cuda" if gpus else "cpu"
+    if name not in ("cpu", *gpus):
+        raise DeviceError(f"device {name!r}: {'' if gpus else 'no GPU is available; '}use {', '.join(['cpu', *gpus])}")
+    if ":" in name:
+        torch.cuda.set_device(name)
     return torch.device(name)
 
 

@@ -335,10 +335,10 @@ def test_export_says_what_it_wrote(trained, tmp_path):
     [
         (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
-        (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': known are auto, cpu, cuda"),
+        (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
         (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
         (["predict", "demo.yaml:two"], "error: demo.yaml: has no run 'two'; it has one"),
-        (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available here"),
+        (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available; use cpu"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
@@ -369,7 +369,7 @@ def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):
     "arguments, message",
     [
         ("data check --data no/such/folder", "error: the data folder is 'no/such/folder'"),
-        ("predict 0123 --device foo", "error: device 'foo': known are auto, cpu, cuda"),
+        ("predict 0123 --device foo", "error: device 'foo': no GPU is available; use cpu"),
     ],
 )
 def test_a_process_fails_with_one_line(arguments, message):

@@ -246,6 +246,12 @@ def test_schedule_without_warm_up_starts_at_its_peak(name):
         assert rates[0] == 1.0
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.5), (9, 0.1), (19, 0.05)])
+def test_onecycle_whose_rise_rounds_to_no_step(steps, warmup):
+    rates = [rate for rate, _ in learning_rates("onecycle", steps, warmup)]
+    assert rates[0] == pytest.approx(1) and rates == sorted(rates, reverse=True)
+
+
 @pytest.mark.parametrize("name", optim.SCHEDULES)
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
 def test_schedule_of_one_step(name, warmup):

@@ -30,11 +30,22 @@ def test_devices():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_named():
-    with pytest.raises(DeviceError, match="no GPU is available here; use 'cpu' or 'auto'"):
+    with pytest.raises(DeviceError, match="device 'cuda': no GPU is available; use cpu"):
         pick_device("cuda")
-    for name in ("gpu", "cuda:x", "meta"):
-        with pytest.raises(DeviceError, match=f"device '{name}': known are auto, cpu, cuda"):
+    for name in ("gpu", "cuda:x", "cuda:1", "meta"):
+        with pytest.raises(DeviceError, match=f"device '{name}': no GPU is available; use cpu"):
             pick_device(name)
+
+
+def test_a_gpu_chosen_by_its_number_becomes_the_current_one(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert [str(pick_device(name)) for name in ("cuda:1", "cuda", "cpu")] == ["cuda:1", "cuda", "cpu"]
+    assert chosen == ["cuda:1"]
+    with pytest.raises(DeviceError, match="device 'cuda:2': use cpu, cuda, cuda:0, cuda:1"):
+        pick_device("cuda:2")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of other systems cannot be reset")

@@ -83,5 +83,6 @@ def thresholded(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndar
 
 def recalibrated(scores: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Scores `other` (M,) by the isotonic regression of labels on scores (N,), linear between its points."""
-    order = np.argsort(scores, kind="stable")
-    return np.interp(other, scores[order], isotonic_regression(labels[order]).x)
+    x, index, counts = np.unique(scores, return_inverse=True, return_counts=True)  # equal scores get one value
+    means = np.bincount(index, labels) / counts
+    return np.interp(other, x, isotonic_regression(means, weights=counts).x)

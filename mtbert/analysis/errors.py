@@ -17,7 +17,7 @@ COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "w
 def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Errors (S, N), predictions (S, N) and labels (N,) of the seeds of a configuration.
 
-    An error is 1 for a wrong label, of similarity the absolute residual in points.
+    An error is 1 for a wrong label, of a number the absolute residual.
     """
     predicted, labels = stack_predictions(runs, task)
     wrong = np.abs(predicted - labels) if TASKS[task].is_number else (predicted != labels).astype(float)

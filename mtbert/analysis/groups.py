@@ -16,7 +16,7 @@ from mtbert.results import Run, data_root
 
 WORD = re.compile(r"\w+(?:['’]\w+)?")
 NEGATIONS = {"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "nowhere", "without", "cannot"}
-FAR = 1.0  # two labels that are so far apart differ: two classes, or one point of similarity
+FAR = 0.2  # share of the labels' range, of STS one point: two numbers so far apart differ, as two classes do
 ENDS = 1 / 3  # share of the examples in a group of low or of high values
 
 
@@ -24,8 +24,8 @@ def features(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     """A row per dev example of checked tables.
 
     words: of all sentences. negation: one of NEGATIONS or n't; of pairs, in one sentence only. both_labels: a sentence
-    is also in another pair of train or dev whose label is at least FAR away. disputed: so is the whole text. overlap
-    (pairs): words that both sentences have, of those that either has. Part of speech: describing, the share of
+    is also in another pair of train or dev with another label, FAR away if a number. disputed: so is the whole text.
+    overlap (pairs): words that both sentences have, of those that either has. Part of speech: describing, the share of
     adjectives and adverbs; of pairs, tag_distance, half the summed differences of the two sentences' shares of each
     tag; nan without NLTK's data.
     """
@@ -56,18 +56,21 @@ def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.D
     """both_labels and disputed, see `features`."""
     both = pd.concat([train, dev], ignore_index=True)
     texts = [both[column].str.lower().map(WORD.findall).str.join(" ") for column in TASKS[task].sentence_columns]
+    far = FAR * np.ptp(TASKS[task].label_range) if TASKS[task].is_number else 1.0
     codes = pd.factorize(pd.concat(texts))[0].reshape(len(texts), -1)  # (k, N), a number per different sentence
     labels, found = both["label"], pd.DataFrame(index=both.index)
     spread = labels.groupby([*np.sort(codes, 0)]).agg(np.ptp).rename("spread")
-    found["disputed"] = both.join(spread, on=[*np.sort(codes, 0)])["spread"] >= FAR
+    found["disputed"] = both.join(spread, on=[*np.sort(codes, 0)])["spread"] >= far
     by_sentence = pd.concat([labels] * len(texts)).groupby(codes.ravel()).agg(["min", "max"]).to_numpy()[codes]
-    found["both_labels"] = (np.abs(by_sentence - labels.to_numpy()[:, None]).max((0, 2)) >= FAR) & (len(texts) == 2)
+    found["both_labels"] = (np.abs(by_sentence - labels.to_numpy()[:, None]).max((0, 2)) >= far) & (len(texts) == 2)
     return found.iloc[len(train) :].reset_index(drop=True)
 
 
 def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame | None:
     """`features` of a run's dev examples, in the order of its predictions; None where they cannot be computed here."""
-    ids = run.predictions.loc[run.predictions["task"] == task, "id"]
+    ids = [*run.predictions.loc[run.predictions["task"] == task, "id"]]
+    if TASKS[task].id_column is None:  # line numbers, the same in every file
+        ids.append(run.provenance["data"])
 
     def compute() -> pd.DataFrame:
         train, _ = load_table(task, "train", data_root(run.config, data))

@@ -28,12 +28,8 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
     """
 
     def compute() -> pd.DataFrame:
-        place = pick_device(device)
-        model, root, random = (
-            load_model(run.run_id).to(place).eval(),
-            data_root(run.config, data),
-            np.random.default_rng(0),
-        )
+        place, root, random = pick_device(device), data_root(run.config, data), np.random.default_rng(0)
+        model = load_model(run.run_id).to(place).eval()
         shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
         singles, means, rows = {}, {}, []
         for task in run.config.tasks:

@@ -113,6 +113,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
         q, k, v = (p.to(exact, memory_format=torch.contiguous_format).reshape(B * h, T, d_k) for p in (q, k, v))
         scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2)).view(B, h, T, T)
         if mask is not None:
-            scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, -torch.inf)
+            scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, torch.finfo(exact).min)
         weights = dropout(scores.softmax(-1), dropout_p)
         return torch.bmm(weights.view(B * h, T, T), v).view(B, h, T, d_k)

@@ -127,7 +127,10 @@ def their_name(name: str, model_type: str = "bert") -> str:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint folder: safetensors first; a pickle is opened with weights_only=True."""
+    """The tensors of a checkpoint folder: safetensors first; a pickle is opened with weights_only=True.
+
+    Raises CheckpointError where there is neither or it cannot be read.
+    """
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     try:
         if safe.exists():

@@ -122,12 +122,10 @@ class Forecast:
         self.counts = parameter_counts(self.dry.model)
         self.is_fixed = self.dry.model.features_are_fixed
         self.frozen_share = encoder.frozen_depth / len(encoder.layers)
-        self.vector_mib = (2 if config.two_encodings else 1) * encoder.config.hidden_size * FLOAT_MIB
+        self.vector_mib = (1 + config.two_encodings) * encoder.config.hidden_size * FLOAT_MIB
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
-        columns = {task: len(TASKS[task].sentence_columns) for task in config.scored}
-        self.sequences = columns if config.two_encodings else dict.fromkeys(columns, 1)  # of an example
         self.train, self.dev = (  # tokens of every example in all its sequences
-            {task: part * self.sequences[task] for task, part in split.items()}
+            {task: part * config.encodings(task) for task, part in split.items()}
             for split in (lengths.train, lengths.dev)
         )
         sizes = [len(part) for part in lengths.train.values()]
@@ -145,7 +143,7 @@ class Forecast:
 
         def part(step: Shapes) -> float:
             passes = [step] if self.dry.steps.trainer.updates.is_sum else [{task: step[task]} for task in step]
-            tokens = {task: self.sequences[task] * B * T * (1 + T / HEAVY) for task, (B, T) in step.items()}
+            tokens = {task: self.config.encodings(task) * B * T * (1 + T / HEAVY) for task, (B, T) in step.items()}
             return max(sum(tokens[t] for t in some) / step_parts(self.config, some, self.cuda) for some in passes)
 
         return at_peak(self.dry.step(max(self.steps, key=part), self.memory)[0])
@@ -183,7 +181,7 @@ class Forecast:
         """Time of a token in an evaluation, in a batch of the dev splits' mean length."""
         task, T = self.config.scored[0], int(np.concatenate(list(self.lengths.dev.values())).mean())
         B = max(1, EVAL_TOKENS // T)
-        return self.calibration.seconds(self.dry.evaluation(task, (B, T))) / (B * T * self.sequences[task])
+        return self.calibration.seconds(self.dry.evaluation(task, (B, T))) / (B * T * self.config.encodings(task))
 
     @cached_property
     def once_seconds(self) -> float:

@@ -48,19 +48,24 @@ def check_minutes(minutes: float) -> None:
 def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
     """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
 
-    A run that other tasks do not go with is left out. Raises ConfigError.
+    A run that other tasks do not go with is left out. Raises ConfigError, also where none is left.
     """
     grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
     runs = {name: configs[0] for name, configs in grid.items()}
     if not tasks:
         return runs
     RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
-    changes, found = {"tasks": tuple(tasks), "score_tasks": ()}, {}
+    found = {}
     for name, config in runs.items():
+        changes = {"tasks": tuple(tasks), "score_tasks": (), "scheme": config.scheme if len(tasks) > 1 else "sampled"}
+        if isinstance(sizes := config.batch_size, dict):
+            changes["batch_size"] = {task: sizes[task] for task in tasks if task in sizes}
         try:
-            found[name] = config.but(**changes, scheme=config.scheme if len(tasks) > 1 else "sampled")
-        except ConfigError:
-            continue
+            found[name] = config.but(**changes)
+        except ConfigError as error:
+            problem = f"{name}: {error}"
+    if not found:
+        raise ConfigError(f"no run of the grid goes with the tasks {', '.join(tasks)}; {problem}")
     return found
 
 
@@ -154,7 +159,7 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 
 
 def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
-    """Predictions against the stored runs of a configuration's encoder and precision, a row a run.
+    """Predictions for a CPU against the stored runs of a configuration's encoder and precision, a row a run.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
     of older code, which do not have it, are left out.

@@ -24,7 +24,7 @@ class Rows:
         config, encoder, columns = model.run_config, model.encoder.config, len(TASKS[task].sentence_columns)
         self.tokens, self.width, self.known, self.device = self, encoder.hidden_size, known, model.device
         self.lengths = np.repeat([T for _, T in shapes], [B for B, _ in shapes])
-        self.sequences = columns if config.two_encodings else 1
+        self.sequences = config.encodings(task)
         self.has_types = columns > self.sequences and encoder.type_vocab_size > 1
         self.labels = torch.zeros(len(self.lengths), device=self.device)
         self.labels[shapes[0][0] :] = 1

@@ -82,9 +82,9 @@ def find_data(path: str | Path | None = None) -> Path | None:
 def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, LoadReport]:
     """Read the file of one task and split in the folder `root`; return the accepted rows and a report.
 
-    The table has the columns id, sentence (or sentence1, sentence2) and, except in the test split, label: int64
-    classes, or float64 similarity in 0..5. Rows are in the order of the file, texts stripped. Raises DataError if the
-    file cannot be used or no row is accepted.
+    The table has the columns id, those of the sentences and, except in the test split, label: int64 classes, or
+    float64 numbers in the task's label_range. Rows are in the order of the file, texts stripped. Raises DataError if
+    the file cannot be used or no row is accepted.
     """
     if task not in TASKS:
         raise DataError(f"unknown task {task!r}; known are {', '.join(TASKS)}")
@@ -212,7 +212,7 @@ def _check_row(fields: list[str], names: list[str], wanted: dict[str, int], task
     values = []
     for name, index in wanted.items():
         value = fields[index].strip()
-        if value in MISSING:
+        if value in MISSING and not (name == task.label_column and value in task.class_names):
             raise RowError(name, "missing or empty")
         if name == task.label_column:
             value = _label(value, task)

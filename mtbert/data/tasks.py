@@ -72,6 +72,8 @@ class Task(BaseModel):
             raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
         if self.num_classes and self.label_range != (0, self.num_classes - 1):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
+        if {"id", "label"} & {*self.sentence_columns}:
+            raise ValueError("sentence_columns: id and label have a meaning in mtbert; rename the column")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in METRICS[self.kind]:
@@ -106,6 +108,8 @@ class Task(BaseModel):
 def read_tasks(folder: Path) -> dict[str, Task]:
     """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
     tasks = {}
+    if "MTBERT_TASKS" in os.environ and not folder.is_dir():
+        raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
     for path in sorted(folder.glob("*.yaml")):
         try:
             task = Task(**{"folder": path.parent, **read_yaml(path)})
@@ -115,7 +119,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
         except YamlError as error:
             raise DataError(str(error)) from None
         except TypeError:
-            raise DataError(f"{path}: not a YAML mapping of a task's fields") from None
+            raise DataError(f"{path}: not a YAML mapping of a task's fields, each of its type") from None
         if task.name in tasks or task.name in COURSE:
             raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
         tasks[task.name] = task

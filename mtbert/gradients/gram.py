@@ -74,7 +74,10 @@ def describe(tensor: Tensor) -> str:
 
 
 def check_finite(gram: Tensor, names: Sequence[str]) -> None:
-    """A row with an infinity or nan has a norm that is one, and float64 squares every finite float32."""
+    """Raises ValueError for gradients that are not finite.
+
+    A row with an infinity or nan has a norm that is one, and float64 squares every finite float32.
+    """
     bad = [name for name, square in zip(names, gram.diagonal().tolist(), strict=True) if not math.isfinite(square)]
     if bad:
         raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")

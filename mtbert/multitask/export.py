@@ -26,8 +26,8 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     about = TASKS[task]
     model.encoder.task_encoder(task).save_pretrained(folder, tokenizer=config.encoder)
     content = json.loads((folder / "config.json").read_text(encoding="utf8"))
-    is_plain = config.but(**PLAIN) == config and task not in model.heads.upstreams
-    if not is_plain or (about.is_pair and config.two_encodings) or content["model_type"] != "bert":
+    is_plain = all(getattr(config, name) == value for name, value in PLAIN.items())
+    if not is_plain or task in model.heads.upstreams or config.encodings(task) == 2 or content["model_type"] != "bert":
         return content["architectures"][0]
     [linear] = model.heads.by_task[task].layers
     weight, bias = linear.weight.detach(), linear.bias.detach()  # (logits, d), (logits,)

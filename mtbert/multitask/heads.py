@@ -56,7 +56,7 @@ def pair_width(pairs: str, d: int) -> int:
 
 
 class TaskHead(nn.Module):
-    """`head_layers` linear layers, ReLU between them: (B, D) -> logits (B, classes), or (B,) for pairs.
+    """`head_layers` linear layers, ReLU between: (B, D) -> logits (B, classes), or (B,) for binary tasks and numbers.
 
     Dropout is applied before the head, before each of its linear layers ('inside'), or on the logits ('after').
     """
@@ -92,7 +92,7 @@ class TaskHeads(nn.Module):
     """The head of every scored task, on embeddings (B, k, d) with k = 2 where a pair's sentences are encoded apart.
 
     With `head_norm` all that reads the embeddings reads them after one layer norm that the tasks share. With
-    `similarity` sigmoid_cosine sts has no head.
+    `similarity` sigmoid_cosine a task of kind similarity has no head.
 
     `feeds` (004, section 4): a fed task's head sees its own features beside its upstream heads' logits on the same
     rows, or beside one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
@@ -121,12 +121,12 @@ class TaskHeads(nn.Module):
             self.attention[name] = UpstreamAttention(self._own_width(name), widths, config.head_width)
 
     def forward(self, task: str, embeddings: Tensor, tags: Tensor | None = None) -> Tensor:
-        """A task's logits: (B, classes), or (B,) for binary pairs and similarity.
+        """A task's logits: (B, classes), or (B,) for binary tasks and numbers.
 
         embeddings (B, k, d); tags (B, p), with pos_features: TAG_COUNT columns for each sentence of the task.
         Raises ValueError if the embeddings or tags are of another shape.
         """
-        B, k, p = len(embeddings), 1 + self._apart(task), TAG_COUNT * len(TASKS[task].sentence_columns)
+        B, k, p = len(embeddings), self.config.encodings(task), TAG_COUNT * len(TASKS[task].sentence_columns)
         if embeddings.shape != (B, k, self.hidden_size):
             raise ValueError(f"embeddings of {task} are {tuple(embeddings.shape)}, not (B, {k}, {self.hidden_size})")
         if not self.config.pos_features:
@@ -176,17 +176,12 @@ class TaskHeads(nn.Module):
 
     def _own_width(self, name: str) -> int:
         d, task = self.hidden_size, TASKS[name]
-        width = pair_width(self.config.pairs, d) if self._apart(name) else d
+        width = pair_width(self.config.pairs, d) if self.config.encodings(name) == 2 else d
         return width + TAG_COUNT * len(task.sentence_columns) * self.config.pos_features
 
     def _fed_widths(self, name: str) -> list[int]:
-        each = 2 if self._apart(name) else 1
         upstreams = [TASKS[upstream] for upstream in self.upstreams.get(name, ())]
-        return [output_width(task) * (1 if task.is_pair else each) for task in upstreams]
-
-    def _apart(self, name: str) -> bool:
-        """Whether the task's rows come with two embeddings."""
-        return TASKS[name].is_pair and self.config.two_encodings
+        return [output_width(task) * (1 if task.is_pair else self.config.encodings(name)) for task in upstreams]
 
     def _is_cosine(self, name: str) -> bool:
         return TASKS[name].kind == "similarity" and self.config.similarity == "sigmoid_cosine"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, check_folder, locate
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import ConfigError, RunConfig, unknown_tasks
 from mtbert.data import TASKS, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import predict
@@ -24,7 +24,7 @@ from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
 
-EVAL_TOKENS = 8192  # padded tokens of an evaluation batch
+EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; of each sentence where those of a pair are apart
 FILES = ("run_config.json", "encoder.json", "model.safetensors")
 
 
@@ -80,12 +80,12 @@ class MultitaskBert(nn.Module):
                 embeddings = self.encoder.pool(task, states)
             else:
                 embeddings = sentence_embedding(states, batches[task].attention_mask, self.run_config.pooling)
-            k = 2 if TASKS[task].is_pair and self.run_config.two_encodings else 1
+            k = self.run_config.encodings(task)
             result[task] = embeddings.view(k, -1, embeddings.size(-1)).transpose(0, 1)  # first sentences come first
         return result
 
     def forward(self, batches: dict[str, Batch], tags: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Logits of every task of the batch: (B, classes), or (B,) for binary pairs and similarity.
+        """Logits of every task of the batch: (B, classes), or (B,) for binary tasks and numbers.
 
         tags: part-of-speech features (B, p) by task, where the configuration asks for them.
         """
@@ -105,6 +105,8 @@ class MultitaskBert(nn.Module):
         Where classes have names, `predicted` are names. Raises ConfigError for a task without a head,
         and for texts that are not what the task takes.
         """
+        if isinstance(texts, str):
+            raise ConfigError("texts: one string; pass a list of sentences or of pairs")
         config, task = self.run_config, self.checked(task)
         columns = TASKS[task].sentence_columns
         examples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
@@ -158,8 +160,8 @@ class MultitaskBert(nn.Module):
         levels = self.encoder.levels().values()
         copies = [m for level, ms in levels for group, m in zip(level.groups, ms, strict=True) if group == (task,)]
         own = {id(p) for module in copies for p in module.parameters()}
-        parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}")
-        return {name for name, p in self.named_parameters() if id(p) in own or name.startswith(parts)}
+        parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
+        return {name for name, p in self.named_parameters() if id(p) in own or f"{name}.".startswith(parts)}
 
     def individual_copies(self) -> list[list[nn.Module]]:
         """The training tasks' copies of every individual level, for soft sharing."""
@@ -177,8 +179,9 @@ class MultitaskBert(nn.Module):
                 rows.append(pd.DataFrame({**about, "parameters": count, "trained": count}, index=[name]))
         return pd.concat(rows).rename_axis("level")
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the weights, the encoder's sizes and the configuration; for transformers see `export_task`."""
+        folder = Path(folder)
         with replacing(folder / "model.safetensors") as partial:
             save_file({name: t.contiguous() for name, t in self.state_dict().items()}, partial)
         for name, content in (
@@ -189,17 +192,23 @@ class MultitaskBert(nn.Module):
         write_checksums(folder, FILES)
 
     @classmethod
-    def load(cls, folder: Path) -> "MultitaskBert":
+    def load(cls, folder: str | Path) -> "MultitaskBert":
         """Read what `save` wrote; raises CheckpointError if a part is missing or damaged."""
+        folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).exists()]
         if missing:
             raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
         check_folder(folder)
         try:
-            config = RunConfig.from_params(json.loads((folder / "run_config.json").read_text(encoding="utf8")))
+            params = json.loads((folder / "run_config.json").read_text(encoding="utf8"))
+            if unknown := unknown_tasks(params):
+                raise CheckpointError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
+            config = RunConfig.from_params(params)
             encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
             model = cls(config, encoder)
             model.load_state_dict(load_file(folder / "model.safetensors"))
+        except CheckpointError:
+            raise
         except Exception as error:  # of many types
             reason = textwrap.shorten(str(error), 200)
             raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error

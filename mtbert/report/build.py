@@ -60,6 +60,8 @@ def build_report(
     all_notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     chosen = [(path, grid) for path in _select(all_notebooks, only) for grid in grids or [None]]
     notebooks = {f"{path.stem}-{grid.stem}" if grid else path.stem: (path, grid) for path, grid in chosen}
+    if len(notebooks) < len(chosen):
+        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
     folder = root / "params" / profile
     if not folder.is_dir():
         known = ", ".join(sorted(path.name for path in folder.parent.glob("*") if path.is_dir()))
@@ -82,7 +84,7 @@ def build_report(
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
 
     for file in output.glob("*.record"):
-        if not (root / "notebooks" / f"{file.stem}.ipynb").exists() or not _record(file):
+        if not any(f"{file.stem}-".startswith(f"{path.stem}-") for path in all_notebooks) or not _record(file):
             file.unlink()
     records, early, to_train, runs, late = {}, [], {}, [], []  # records and jobs: a label, a function, its arguments
     before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))

@@ -25,14 +25,7 @@ import yaml
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.tables import (
-    SEEDS,
-    TOGETHER,
-    Grid,
-    compare,
-    cost_ratio,
-    read_runs,
-)
+from mtbert.report.tables import SEEDS, TOGETHER, Grid, compare, cost_ratio, read_runs
 from mtbert.results import (
     MissingRun,
     Run,

@@ -140,8 +140,8 @@ def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
     """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, predicted, range."""
     rows, both = [], (first, second)
     for task in model.run_config.tasks:
-        is_pair, (low, high) = len(TASKS[task].sentence_columns) == 2, TASKS[task].label_range
-        of, texts = (["both sentences"], [both]) if is_pair else (["the first", "the second"], both)
+        low, high = TASKS[task].label_range
+        of, texts = (["both sentences"], [both]) if TASKS[task].is_pair else (["the first", "the second"], both)
         about = {"task": plots.TASK_LABELS[task], "of": of, "range": f"{low:g} to {high:g}"}
         rows.append(model.predict(texts, task)[["predicted"]].round(1).assign(**about))
     return pd.concat(rows, ignore_index=True)[["task", "of", "predicted", "range"]]

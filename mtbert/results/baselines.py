@@ -36,7 +36,7 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
         labels = dev["label"].to_numpy()
         constant = train["label"].mean() if TASKS[task].is_number else train["label"].mode()[0]
         tables[task, "most frequent"] = score_table(task, "dev", np.full(len(dev), constant), labels)
-        if TASKS[task].is_pair:
+        if TASKS[task].is_pair and TASKS[task].kind != "classes":
             cosines = _cosines(config, task, dev, device)
             if TASKS[task].kind == "binary":
                 chosen = train.sample(min(len(train), THRESHOLD_ROWS), random_state=0)

@@ -6,13 +6,18 @@ from functools import partial
 import numpy as np
 
 from mtbert.data import TASKS
-from mtbert.results.store import Run
+from mtbert.results.store import Run, StoreError
 from mtbert.training import metrics_of, seed_mean
 
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
-    """Dev predictions of several seeds of one configuration, (S, N), and the labels, (N,)."""
+    """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
     parts = [run.predictions[run.predictions["task"] == task] for run in runs]
+    examples = [part[["id", "label"]].reset_index(drop=True) for part in parts]
+    for run, own in zip(runs, examples, strict=True):
+        if not own.equals(examples[0]):
+            both = f"{runs[0].run_id} and {run.run_id}"
+            raise StoreError(f"{both} were scored on different dev splits of {task}; train both on one")
     return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
 
 
@@ -23,12 +28,13 @@ def scored(
 
     pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
-    parts, labels = zip(*(stack_predictions(runs, task) for runs in groups), strict=True)
+    predicted, labels = stack_predictions([run for runs in groups for run in runs], task)
+    parts = np.split(predicted, np.cumsum([len(runs) for runs in groups])[:-1])
     metric = metric or TASKS[task].metric
     function = metrics_of(TASKS[task])[metric]
     if metric == "pearson" and pearson != 1:
         function = partial(_scaled, function, pearson)
-    return function, [*parts], labels[0]
+    return function, parts, labels
 
 
 def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:

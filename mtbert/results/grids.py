@@ -41,8 +41,8 @@ def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
         raise ConfigError("`base` and every run must be mappings from fields to values")
     fields = {**base, **fields}
     seeds = fields.pop("seeds", seeds)
-    if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"seeds: a list with at least one seed is needed, got {repr(seeds)}")
+    if not isinstance(seeds, list) or not seeds or len({*map(str, seeds)}) < len(seeds):
+        raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]

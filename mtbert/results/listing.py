@@ -24,6 +24,8 @@ def find_run(text: str) -> str:
         runs = read_grid(file)
         if name not in runs:
             raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(runs)}")
+        if seed and seed not in (known := [str(config.seed) for config in runs[name]]):
+            raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(known)}")
         starts = [config.digest for config in runs[name] if seed in (None, str(config.seed))]
         how = f"; `mtbert train {file} --only {name!r}` trains it"
     ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}

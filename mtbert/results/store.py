@@ -25,8 +25,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from mtbert.config import RunConfig
-from mtbert.data import TASKS
+from mtbert.config import RunConfig, unknown_tasks
 from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
 from mtbert.training import overall
 
@@ -203,8 +202,8 @@ def _read_content(folder: Path) -> dict:
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if content["run_id"] != folder.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
-        if unknown := {*content["config"].get("tasks", ()), *content["config"].get("score_tasks", ())} - set(TASKS):
-            raise StoreError(f"{folder}: there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?")
+        if unknown := unknown_tasks(content["config"]):
+            raise StoreError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
         return content | {"config": RunConfig.from_params(content["config"])}
     except StoreError:
         raise

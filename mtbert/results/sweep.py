@@ -180,15 +180,18 @@ def train_missing(
         if find_spec("bokeh"):  # which dask's dashboard needs
             tqdm.write(f"dashboard: {client.dashboard_link}")
         started = time.monotonic()
-        for run, outcome, minutes in train_all(client, missing, threads, data, device, again, stop, bar):
+        ended = train_all(client, missing, threads, data, device, again, stop, bar)
+        for done, (run, outcome, minutes) in enumerate(ended, 1):
             if isinstance(outcome, RunFailed):
                 failed[str(run)] = str(outcome)
-                left.remove(run)
                 result = f"failed: {str(outcome).splitlines()[0]}"
             else:
-                taken[run.run_id] = minutes or 0.0
                 result = f"dev {outcome:.4f}"
-            done, spent = len(taken) + len(failed), "stored by another" if minutes is None else f"{minutes:.1f} min"
+            if isinstance(outcome, RunFailed) or minutes is None:
+                left.remove(run)
+            else:
+                taken[run.run_id] = minutes
+            spent = "stored by another" if minutes is None else f"{minutes:.1f} min"
             expected = minutes_left(left, taken, len(client.nthreads()) or 1, (time.monotonic() - started) / 60)
             rest = f", {duration(expected)} left" if done < len(missing) and expected is not None else ""
             tqdm.write(f"[{done} of {len(missing)}] {run}: {result} ({run.run_id}, {spent}){rest}")

@@ -14,6 +14,8 @@ from typing import Literal
 
 import pandas as pd
 
+from mtbert.bert import BertConfig, part_sizes
+
 MODES = {"F": "frozen", "S": "shared", "I": "individual"}
 GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
 PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
@@ -133,13 +135,11 @@ class SharingPlan:
             words.append(f"pool:{self.pooler.mode}{self.pooler}")
         return " ".join(words)
 
-    def table(self, config=None) -> pd.DataFrame:
+    def table(self, config: BertConfig | None = None) -> pd.DataFrame:
         """A row per level: mode, groups of tasks, copies, parameters of all copies, and those that are trained.
 
         config: the encoder's BertConfig; default: the sizes of bert-base-uncased.
         """
-        from mtbert.bert import BertConfig, part_sizes
-
         sizes = part_sizes(config or BertConfig())
         rows = []
         for name, level in self.levels.items():
@@ -155,14 +155,12 @@ class SharingPlan:
 def _expand(text: str, num_layers: int | None) -> str:
     """A preset's segments; any other text as it is."""
     name = text.strip()
-    total = num_layers
-    if name in ("1-bert", "3-bert", "frozen"):
-        mode = {"1-bert": "S", "3-bert": "I", "frozen": "F"}[name]
-        return f"{mode}{total or 1}"
+    if mode := {"1-bert": "S", "3-bert": "I", "frozen": "F"}.get(name):
+        return f"{mode}{num_layers or 1}"
     if not (match := re.fullmatch(r"hybrid-(\d{1,3})", name)):
         return text
     shared = int(match[1])
-    total = total or shared + 1
+    total = num_layers or shared + 1
     if not 1 <= shared < total:
         raise PlanError(f"{name}: shares {shared} layers; an encoder of {total} layers can share 1 to {total - 1}")
     return f"S{shared} I{total - shared}"

@@ -1,6 +1,6 @@
 """The encoder under a sharing plan: one pass for a batch of several tasks.
 
-At every depth each group of the plan runs its layer, that of bert.py, once on the tokens of all its tasks together.
+At every depth each group of the plan runs its `BertLayer` once on the tokens of all its tasks together.
 Source: paper 002, section 4 (1-bert, 3-bert, hybrid-bert); papers 001, equation 7, and 003, equation 2 (where a PAL
 joins a layer).
 
@@ -112,7 +112,8 @@ class SharedEncoder(nn.Module):
         model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
         model.layers = nn.ModuleList(_copy_for(task, *pair) for pair in zip(self.plan.layers, self.layers, strict=True))
         model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
-        return model.train(self.training)
+        model.training = self.training  # the levels, which are this encoder's own, keep their modes
+        return model
 
     def freeze(self) -> None:
         """Take the frozen levels out of training."""

@@ -12,20 +12,11 @@ from mtbert.gradients import CHUNK, DEVICE_CHUNK
 SMOOTHING = 1e-7  # of the largest singular value; two float32 copies that differ at all differ by about as much
 
 
-def soft_penalty(copies: Tensor, kind: str) -> Tensor:
-    """The penalty of n copies (n, P) of a tensor.
-
-    'l2': sum over the copies of |p_c - mean|^2. 'trace': sum of the singular values of the n x P matrix.
-    """
-    if kind == "l2":
-        return (copies - copies.mean(0)).square().sum()
-    return torch.linalg.svdvals(copies.double()).sum()
-
-
 def soft_gradient(copies: Tensor, kind: str) -> Tensor:
-    """The gradient (n, P) of `soft_penalty`.
+    """The gradient (n, P) of the penalty of n copies (n, P) of a tensor.
 
-    trace: of the smoothed norm, the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the
+    l2: the penalty is the sum over the copies of |p_c - mean|^2. trace: the sum of the singular values of the matrix of
+    the copies, smoothed: the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the
     largest: U s / sqrt(s^2 + e^2) V', from the n x n Gram matrix in float64. Where s is far above e this is the
     gradient of the norm itself, U V'; where copies are equal s is 0 and they are not pulled apart or together, which is
     the subgradient of least norm. What the copies have in common is pulled towards 0 as well.

@@ -67,6 +67,10 @@ def stopping(message: str) -> Iterator[Stop]:
         raise KeyboardInterrupt(message) if stop.number == signal.SIGINT else SystemExit(message)
 
 
+class TrainingError(RuntimeError):
+    """Training broke down; the message names the step and what to change."""
+
+
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 

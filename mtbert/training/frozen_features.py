@@ -34,10 +34,7 @@ class TokenStates:
 
 
 def token_states(
-    encoder: SharedEncoder,
-    tokens: TokenizedTable,
-    about: str,
-    batches: Iterable[tuple[np.ndarray, Tensor, Tensor]],
+    encoder: SharedEncoder, tokens: TokenizedTable, about: str, batches: Iterable[tuple[np.ndarray, Tensor, Tensor]]
 ) -> TokenStates:
     """The states below `encoder.frozen_depth` of a whole table.
 

@@ -19,12 +19,12 @@ from tqdm import tqdm
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
-from mtbert.multitask import MultitaskBert, build_encoder, parameter_counts
+from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.parallel import connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
-from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.step import Trainer
@@ -34,10 +34,6 @@ log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
-
-
-class TrainingError(RuntimeError):
-    """Training broke down; the message names the step, the rows and what to change."""
 
 
 @dataclass
@@ -122,6 +118,7 @@ def train(
     memory = PeakMemory(place)
     keep_freed_memory()
     trim = Trimmer()
+    meta_model(config)  # what does not fit together is said here, not after hours of pretraining
     encoder, cost = build_encoder(config), {}
     if config.pretrain in ("before", "both") and processes.is_main:
         cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
@@ -155,9 +152,8 @@ def train(
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    for step, rows in saver.guard(
-        enumerate(training_steps(config, lengths), start=1), lambda: vars(state), total_steps
-    ):
+    steps = enumerate(training_steps(config, lengths), start=1)
+    for step, rows in saver.guard(steps, lambda: vars(state), total_steps):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
             trainer.updates.remember(rows)
             continue
@@ -252,20 +248,8 @@ def _pretrain(
 ) -> dict[str, float]:
     """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""
     texts = tokenize_texts(pretraining_texts(corpus.train), config.encoder, config.max_length)
-    curve = pretrain(
-        encoder,
-        texts,
-        epochs=config.pretrain_epochs,
-        learning_rate=config.pretrain_learning_rate,
-        batch_size=max(config.batch_sizes.values()),
-        mask_rate=config.mask_rate,
-        seed=config.seed,
-        precision=config.precision,
-        device=device,
-        checkpoint=checkpoint and checkpoint.with_name(PRETRAINING.format(stage)),
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-    )
+    path = checkpoint and checkpoint.with_name(PRETRAINING.format(stage))
+    curve = pretrain(encoder, texts, config, device, path, checkpoint_seconds, progress)
     last = curve.iloc[-1]
     cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
     cost["seconds"] = round(curve.attrs["seconds"], 2)

@@ -8,6 +8,7 @@ new: a checkpoint's own, where it has one, is not read.
 import hashlib
 import math
 import time
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +19,16 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from mtbert.bert import BertModel, CheckpointError, Linear
+from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.optim import AdamW, make_schedule
 from mtbert.runtime import Trimmer
 from mtbert.samplers import train_batches
-from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.checkpoint import Checkpoint, TrainingError
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
 WEIGHT_DECAY = 0.01  # Devlin et al. 2018, appendix A.2
 POINTS = 10  # of the curve, an epoch
-
-
-class PretrainingError(RuntimeError):
-    """Pretraining broke down; the message names the step and what to change."""
 
 
 class MaskedLanguageHead(nn.Module):
@@ -93,13 +91,7 @@ def pretraining_texts(tables: dict[str, pd.DataFrame]) -> list[str]:
 def pretrain(
     encoder: BertModel,
     texts: TokenizedTable,
-    *,
-    epochs: int = 1,
-    learning_rate: float = 5e-5,
-    batch_size: int = 32,
-    mask_rate: float = 0.15,
-    seed: int = 0,
-    precision: str = "fp32",
+    config: RunConfig,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     checkpoint_seconds: float | None = None,
@@ -107,38 +99,33 @@ def pretrain(
 ) -> pd.DataFrame:
     """Train the encoder in place to predict masked tokens of single sentences (`tokenize_texts`).
 
-    AdamW, the learning rate warmed up over a tenth of the steps and then lowered to 0. Returns the curve: step, epoch,
-    tokens, and, over the masked tokens since the point before, loss and accuracy; in its `attrs` the seconds of all
-    steps. The result is a function of the encoder, the texts and the arguments: torch's generator is seeded inside and
-    put back afterwards.
+    AdamW, the learning rate of `config` warmed up over a tenth of the steps and then lowered to 0; a batch is as large
+    as the largest of its tasks. Returns the curve: step, epoch, tokens, and, over the masked tokens since the point
+    before, loss and accuracy; in its `attrs` the seconds of all steps. The result is a function of the encoder, the
+    texts and `config`: torch's generator is seeded inside and put back afterwards.
     checkpoint: a file written every `checkpoint_seconds` and at the end, from which the same call goes on after an
-    interruption bit for bit, or takes the finished weights without training. precision: fp32, or bf16 for autocast.
-    Raises CheckpointError for a tokenizer without a mask token, PretrainingError where no token can be masked and at
-    the first loss that is not finite.
+    interruption bit for bit, or takes the finished weights without training. Raises CheckpointError for a tokenizer
+    without a mask token, TrainingError where no token can be masked and at the first loss that is not finite.
     """
     if texts.mask is None:
         raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     rows = _rows_to_mask(texts)
     device, was_training = torch.device(device), encoder.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        run = _Run(encoder.to(device), texts, rows, epochs, learning_rate, batch_size)
-        how = f"{epochs} {learning_rate} {batch_size} {mask_rate} {seed} {precision} {texts.max_length}"
+        torch.manual_seed(config.seed)
+        run = _Run(encoder.to(device), texts, rows, config)
+        how = f"{config.pretrain_epochs} {config.pretrain_learning_rate} {run.batch_size} {config.mask_rate} "
+        how += f"{config.seed} {config.precision} {texts.max_length}"
         parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
         saver = Checkpoint(checkpoint, _identity(encoder, texts, how) if checkpoint else "", parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
         trim = Trimmer()
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
-        batches = (
-            batch
-            for epoch in range(run.step // run.epoch_steps, epochs)
-            for batch in train_batches(texts.lengths[rows], batch_size, seed, epoch)[
-                run.step - epoch * run.epoch_steps :
-            ]
-        )
-        for batch in saver.guard(batches, run.progress, run.steps):
-            run.update(rows[batch], mask_rate, seed, precision)
+        lengths, epochs = texts.lengths[rows], range(config.pretrain_epochs)
+        drawn = (train_batches(lengths, run.batch_size, config.seed, epoch) for epoch in epochs)
+        for batch in saver.guard(islice(chain.from_iterable(drawn), run.step, None), run.progress, run.steps):
+            run.update(rows[batch])
             trim()
             bar.update()
             if run.step == run.steps:
@@ -155,29 +142,28 @@ def _special(texts: TokenizedTable) -> list[int]:
 
 
 def _rows_to_mask(texts: TokenizedTable) -> np.ndarray:
-    """The rows with a token that can be masked; raises PretrainingError if there are none."""
+    """The rows with a token that can be masked; raises TrainingError if there are none."""
     [column] = texts.columns
     before = np.concatenate(([0], np.cumsum(~np.isin(column.ids, _special(texts)))))
     starts = column.offsets[:-1]
     stops = np.minimum(column.offsets[1:], starts + texts.max_length - 2)
     rows = np.flatnonzero(before[stops] > before[starts])
     if not len(rows):
-        raise PretrainingError("there is no text to pretrain on: none holds a token that can be masked")
+        raise TrainingError("there is no text to pretrain on: none holds a token that can be masked")
     return rows
 
 
 class _Run:
     """The state of pretraining between two steps."""
 
-    def __init__(
-        self, encoder: BertModel, texts: TokenizedTable, rows: np.ndarray, epochs: int, learning_rate: float, size: int
-    ) -> None:
-        self.encoder, self.texts = encoder, texts
+    def __init__(self, encoder: BertModel, texts: TokenizedTable, rows: np.ndarray, config: RunConfig) -> None:
+        self.encoder, self.texts, self.config = encoder, texts, config
         self.head = MaskedLanguageHead(encoder)
         parameters = {id(p): p for module in (encoder, self.head) for p in module.parameters() if p.requires_grad}
-        self.optimizer = AdamW(parameters.values(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
-        self.epoch_steps = math.ceil(len(rows) / size)
-        self.steps = epochs * self.epoch_steps
+        self.optimizer = AdamW(parameters.values(), lr=config.pretrain_learning_rate, weight_decay=WEIGHT_DECAY)
+        self.batch_size = max(config.batch_sizes.values())
+        self.epoch_steps = math.ceil(len(rows) / self.batch_size)
+        self.steps = config.pretrain_epochs * self.epoch_steps
         self.schedule = make_schedule(self.optimizer, "linear", self.steps)
         self.marks = {math.ceil(i * self.epoch_steps / POINTS) for i in range(1, POINTS + 1)}
         self.step = self.tokens = self.seconds = 0
@@ -188,28 +174,28 @@ class _Run:
         """What a checkpoint holds beside the parts."""
         return {name: getattr(self, name) for name in ("step", "tokens", "seconds", "since", "curve")}
 
-    def update(self, rows: np.ndarray, mask_rate: float, seed: int, precision: str) -> None:
+    def update(self, rows: np.ndarray) -> None:
         """One step on these rows."""
         started = time.perf_counter()
         batch, texts = self.texts.batch(rows), self.texts
         special = torch.isin(batch.input_ids, torch.tensor(_special(texts)))
-        generator = torch.Generator().manual_seed(_step_seed(seed, self.step))
+        generator = torch.Generator().manual_seed(_step_seed(self.config.seed, self.step))
         corrupted, targets = mask_tokens(
-            batch.input_ids, batch.attention_mask & ~special, texts.mask, self.encoder.config.vocab_size, mask_rate,
-            generator,
+            batch.input_ids, batch.attention_mask & ~special, texts.mask, self.encoder.config.vocab_size,
+            self.config.mask_rate, generator,
         )  # fmt: skip
         device = self.encoder.embeddings.word.weight.device
         places = (targets.flatten() != UNPREDICTED).nonzero().squeeze(1)  # (M): logits of these alone are computed
         targets, places = targets.flatten()[places].to(device), places.to(device)
         batch = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             hidden = self.encoder(corrupted.to(device), batch.attention_mask).last_hidden_state  # (B, T, d)
             logits = self.head(hidden.flatten(0, 1).index_select(0, places))  # (M, V)
         loss = F.cross_entropy(logits.float(), targets)
         right = (logits.argmax(1) == targets).sum()
         value, right = torch.stack([loss.detach(), right]).tolist()
         if not math.isfinite(value):
-            raise PretrainingError(
+            raise TrainingError(
                 f"the loss of pretraining is {value} at step {self.step + 1} of {self.steps}, learning rate "
                 f"{self.schedule.get_last_lr()[0]:.2e}; lower the learning rate of pretraining"
             )

@@ -20,9 +20,8 @@ COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as t
     "quora": "Predicted_Is_Paraphrase",
     "sts": "Predicted_Similiary",
 }
-Metric = Callable[
-    ..., np.ndarray
-]  # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R)
+# (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R)
+Metric = Callable[..., np.ndarray]
 # Of a task: its metric, the predictions (S, N) of one or two parts, and the labels (N,).
 Scored = tuple[Metric, list[np.ndarray], np.ndarray]
 

@@ -49,9 +49,8 @@ def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool
     shapes: as of `batch_shapes`. A token of a text of T tokens counts as 1 + T / HEAVY, as its
     attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
     """
-    apart = {task: TASKS[task].is_pair and config.two_encodings for task in shapes}
     times = 2 if config.r_drop else 1
-    tokens = sum(times * B * (1 + apart[task]) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
+    tokens = sum(times * B * config.encodings(task) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
     if cuda or tokens <= PASS_TOKENS * config.accumulation:
         return config.accumulation
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))

@@ -86,9 +86,9 @@ class TaskRows:
 
     @cached_property
     def _all_embeddings(self) -> Tensor:
-        k = 2 if TASKS[self.task].is_pair and self.config.two_encodings else 1
         about = f"{self.config.pooling} {self._arithmetic}"
         batches = self._in_batches(np.arange(len(self)), self._embed)
+        k = self.config.encodings(self.task)
         return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches).to(self.device)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:

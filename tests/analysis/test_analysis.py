@@ -10,7 +10,7 @@ import torch
 from mtbert.analysis import calibration, errors, groups, interference, probabilities
 from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, load_table
+from mtbert.data import TASKS, DataError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
 from mtbert.results import MissingRun, load_or_run
@@ -109,6 +109,8 @@ def test_cross_fitting_never_fits_on_what_it_changes():
 def test_isotonic_scores_and_thresholds():
     scores, labels = np.array([0.1, 0.2, 0.3, 0.4]), np.array([1.0, 0.0, 3.0, 5.0])
     assert calibration.recalibrated(scores, labels, np.array([0.15, 0.35, 9.0])) == pytest.approx([0.5, 4, 5])
+    ties = calibration.recalibrated(np.array([3.0, 5, 5, 5]), np.array([3.0, 2, 3, 5]), np.array([3.0, 5]))
+    assert ties == pytest.approx([3, 10 / 3]), "equal scores get one value, whatever their order"
     assert calibration.thresholded(scores, np.array([0, 0, 0, 1]), np.array([0.3, 0.31])).tolist() == [0, 1]
 
 
@@ -135,6 +137,15 @@ def test_features_of_pairs_and_of_sentences():
     reviews = pd.DataFrame({"sentence": ["never dull", "Fine!"], "label": [3, 4]})
     found = groups.features("sst", reviews.assign(label=[3, 1]), reviews)
     assert found["negation"].tolist() == [True, False] and found["disputed"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("range_", "labels", "disputed"), [((0, 5), (2.0, 3.0), True), ((0, 100), (50.0, 51.0), False),
+                                                            ((0, 1), (0.0, 0.9), True)])  # fmt: skip
+def test_numbers_differ_by_a_share_of_their_range(monkeypatch, range_, labels, disputed):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": range_}))
+    pair = {"sentence1": ["a kettle"], "sentence2": ["a pan"]}
+    train, dev = (pd.DataFrame({**pair, "label": [label]}) for label in labels)
+    assert groups.features("sts", train, dev)["disputed"].tolist() == [disputed]
 
 
 def test_groups_are_thirds_and_truths_of_enough_examples():
@@ -193,6 +204,21 @@ def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, 
     other = errors.error_table(shared_run.run_id, data=tmp_path / "data").query("task == 'sst'")
     assert (other["text"] == "").all() and (other["words"] == 0).all()
     assert len(groups.known_features(shared_run, "sst", course_folder)) == 20  # nothing wrong was kept
+
+
+def test_features_of_rows_without_ids_are_those_of_their_data(shared_config, course_folder, tmp_path, monkeypatch):
+    """Their ids are line numbers, which another file has as well."""
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"id_column": None}))
+    run = load_or_run(shared_config, data=course_folder, device="cpu")
+    known = groups.known_features(run, "sst", course_folder)
+    shutil.copytree(course_folder, tmp_path / "data")
+    dev = tmp_path / "data" / "ids-sst-dev.csv"
+    lines = dev.read_text().splitlines()
+    dev.write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    with pytest.raises(DataError, match="was scored on another dev split of sst"):
+        probabilities.dev_table(run, "sst", tmp_path / "data")
+    other = load_or_run(shared_config, data=tmp_path / "data", device="cpu")
+    assert groups.known_features(other, "sst", tmp_path / "data")["words"].tolist() == known["words"].tolist()[::-1]
 
 
 def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(shared_run, course_folder, monkeypatch):

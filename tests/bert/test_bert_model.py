@@ -112,6 +112,12 @@ def test_outputs_equal_without_mask_and_token_types(models):
     assert largest_difference(mine.pooler_output, theirs.pooler_output) <= 1e-5
 
 
+def test_a_row_of_padding_alone_leaves_the_gradients_finite(small):
+    ids, mask = torch.tensor([[2, 5, 3], [0, 0, 0]]), torch.tensor([[1, 1, 1], [0, 0, 0]])
+    small.train()(ids, mask).last_hidden_state[0].sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in small.parameters() if parameter.grad is not None)
+
+
 def test_gradients_equal_those_of_transformers(models):
     ours, reference = models
     batch = inputs(ours.config, [12, 5, 8])

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import planner
 from mtbert.cost.planner import (
     BudgetError,
@@ -65,6 +65,15 @@ def test_candidates_of_a_profile(tmp_path, tiny_encoder):
     alone = read_candidates(path, ("sts",))
     assert list(alone) == ["all", "frozen"] and {config.tasks for config in alone.values()} == {("sts",)}
     assert {config.scheme for config in alone.values()} == {"sampled"}
+
+
+def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
+    path = tmp_path / "grid.yaml"
+    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, batch_size: {{sst: 8, quora: 48}}}}"
+    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
+    assert read_candidates(path, ("quora",))["all"].batch_sizes == {"quora": 48}
+    with pytest.raises(ConfigError, match="no run of the grid goes with the tasks sst, sts; all: batch_size"):
+        read_candidates(path, ("sst", "sts"))
 
 
 def test_the_plans_that_fit_come_first(config, calibration, course_data):

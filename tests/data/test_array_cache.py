@@ -56,6 +56,18 @@ def counting(value: float):
     return fill, calls
 
 
+def test_two_hosts_with_the_same_process_id_do_not_mix_their_files(tmp_path):
+    path = tmp_path / "a.npy"
+    other, _ = counting(2.5)
+
+    def fill(array: np.ndarray) -> None:
+        array[0] = 2.5
+        assert (mapped_array(path, (2, 3), other) == 2.5).all()  # by the other host, meanwhile
+        array[1:] = 2.5
+
+    assert (mapped_array(path, (2, 3), fill) == 2.5).all()
+
+
 def test_a_mapped_array_is_computed_once(tmp_path):
     fill, calls = counting(2.5)
     path = tmp_path / "folder" / "a.npy"

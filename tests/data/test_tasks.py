@@ -58,9 +58,29 @@ def test_a_task_is_read(folder, monkeypatch):
     assert str(report.rejects[0]) == "topics-dev.csv:2 topic: 'sports' is none of sport, weather, science"
 
 
+def test_a_class_may_be_named_none(folder, monkeypatch):
+    (folder / "topics.yaml").write_text(TOPICS.replace("weather", "None"))
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    (folder / "topics-dev.csv").write_text("headline,topic\nfine,sport\nrain,None\nNone,sport\nsun,NA\n")
+    table, report = load_table("topics", "dev", "elsewhere")
+    assert table["label"].tolist() == [0, 1]
+    assert [str(reject).split(" ", 1)[1] for reject in report.rejects] == [
+        "headline: missing or empty",
+        "topic: missing or empty",
+    ]
+
+
+def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MTBERT_TASKS", str(tmp_path / "none"))
+    with pytest.raises(DataError, match="MTBERT_TASKS: there is no folder"):
+        read_tasks(tmp_path / "none")
+
+
 @pytest.mark.parametrize(
     "old, new, message",
     [
+        ("[headline]", "[label]", "sentence_columns: id and label have a meaning in mtbert"),
+        ("[sport, weather, science]", "3", "not a YAML mapping of a task's fields, each of its type"),
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
         ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary', 'similarity' or 'regression'"),
         ("kind: classes", "kind: similarity", "num_classes: is 3, and kind is 'similarity'"),

@@ -87,6 +87,11 @@ def test_a_head_that_transformers_does_not_have_is_left_out(model, tmp_path, fie
     assert export_task(model(("quora",), pooling="pooler", **fields), "quora", tmp_path) == "BertModel"
 
 
+def test_a_sentence_task_of_a_model_with_cosines_is_exported(model, tmp_path):
+    fields = dict(pairs="concat", similarity="sigmoid_cosine", head_norm=True)
+    assert export_task(model(("sts", "sst"), **fields), "sst", tmp_path) == "BertModel"
+
+
 def test_an_encoder_with_adapters_is_not_exported_without_them(model, tmp_path):
     with pytest.raises(ExportError, match=r"sst has an adapter \(PAL\), without which its encoder gives other hidden"):
         export_task(model(adapter="pal", adapter_size=12, adapter_heads=4), "sst", tmp_path)

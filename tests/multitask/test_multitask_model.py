@@ -9,6 +9,7 @@ import torch
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import ConfigError, RunConfig
+from mtbert.data import TASKS
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.heads import sentence_embedding
 from mtbert.multitask.model import MultitaskBert, parameter_counts
@@ -136,12 +137,31 @@ def test_saved_and_loaded_logits_are_equal(build, tmp_path):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    model.save(tmp_path / "model")
-    loaded = MultitaskBert.load(tmp_path / "model")
+    model.save(str(tmp_path / "model"))
+    loaded = MultitaskBert.load(str(tmp_path / "model"))
     assert loaded.run_config == model.run_config and not loaded.training
     for task in ("quora", "sst"):
         batch = {task: batch_of(model, task)}
         assert torch.equal(loaded(batch)[task], model(batch)[task])
+
+
+def test_a_model_of_an_unknown_task_is_not_called_damaged(build, tmp_path, monkeypatch):
+    build(tasks=["sst", "sts"]).save(tmp_path)
+    monkeypatch.setattr("mtbert.config.TASKS", {"sts": TASKS["sts"]})
+    with pytest.raises(CheckpointError, match="there is no task sst here; is MTBERT_TASKS set"):
+        MultitaskBert.load(tmp_path)
+
+
+def test_one_string_is_no_list_of_texts(build):
+    with pytest.raises(ConfigError, match="texts: one string; pass a list"):
+        build().predict("the kettle sings")
+
+
+def test_own_weights_are_those_of_the_task_not_of_its_namesake(build, monkeypatch):
+    monkeypatch.setitem(TASKS, "sst2", TASKS["sst"].model_copy(update={"name": "sst2"}))
+    config = build(tasks=["sst", "quora"], scheme="unified", weighting="uncertainty").run_config
+    model = MultitaskBert(config.model_copy(update={"tasks": ("sst", "sst2")}))
+    assert {name for name in model.own_weights("sst") if "log_variances" in name} == {"log_variances.sst"}
 
 
 @pytest.mark.parametrize("name", ["run_config.json", "encoder.json", "model.safetensors"])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,14 @@ def test_a_notebook_is_executed_for_each_grid(root, in_threads, tiny_encoder, ca
         build_report("cpu", "02", grids=grids, root=root)
     assert printed(root, "02_batch-one") == "one.yaml 7\n" and printed(root, "02_batch-two") == "two.yaml 7\n"
     assert len(list(Path(os.environ["MTBERT_RESULTS"]).glob("runs/*/run.json"))) == 3
+    capsys.readouterr()
+    build_report("cpu", "02", grids=[grids[0], grids[2]], root=root)
+    assert "02_batch-one is up to date\n02_batch-two is up to date" in capsys.readouterr().out
+    build_report("cpu", "01", root=root)
+    assert (root / "build/executed/02_batch-one.record").exists(), "the pages of grids stay"
+    (root / "other").mkdir()
+    with pytest.raises(ReportError, match="have one name"):
+        build_report("cpu", "02", grids=[grids[0], shutil.copy(grids[0], root / "other" / grids[0].name)], root=root)
     for grid, plan in zip(grids[1:], ("S9", "S7"), strict=True):
         grid.write_text(base + f"runs: {{a: {{plan: {plan}}}}}\n")
     with pytest.raises(ConfigError, match=r"(?s)^bad: a: 9 layers.*\ntwo: a: 7 layers"):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbert.config import RunConfig
+from mtbert.data import TASKS
 from mtbert.data.tables import load_table
 from mtbert.results.baselines import _cosines, baseline_table, best_threshold
 
@@ -30,6 +31,12 @@ def test_baselines_of_the_tiny_data(tiny_encoder, course_data):
     assert -1 <= table["sts", "cosine", "pearson"] <= 1
     assert 0 <= table["quora", "cosine", "accuracy"] <= 1
     assert ("sst", "cosine", "accuracy") not in table.index
+
+
+def test_a_cosine_is_no_class(tiny_encoder, course_data, monkeypatch):
+    monkeypatch.setitem(TASKS, "quora", TASKS["quora"].model_copy(update={"kind": "classes"}))
+    config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("quora",))
+    assert set(baseline_table(config)["baseline"]) == {"most frequent"}
 
 
 def test_a_pair_that_is_one_sentence_twice_has_cosine_one(tiny_encoder, course_data):

@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import results_dir, write_checksums
 from mtbert.results import runs
-from mtbert.results.compare import stack_predictions
+from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
@@ -239,6 +240,7 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
     for text, message in (
         (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
         (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
+        (f"{grid}:other:9", "'other' has no seed 9; it has 1"),
         (f"{grid}:none", "has no run 'none'; it has half a run, other"),
         ("zz", "'zz' fits 0 runs; `mtbert runs` lists them"),
     ):
@@ -293,6 +295,13 @@ def test_predictions_of_several_seeds(config, course_data):
     assert predicted.shape == (2, 20) and labels.shape == (20,)
     scores = accuracy(predicted, labels)
     assert scores.tolist() == pytest.approx([run.score() for run in stored])
+
+
+def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tmp_path):
+    first = run_of(config)
+    shuffled = first.predictions.assign(id=[*first.predictions["id"][::-1]])
+    with pytest.raises(StoreError, match=f"{first.run_id} and other were scored on different dev splits of sst"):
+        scored([[first], [replace(first, run_id="other", predictions=shuffled)]], "sst")
 
 
 def test_the_demo_corpus_needs_no_data():

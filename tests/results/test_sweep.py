@@ -78,6 +78,10 @@ def test_names_are_text_and_the_default_is_one_seed(grid_file):
         ("runs: {a: {}, b: {learning_rate: -1}}", r"grid\.yaml, run 'b': learning_rate: .*greater than 0"),
         ("runs: {a: {seeds: [one]}}", r"grid\.yaml, run 'a': seed: .*'one'"),
         ("runs: {a: {seeds: 3}}", r"grid\.yaml, run 'a': seeds: a list .*got 3"),
+        (
+            "seeds: [1, 2, 1]\nruns: {a: {}}",
+            r"seeds: a list with at least one seed is needed, each once, got \[1, 2, 1\]",
+        ),
         ("seeds: []\nruns: {a: {}}", r"grid\.yaml, run 'a': seeds: a list with at least one"),
         ("runs: {a: {seed: 3}}", r"grid\.yaml, run 'a': seed: .*write seeds: \[3\]"),
         ("runs: {a: [sst]}", r"grid\.yaml, run 'a': .*mappings"),

@@ -230,6 +230,12 @@ def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
     assert torch.equal(again.pooler.weight, plain.pooler.weight)
 
 
+def test_task_encoder_leaves_frozen_levels_without_dropout():
+    encoder = encoder_of("F2 S2", THREE).train()
+    encoder.task_encoder("sst")
+    assert [layer.training for [layer] in encoder.layers] == [False, False, True, True]
+
+
 def naive_layer(layer, hidden, mask, adapter, depth):
     """A BERT layer with the adapter's places written out, on one task's rows."""
     attended = layer.attention_output(layer.attention(hidden, mask))

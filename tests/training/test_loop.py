@@ -20,7 +20,8 @@ from mtbert.optim import AdamW
 from mtbert.samplers import train_batches
 from mtbert.training import loop as module
 from mtbert.training import step as updates
-from mtbert.training.loop import TrainedRun, TrainingError
+from mtbert.training.checkpoint import TrainingError
+from mtbert.training.loop import TrainedRun
 from mtbert.training.metrics import accuracy, pearson
 from mtbert.training.step import parameter_groups
 from mtbert.training.task_data import load_corpus

@@ -16,12 +16,16 @@ from torch import Tensor
 from mtbert import runtime
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.model import BertConfig, BertModel
+from mtbert.config import RunConfig
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
+from mtbert.training import loop
 from mtbert.training import masked_lm as module
-from mtbert.training.masked_lm import MaskedLanguageHead, PretrainingError, mask_tokens, pretrain, pretraining_texts
+from mtbert.training.checkpoint import TrainingError
+from mtbert.training.masked_lm import MaskedLanguageHead, mask_tokens, pretrain, pretraining_texts
+from mtbert.training.task_data import load_corpus
 
 MASK, VOCABULARY = 103, 30522
-SETTINGS = dict(epochs=2, learning_rate=1e-3, batch_size=8, seed=5)
+SETTINGS = RunConfig(tasks=("sst",), pretrain_epochs=2, pretrain_learning_rate=1e-3, batch_size=8, seed=5)
 
 
 def corpus(n: int) -> list[str]:
@@ -130,13 +134,13 @@ def test_the_decoder_is_the_word_embedding(encoder, texts):
     head = MaskedLanguageHead(encoder)
     assert head.decoder.weight is encoder.embeddings.word.weight
     before = encoder.embeddings.word.weight
-    pretrain(encoder, texts, **SETTINGS)
+    pretrain(encoder, texts, SETTINGS)
     assert encoder.embeddings.word.weight is before, "trained in place"
 
 
 def test_loss_falls_and_the_curve_tells(encoder, tiny_encoder):
     texts = tokenize_texts(corpus(120), tiny_encoder)
-    curve = pretrain(encoder, texts, **SETTINGS | dict(epochs=12, learning_rate=3e-3, batch_size=16))
+    curve = pretrain(encoder, texts, SETTINGS.but(pretrain_epochs=12, pretrain_learning_rate=3e-3, batch_size=16))
     assert list(curve) == ["step", "epoch", "tokens", "loss", "accuracy"]
     assert curve["loss"].iloc[0] > 9  # log 30522 = 10.3
     assert curve["loss"].iloc[-8:].mean() < 3
@@ -160,7 +164,7 @@ def test_pretraining_is_a_function_of_the_seed_and_leaves_the_generator_alone(en
         again = copy.deepcopy(start)
         torch.manual_seed(before)
         state = torch.get_rng_state()
-        pretrain(again, texts, **SETTINGS | dict(seed=seed))
+        pretrain(again, texts, SETTINGS.but(seed=seed))
         assert torch.equal(torch.get_rng_state(), state)
         results.append(weights(again))
     assert same(results[0], results[1]) and not same(results[1], results[2])
@@ -176,7 +180,7 @@ def test_special_tokens_and_padding_are_never_predicted(encoder, tiny_encoder, m
         return mask_tokens(ids, can, *rest)
 
     monkeypatch.setattr(module, "mask_tokens", watch)
-    pretrain(encoder, texts, **SETTINGS | dict(batch_size=1))
+    pretrain(encoder, texts, SETTINGS.but(batch_size=1))
     assert len(seen) == 2 * 9, "the text that is nothing but a special token is left out"
     assert not torch.isin(torch.cat(seen), torch.tensor([texts.cls, texts.sep, texts.pad, texts.mask])).any()
 
@@ -207,22 +211,22 @@ def interrupt(monkeypatch):
 @pytest.mark.parametrize("steps", [1, 3, 5, 8])  # 5 steps are an epoch
 def test_an_interrupted_run_goes_on_bit_for_bit(encoder, texts, tmp_path, interrupt, steps):
     start, whole, path = copy.deepcopy(encoder), copy.deepcopy(encoder), tmp_path / "pretraining.pt"
-    curve = pretrain(whole, texts, **SETTINGS)
+    curve = pretrain(whole, texts, SETTINGS)
     interrupt(steps)
     with pytest.raises(Interrupted):
-        pretrain(encoder, texts, **SETTINGS, checkpoint=path, checkpoint_seconds=0)
+        pretrain(encoder, texts, SETTINGS, checkpoint=path, checkpoint_seconds=0)
     interrupt(10 - steps)  # not one step more is needed
     resumed = copy.deepcopy(start)
-    pd.testing.assert_frame_equal(pretrain(resumed, texts, **SETTINGS, checkpoint=path), curve)
+    pd.testing.assert_frame_equal(pretrain(resumed, texts, SETTINGS, checkpoint=path), curve)
     assert same(weights(resumed), weights(whole))
 
 
 def test_a_finished_run_is_taken_from_its_file(encoder, texts, tmp_path, interrupt):
     start, path = copy.deepcopy(encoder), tmp_path / "folder" / "pretraining.pt"
-    curve = pretrain(encoder, texts, **SETTINGS, checkpoint=path)
+    curve = pretrain(encoder, texts, SETTINGS, checkpoint=path)
     interrupt(0)
     again = copy.deepcopy(start)
-    taken = pretrain(again, texts, **SETTINGS, checkpoint=path)
+    taken = pretrain(again, texts, SETTINGS, checkpoint=path)
     pd.testing.assert_frame_equal(taken, curve)
     assert taken.attrs == curve.attrs and taken.attrs["seconds"] > 0, "the time is that of training"
     assert same(weights(again), weights(encoder))
@@ -231,10 +235,10 @@ def test_a_finished_run_is_taken_from_its_file(encoder, texts, tmp_path, interru
 
 @pytest.mark.parametrize("other", ["seed", "encoder", "texts", "damage"])
 def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_path, caplog, other):
-    start, path, settings = copy.deepcopy(encoder), tmp_path / "pretraining.pt", dict(SETTINGS)
-    pretrain(encoder, texts, **SETTINGS, checkpoint=path)
+    start, path, settings = copy.deepcopy(encoder), tmp_path / "pretraining.pt", SETTINGS
+    pretrain(encoder, texts, SETTINGS, checkpoint=path)
     if other == "seed":
-        settings["seed"] = 6
+        settings = SETTINGS.but(seed=6)
     elif other == "encoder":
         start = copy.deepcopy(encoder)
     elif other == "texts":
@@ -242,9 +246,9 @@ def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_
     else:
         path.write_bytes(path.read_bytes()[:-100])
     expected, again = copy.deepcopy(start), copy.deepcopy(start)
-    curve = pretrain(expected, texts, **settings)
+    curve = pretrain(expected, texts, settings)
     with caplog.at_level(logging.WARNING, logger="mtbert"):
-        pd.testing.assert_frame_equal(pretrain(again, texts, **settings, checkpoint=path), curve)
+        pd.testing.assert_frame_equal(pretrain(again, texts, settings, checkpoint=path), curve)
     assert same(weights(again), weights(expected))
     assert ("is damaged" if other == "damage" else "belongs to another run") in caplog.text
 
@@ -252,7 +256,7 @@ def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_
 def test_the_encoder_keeps_its_mode_and_what_is_frozen(encoder, texts):
     encoder.layers[0].requires_grad_(False)
     before = weights(encoder)
-    pretrain(encoder, texts, **SETTINGS)
+    pretrain(encoder, texts, SETTINGS)
     assert not encoder.training
     changed = {name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])}
     assert not any(name.startswith(("layers.0.", "pooler.")) for name in changed)
@@ -260,7 +264,7 @@ def test_the_encoder_keeps_its_mode_and_what_is_frozen(encoder, texts):
 
 
 def test_bf16_trains_fp32_weights(encoder, texts):
-    curve = pretrain(encoder, texts, **SETTINGS, precision="bf16")
+    curve = pretrain(encoder, texts, SETTINGS.but(precision="bf16"))
     assert np.isfinite(curve["loss"]).all()
     assert encoder.pooler.weight.dtype == torch.float32
 
@@ -270,7 +274,7 @@ def test_freed_memory_is_returned(encoder, texts, monkeypatch):
     returned, sizes = [], itertools.count(0, runtime.SLACK_MIB)
     monkeypatch.setattr(runtime, "resident_mib", lambda: next(sizes))
     monkeypatch.setattr(runtime, "release_freed_memory", lambda: returned.append(True))
-    pretrain(encoder, texts, **SETTINGS)
+    pretrain(encoder, texts, SETTINGS)
     assert returned
 
 
@@ -279,23 +283,31 @@ def test_other_encoders_are_pretrained_too(texts, model_type):
     shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
     types = 0 if model_type == "distilbert" else 1
     encoder = BertModel(BertConfig(**shape, model_type=model_type, type_vocab_size=types))
-    curve = pretrain(encoder, texts, **SETTINGS)
+    curve = pretrain(encoder, texts, SETTINGS)
     assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]
 
 
 def test_a_loss_that_is_not_finite_is_named(encoder, texts):
     with torch.no_grad():
         encoder.layers[0].feed_forward_in.bias[0] = torch.nan
-    with pytest.raises(PretrainingError, match=r"loss of pretraining is nan at step 1 of 10, .*lower the learning"):
-        pretrain(encoder, texts, **SETTINGS)
+    with pytest.raises(TrainingError, match=r"loss of pretraining is nan at step 1 of 10, .*lower the learning"):
+        pretrain(encoder, texts, SETTINGS)
+
+
+@pytest.mark.parametrize("wrong", [{"plan": "S2 I2"}, {"adapter": "lhuc", "adapter_layers": [3]}, {"max_length": 600}])
+def test_what_does_not_fit_the_encoder_is_said_before_pretraining(tiny_config, course_folder, monkeypatch, wrong):
+    monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
+    config = tiny_config.but(pretrain="before", **wrong)
+    with pytest.raises((ValueError, CheckpointError)):
+        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
 
 
 def test_nothing_to_mask_is_named(encoder, tiny_encoder, texts):
-    with pytest.raises(PretrainingError, match="no text to pretrain on"):
-        pretrain(encoder, tokenize_texts(["[SEP]", "[MASK][CLS]"], tiny_encoder), **SETTINGS)
+    with pytest.raises(TrainingError, match="no text to pretrain on"):
+        pretrain(encoder, tokenize_texts(["[SEP]", "[MASK][CLS]"], tiny_encoder), SETTINGS)
     texts.mask = None
     with pytest.raises(CheckpointError, match="no mask token"):
-        pretrain(encoder, texts, **SETTINGS)
+        pretrain(encoder, texts, SETTINGS)
 
 
 def test_texts_of_the_tasks():

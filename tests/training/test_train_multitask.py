@@ -20,7 +20,7 @@ from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training import step as updates
 from mtbert.training.batches import training_steps
-from mtbert.training.loop import TrainingError
+from mtbert.training.checkpoint import TrainingError
 from mtbert.training.metrics import accuracy, pearson
 from mtbert.training.task_data import load_corpus, predict_table
 
