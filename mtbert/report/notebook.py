@@ -147,7 +147,7 @@ def folded(table: pd.DataFrame, title: str) -> None:
 def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
     text = " ".join(line.strip() for line in table.to_html(index=False, na_rep="", border=0).splitlines())
-    left = "text-align: left; vertical-align: top"
+    left = "text-align:left"  # in every cell, so that it counts in the size of a notebook
     text = text.replace("<th>text<", f'<th style="{left}; min-width: 20em">text<')  # else long ids squeeze it
     text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')
     return text.replace("<thead>", f'<thead title="sort" onclick="{html.escape(SORT)}">')

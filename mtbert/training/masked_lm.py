@@ -114,8 +114,7 @@ def pretrain(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         run = _Run(encoder.to(device), texts, rows, config)
-        how = f"{config.pretrain_epochs} {config.pretrain_learning_rate} {run.batch_size} {config.mask_rate} "
-        how += f"{config.seed} {config.precision} {texts.max_length}"
+        how = f"{config.digest} {texts.max_length}"
         parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
         saver = Checkpoint(checkpoint, _identity(encoder, texts, how) if checkpoint else "", parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
