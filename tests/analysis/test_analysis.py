@@ -209,8 +209,9 @@ def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, 
 def test_features_of_rows_without_ids_are_those_of_their_data(shared_config, course_folder, tmp_path, monkeypatch):
     """Their ids are line numbers, which another file has as well."""
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"id_column": None}))
-    run = load_or_run(shared_config, data=course_folder, device="cpu")
-    known = groups.known_features(run, "sst", course_folder)
+    first = shutil.copytree(course_folder, tmp_path / "first")  # the original may be known with its ids
+    run = load_or_run(shared_config, data=first, device="cpu")
+    known = groups.known_features(run, "sst", first)
     shutil.copytree(course_folder, tmp_path / "data")
     dev = tmp_path / "data" / "ids-sst-dev.csv"
     lines = dev.read_text().splitlines()
