@@ -38,13 +38,7 @@ _HATCHED = {"...": ("frozen", "temporary", "cannot be checked"), "xxx": ("not de
             "///": ("individual", "task gradients", "not comparable")}  # fmt: skip
 HATCHES = {name: hatch for hatch, names in _HATCHED.items() for name in names}  # for those who see grey
 TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
-METRIC_LABELS = {
-    "accuracy": "accuracy",
-    "pearson": "Pearson correlation",
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "r2": "R²",
-}
+METRIC_LABELS = dict(accuracy="accuracy", pearson="Pearson correlation", f1="F1", macro_f1="macro F1", r2="R²")
 
 
 def use_style() -> None:

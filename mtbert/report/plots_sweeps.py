@@ -53,15 +53,15 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
         ax.axvline(0, color="black", lw=1)
         part = table[table["task"] == task].reindex(names).rename_axis("label").reset_index()
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        if is_wide := bool(part[["low", "high"]].abs().max(axis=None) > 0.1):  # else the small ones are all at 0
+        if is_wide := part[["low", "high"]].abs().max(axis=None) > 0.1:  # else the small ones are all at 0
             ax.set_xscale("symlog", linthresh=0.05)
             ax.xaxis.set(major_locator=FixedLocator([-0.5, -0.1, -0.02, 0, 0.02, 0.1, 0.5]), major_formatter="{x:g}")
         intervals(part, ax, {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | look for verdict, look in VERDICTS.items()})
         ax.set_title(TASK_LABELS[task])
-        ax.set_xlabel(label + ", log beyond 0.05" * is_wide, fontsize="small")
+        ax.set_xlabel(label + (", log beyond 0.05" if is_wide else ""), fontsize="small")
         ax.tick_params(axis="x", labelsize="small")
     handles = ax.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    figure.legend(*handles, loc="outside lower center", ncols=len(VERDICTS), frameon=False, fontsize="small")
     return figure
 
 

@@ -24,9 +24,10 @@ def find_run(text: str) -> str:
         runs = read_grid(file)
         if name not in runs:
             raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(runs)}")
-        if seed and seed not in (known := [str(config.seed) for config in runs[name]]):
-            raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(known)}")
-        starts = [config.digest for config in runs[name] if seed in (None, str(config.seed))]
+        digests = {str(config.seed): config.digest for config in runs[name]}
+        if seed not in (None, *digests):
+            raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(digests)}")
+        starts = [digests[seed]] if seed else list(digests.values())
         how = f"; `mtbert train {file} --only {name!r}` trains it"
     ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}
     found = sorted(run_id for run_id in ids if run_id.startswith(tuple(starts)))

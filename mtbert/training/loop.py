@@ -118,10 +118,11 @@ def train(
     memory = PeakMemory(place)
     keep_freed_memory()
     trim = Trimmer()
-    meta_model(config)  # what does not fit together is said here, not after hours of pretraining
     encoder, cost = build_encoder(config), {}
-    if config.pretrain in ("before", "both") and processes.is_main:
-        cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    if config.pretrain in ("before", "both"):
+        meta_model(config)  # what does not fit together is said here, not after hours of pretraining
+        if processes.is_main:
+            cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
     model = MultitaskBert(config, encoder).to(place)
     processes.copy_from_main(model)
     sizes = [len(table) for table in corpus.train.values()]

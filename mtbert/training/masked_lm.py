@@ -114,9 +114,9 @@ def pretrain(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         run = _Run(encoder.to(device), texts, rows, config)
-        how = f"{config.digest} {texts.max_length}"
         parts = {name: getattr(run, name) for name in ("encoder", "head", "optimizer", "schedule")}
-        saver = Checkpoint(checkpoint, _identity(encoder, texts, how) if checkpoint else "", parts, checkpoint_seconds)
+        identity = _identity(encoder, texts, config.digest) if checkpoint else ""
+        saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         vars(run).update(saver.restore() or {})
         trim = Trimmer()
         encoder.train()
@@ -221,9 +221,9 @@ def _step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-def _identity(encoder: BertModel, texts: TokenizedTable, about: str) -> str:
+def _identity(encoder: BertModel, texts: TokenizedTable, settings: str) -> str:
     """Hex digits that name where pretraining starts from, its texts and its settings."""
-    digest = hashlib.sha256(about.encode())
+    digest = hashlib.sha256(f"{settings} {texts.max_length}".encode())
     for array in (texts.columns[0].ids, texts.columns[0].offsets):
         digest.update(array.tobytes())
     for tensor in encoder.state_dict().values():

@@ -1,6 +1,7 @@
 """Estimates against closed forms and counts by hand; calibration, groups and interference on invented examples."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -195,31 +196,34 @@ def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
     assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
 
 
-def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, tmp_path):
-    shutil.copytree(course_folder, tmp_path / "data")
-    dev = tmp_path / "data" / "ids-sst-dev.csv"
-    lines = dev.read_text().splitlines()
-    dev.write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")  # the same rows, in another order
-    assert groups.known_features(shared_run, "sst", tmp_path / "data") is None
-    other = errors.error_table(shared_run.run_id, data=tmp_path / "data").query("task == 'sst'")
+@pytest.fixture
+def reordered(course_folder, tmp_path) -> Path:
+    """The course's data with the same dev rows of SST in another order."""
+    folder = shutil.copytree(course_folder, tmp_path / "reordered")
+    header, *rows = (folder / "ids-sst-dev.csv").read_text().splitlines()
+    (folder / "ids-sst-dev.csv").write_text("\n".join([header, *rows[::-1]]) + "\n")
+    return folder
+
+
+def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, reordered):
+    assert groups.known_features(shared_run, "sst", reordered) is None
+    other = errors.error_table(shared_run.run_id, data=reordered).query("task == 'sst'")
     assert (other["text"] == "").all() and (other["words"] == 0).all()
     assert len(groups.known_features(shared_run, "sst", course_folder)) == 20  # nothing wrong was kept
 
 
-def test_features_of_rows_without_ids_are_those_of_their_data(shared_config, course_folder, tmp_path, monkeypatch):
+def test_features_of_rows_without_ids_are_those_of_their_data(
+    shared_config, course_folder, reordered, tmp_path, monkeypatch
+):
     """Their ids are line numbers, which another file has as well."""
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"id_column": None}))
     first = shutil.copytree(course_folder, tmp_path / "first")  # the original may be known with its ids
     run = load_or_run(shared_config, data=first, device="cpu")
     known = groups.known_features(run, "sst", first)
-    shutil.copytree(course_folder, tmp_path / "data")
-    dev = tmp_path / "data" / "ids-sst-dev.csv"
-    lines = dev.read_text().splitlines()
-    dev.write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
     with pytest.raises(DataError, match="was scored on another dev split of sst"):
-        probabilities.dev_table(run, "sst", tmp_path / "data")
-    other = load_or_run(shared_config, data=tmp_path / "data", device="cpu")
-    assert groups.known_features(other, "sst", tmp_path / "data")["words"].tolist() == known["words"].tolist()[::-1]
+        probabilities.dev_table(run, "sst", reordered)
+    other = load_or_run(shared_config, data=reordered, device="cpu")
+    assert groups.known_features(other, "sst", reordered)["words"].tolist() == known["words"].tolist()[::-1]
 
 
 def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(shared_run, course_folder, monkeypatch):
