@@ -1,13 +1,13 @@
 """The claims of the five papers (params/claims.yaml), checked against the stored runs; the tables of README.md.
 
-The rule for verdicts. An order: the 95 % interval of our difference, over seeds and examples, lies on the claimed
-side of 0: "reproduced"; on the other side: "contradicted"; else "not distinguishable". No difference: the interval
-lies within +-MARGIN: "reproduced"; excludes 0 by more than that: "contradicted"; else "not distinguishable". A ratio
-of costs likewise, in logarithms and with COST_MARGIN, from the lowest to the highest of all pairs of seeds. Both need
-SEEDS seeds of either run, else they are "not decided"; numbers of parameters need one. Intervals are not corrected
-for the number of claims. A score: "not comparable". Arithmetic: equal to the printed digits, as far as the rounding of
-the printed numbers it starts from allows: "reproduced", else "contradicted". Likewise what stored runs count, of any
-number of seeds.
+The rule for verdicts. An order: our difference, over seeds and examples, has a p-value below LEVEL after Holm's
+correction for all such claims, and the claimed sign: "reproduced"; the other sign: "contradicted"; else "not
+distinguishable". No difference: the 95 % interval lies within +-MARGIN: "reproduced"; excludes 0 by more than that:
+"contradicted"; else "not distinguishable". A difference of training losses or of gaps between train and dev likewise,
+by the interval from the lowest to the highest of all pairs of seeds, and a ratio of costs, in logarithms and with
+COST_MARGIN. All need SEEDS seeds of either run, else they are "not decided"; numbers of parameters need one. A score:
+"not comparable". Arithmetic: equal to the printed digits, as far as the rounding of the printed numbers it starts from
+allows: "reproduced", else "contradicted". Likewise what stored runs count, of any number of seeds.
 
 `python -m mtbert.report.claims` writes the tables of README.md between the marks `<!-- NAME -->` and `<!-- end -->`.
 """
@@ -25,18 +25,18 @@ import yaml
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.tables import SEEDS, TOGETHER, Grid, compare, cost_ratio, read_runs
+from mtbert.report.tables import LEVEL, SEEDS, TOGETHER, Grid, compare, cost_ratio, read_runs, score_points
 from mtbert.results import (
     MissingRun,
     Run,
     difference,
-    difference_together,
     overall_interval,
     stack_predictions,
     summarize,
     write_table,
 )
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
+from mtbert.training import holm
 
 MARGIN = 0.01  # of a score: smaller differences count as none
 COST_MARGIN = math.log(1.1)
@@ -73,10 +73,10 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
 
 
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
-    """A row per claim: paper, place, claim, its_number, our_number, low, high, seeds, run_ids, verdict, why.
+    """A row per claim: paper, place, claim, its_number, our_number, low, high, p, seeds, run_ids, verdict, why.
 
     store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the
-    95 % interval; of arithmetic, what the rounding of its numbers allows.
+    95 % interval; of arithmetic, what the rounding of its numbers allows. p: of an order of scores, corrected.
     """
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
     claims, not_comparable = read_claims(params)
@@ -87,10 +87,13 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
         if found["verdict"] == "not comparable":
             why = [not_comparable, *why]
         row = {name: claim[name] for name in ("paper", "place", "claim")} | {"its_number": claim.get("number")}
-        row |= dict.fromkeys(("our_number", "low", "high", "seeds", "run_ids")) | found
+        row |= dict.fromkeys(("our_number", "low", "high", "p", "seeds", "run_ids")) | found
         rows.append(row | {"why": "; ".join(filter(None, why))})
     table = pd.DataFrame(rows)
-    numbers = table[["our_number", "low", "high"]].astype(float).round(6)
+    numbers = table[["our_number", "low", "high", "p"]].astype(float).round(6)
+    orders = numbers["p"].notna()
+    numbers.loc[orders, "p"] = holm(numbers.loc[orders, "p"].to_numpy())
+    table.loc[numbers["p"] >= LEVEL, "verdict"] = "not distinguishable"
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
@@ -138,11 +141,15 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         value, low, high = cost_ratio(*runs, what)
         expected = float(claim.get("number", 1)) if claimed == "equal" else 1.0
         verdict = judge(claimed, math.log(low / expected), math.log(high / expected), COST_MARGIN)
-    else:
-        weight = SIMILARITY.get(what)
-        value, low, high = difference_together(*runs, weight) if weight else difference(*runs, what)
+    elif claim["check"] == "difference":
+        value, low, high, p = difference(*runs, None if what in SIMILARITY else what, SIMILARITY.get(what, 1.0))
         verdict = judge(claimed, low, high)
-    if row["seeds"] < SEEDS and "parameters" not in what:
+        row |= {"p": p} if claimed != "equal" and row["seeds"] >= SEEDS else {}
+    else:
+        one, other = ([BY_SEED[claim["check"]](run, what) for run in group] for group in runs)
+        value, low, high = sum(one) / len(one) - sum(other) / len(other), min(one) - max(other), max(one) - min(other)
+        verdict = judge(claimed, low, high)
+    if row["seeds"] < SEEDS and what != "parameters":
         verdict = "not decided"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
 
@@ -219,11 +226,14 @@ def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
     return names | {"__builtins__": {"min": min, "max": max}}
 
 
+BY_SEED = {
+    "gap": lambda run, task: score_points(run).eval("train - dev")[task],  # of the scores of the last step
+    "loss": lambda run, step: run.curve.set_index("step").at[step, "train_loss"],  # of all tasks, around that step
+}
 CHECKS = {
     "arithmetic": _check_arithmetic,
-    "difference": _check_two_runs,
     "score": _check_score,
-    "cost": _check_two_runs,
+    **dict.fromkeys(("difference", "cost", *BY_SEED), _check_two_runs),
     "none": lambda claim, grids: {"verdict": "cannot be checked", "why": claim["none"]},
 }
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from mtbert.results import (
     Run,
     SweepRun,
     baseline_table,
-    difference_together,
+    difference,
     load_or_run,
     read_grid,
     scored,
@@ -349,8 +349,9 @@ def pareto(table: pd.DataFrame, cost: str) -> list[str]:
 
 
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
-    """The front from the cheapest up: cost, overall, seeds, and the gain of each over the one before, with interval."""
+    """The front from the cheapest up: cost, overall, seeds, gains over the one before and the first, with intervals."""
     front = table.set_index("name").loc[pareto(table, cost), [cost, "overall", "seeds"]].rename_axis(None)
-    pairs = [(runs[name], runs[before]) for before, name in pairwise(front.index)]
-    gains = [_signed(*difference_together(*pair, 0.5)) for pair in pairs]
-    return front.round({cost: 1, "overall": 3}).assign(**{"gain on the one before": ["–", *gains]})
+    for column, before in {"gain on the one before": front.index, "gain on the first": repeat(front.index[0])}.items():
+        pairs = zip(front.index[1:], before, strict=False)
+        front[column] = ["–", *(_signed(*difference(runs[a], runs[b], pearson=0.5)[:3]) for a, b in pairs)]
+    return front.round({cost: 1, "overall": 3})

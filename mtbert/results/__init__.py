@@ -1,14 +1,7 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids and sweeps."""
 
 from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
-from mtbert.results.compare import (
-    difference,
-    difference_together,
-    overall_interval,
-    scored,
-    stack_predictions,
-    summarize,
-)
+from mtbert.results.compare import difference, overall_interval, scored, stack_predictions, summarize
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, run_file
@@ -17,6 +10,6 @@ from mtbert.results.sweep import SweepRun
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
-    "difference_together", "find_run", "list_runs", "load_model", "load_or_run", "overall_interval", "read_grid",
+    "find_run", "list_runs", "load_model", "load_or_run", "overall_interval", "read_grid",
     "read_grids", "read_run", "run_file", "scored", "stack_predictions", "stored_runs", "summarize", "write_table",
 ]  # fmt: skip

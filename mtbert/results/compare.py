@@ -53,18 +53,16 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     return {**about, **spread, "seeds": len(runs), "n": len(labels)}
 
 
-def difference(first: list[Run], second: list[Run], task: str | None = None) -> tuple[float, float, float]:
-    """Mean dev score of one configuration minus that of another, and its 95 % interval, on the same examples."""
-    return seed_mean([scored([first, second], task or first[0].config.tasks[0])])[:3]
+def difference(
+    first: list[Run], second: list[Run], task: str | None = None, pearson: float = 1.0
+) -> tuple[float, float, float, float]:
+    """Mean dev score of one configuration minus that of another on the same examples: value, low, high (95 %), p.
 
-
-def difference_together(first: list[Run], second: list[Run], pearson: float) -> tuple[float, float, float]:
-    """Difference of the mean score of the tasks that both have, and its 95 % interval over seeds and examples.
-
-    pearson: the factor of Pearson's correlation in the mean, 0.5 in `overall` (paper 002), 1 in a plain mean.
+    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
+    `overall` (paper 002), 1 in a plain mean.
     """
-    tasks = [task for task in first[0].config.scored if task in second[0].config.scored]
-    return seed_mean([scored([first, second], task, pearson=pearson) for task in tasks])[:3]
+    both = [name for name in first[0].config.scored if name in second[0].config.scored]
+    return seed_mean([scored([first, second], name, pearson=pearson) for name in ([task] if task else both)])
 
 
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:

@@ -33,7 +33,7 @@ def synthetic_run(config: RunConfig, right: float, parameters: float = 10, secon
         run_id=f"{config.digest}-synthetic",
         config=config,
         scores=pd.concat([points[i].drop(columns=["at", "step"]) for i in range(0, len(points), 3)]),
-        curve=pd.DataFrame([{"step": 12, "dev_score": 0.5}]),
+        curve=pd.DataFrame([{"step": 12, "dev_score": 0.5, "train_loss": 1 - right + config.seed / 100}]),
         predictions=predictions,
         cost=cost,
         provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},

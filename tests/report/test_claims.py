@@ -95,6 +95,32 @@ def test_no_verdict_without_enough_seeds(folders):
     assert verdict("bad", "absent") == "not measured yet"
 
 
+def test_orders_are_corrected_for_their_number(folders, monkeypatch):
+    store, params = folders
+    monkeypatch.setattr("mtbert.report.claims.difference", lambda *_: (0.02, 0.001, 0.039, 0.04))
+
+    def verdicts(*checks: tuple[str, str]) -> list[str]:
+        claims = [{"claim": str(i), "difference": [f"singles/{run}", order, "singles/bad", "sst"]}
+                  for i, (run, order) in enumerate(checks)]  # fmt: skip
+        content = {"not_comparable": "", "claims": {"000": {"Table 1": claims}}}
+        (params / "claims.yaml").write_text(yaml.safe_dump(content))
+        return claims_table(store, params)["verdict"].tolist()
+
+    assert verdicts(("good", "greater")) == ["reproduced"]
+    assert verdicts(("good", "greater"), ("same", "smaller")) == ["not distinguishable"] * 2  # p = 2 * 0.04
+    others = ("same", "equal"), ("two", "greater")  # neither is an order with enough seeds
+    assert verdicts(("good", "greater"), *others) == ["reproduced", "not distinguishable", "not decided"]
+
+
+def test_quantities_of_each_seed(folders):
+    row = checked(folders, loss=["singles/good", "smaller", "singles/bad", 12])
+    assert row["our_number"] == pytest.approx(-0.2) and (row["low"], row["high"]) == pytest.approx((-0.22, -0.18))
+    assert row["verdict"] == "reproduced" and math.isnan(row["p"])
+    gap = checked(folders, gap=["singles/good", "equal", "singles/bad", "sst"])  # .05 in every synthetic run
+    assert gap["verdict"] == "reproduced" and gap["our_number"] == pytest.approx(0, abs=1e-6)
+    assert checked(folders, gap=["singles/good", "greater", "singles/two", "sst"])["verdict"] == "not decided"
+
+
 def test_costs(folders):
     def row(claimed: str, what: str = "train_seconds", **fields) -> pd.Series:
         return checked(folders, cost=["singles/good", claimed, "singles/bad", what], **fields)
@@ -190,12 +216,12 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
     for claim in claims:
         if "number" in claim:
             assert isinstance(claim["number"], str) and math.isfinite(float(claim["number"])), claim
-        if claim["check"] in ("difference", "cost"):
+        if claim["check"] in ("difference", "cost", "gap", "loss"):
             first, order, second, what = claim[claim["check"]]
             assert order in ("greater", "smaller", "equal"), claim
             tasks = TASKS_IN_ALL if what in SIMILARITY else (what,)
             for config in (find(grids, path)[0][0] for path in (first, second)):
-                assert claim["check"] == "cost" or set(tasks) <= set(config.scored), claim
+                assert claim["check"] in ("cost", "loss") or set(tasks) <= set(config.scored), claim
             if claim["check"] == "difference" and order != "equal":
                 assert float(claim.get("number", {"greater": 1, "smaller": -1}[order])) * (order == "greater" or -1) > 0
         if claim["check"] == "score":
@@ -217,7 +243,7 @@ def test_the_stored_table_is_what_the_code_gives():
     stored = pd.read_csv(results / "claims.csv", dtype={"paper": str, "its_number": str})
     text = claims_table(results, PARAMS).to_csv(index=False, float_format="%.6g")
     table = pd.read_csv(io.StringIO(text), dtype={"paper": str, "its_number": str})
-    numbers = ["our_number", "low", "high"]
+    numbers = ["our_number", "low", "high", "p"]
     stale = "results/claims.csv is older than the runs or the claims; write it again with `mtbert claims`"
     assert table.drop(columns=numbers).equals(stored.drop(columns=numbers)), stale
     np.testing.assert_allclose(table[numbers], stored[numbers], atol=1e-3, err_msg=stale)

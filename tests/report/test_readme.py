@@ -8,9 +8,11 @@ import pytest
 
 from mtbert.bench.harness import read_rows
 from mtbert.paths import REPOSITORY
-from mtbert.report.claims import write_tables
+from mtbert.report.claims import best, write_tables
+from mtbert.report.tables import costs, read_runs
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
+TEXT = " ".join(README.split())
 
 
 def test_the_tables_are_what_the_store_gives(tmp_path):
@@ -36,6 +38,23 @@ def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
     first = table[(table["task"] == task) & (table["baseline"] == baseline)].iloc[0]
     assert f"{first['value']:.3f}".lstrip("0") == number
     assert number in README
+
+
+def test_runs_in_the_text_are_those_of_the_store():
+    limited, models = (
+        read_runs("cpu", name, store=REPOSITORY / "results", train_missing=False)
+        for name in ("memory_time", "best_model")
+    )
+    score = {name: runs[0].score for name, runs in limited.runs.items()}
+    assert (
+        f"the plan ends at {score['F3 S3']():.3f} overall, 1-bert at {score['1-bert']():.3f}".replace("0.", ".") in TEXT
+    )
+    lost = [f"{score['1-bert'](task) - score['2 layers'](task):.2f}".lstrip("0") for task in ("quora", "sts")]
+    assert "two layers of six score {} lower on Quora and {} lower on STS".format(*lost) in TEXT
+    last = costs({"best": models.runs[best(models)]}).loc[0, "overall"]
+    assert f"at the last step it has {last:.3f} overall".replace("0.", ".") in TEXT
+    [frozen] = [row for row in BENCH if (row["benchmark"], row["peer"]) == ("plans", "F3 S3")]
+    assert f"a token takes {float(frozen['ratio']):.2f} times as long" in TEXT
 
 
 BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]
