@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -264,10 +265,9 @@ def plan(
             typer.echo(path)
         return
     cost.check_minutes(minutes)
-    limit = cost.parse_memory(memory)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
-    calibration = cost.load_or_calibrate(next(iter(configs.values())), place, threads)
-    table = cost.plan_table(configs, calibration, limit, minutes, data, cuda=place == "cuda")
+    calibrate = partial(cost.load_or_calibrate, device=place, threads=threads)
+    table = cost.plan_table(configs, calibrate, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
     typer.echo(cost.describe(table, memory, minutes))
 
 

@@ -4,7 +4,7 @@ Source: paper 000, section 4, which asks for the performance of sharing plans un
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +71,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
 
 def plan_table(
     configs: Mapping[str, RunConfig],
-    calibration: Calibration,
+    calibrate: Callable[[RunConfig], Calibration],
     memory_mib: float = math.inf,
     minutes: float = math.inf,
     data: str | Path | None = None,
@@ -79,10 +79,11 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
 
-    data: as of `read_lengths`; the stored runs give the scores. Columns: name; fits (memory, and at least one step);
-    why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of all steps; nan where memory does not
-    fit); process_mib; parameters, trained_parameters. Sorted by what fits, score, minutes. A configuration that a run
-    would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises DataError.
+    calibrate: what calibrates for a run's encoder and precision. data: as of `read_lengths`; the stored runs give the
+    scores. Columns: name; fits (memory, and at least one step); why not; score, low, high (of what fits); steps,
+    steps_that_fit; minutes (of all steps; nan where memory does not fit); process_mib; parameters, trained_parameters.
+    Sorted by what fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or
+    CheckpointError does not fit. Raises DataError.
     """
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
@@ -90,7 +91,7 @@ def plan_table(
     texts, rows = Texts(data), []
     for name, config in configs.items():
         try:
-            forecast = Forecast(config, texts[config], calibration, cuda)
+            forecast = Forecast(config, texts[config], calibrate(config), cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
             why = f"cannot be predicted: {error}"
             rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})

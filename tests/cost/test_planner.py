@@ -79,16 +79,26 @@ def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
 def test_the_plans_that_fit_come_first(config, calibration, course_data):
     run = load_or_run(config, device="cpu", progress=False)
     configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
-    everything = plan_table(configs, calibration, data=course_data)
+    everything = plan_table(configs, lambda _: calibration, data=course_data)
     assert everything["fits"].all() and everything["name"][0] == "1-bert"
     one = everything.iloc[0]
     assert one["score"] == pytest.approx(run.score()) and one["low"] < one["score"] < one["high"]
     assert one["steps"] == one["steps_that_fit"] == 5
     assert everything.loc[1:, "minutes"].is_monotonic_increasing  # no scores: the fastest first
     need = everything.set_index("name")["process_mib"]
-    small = plan_table(configs, calibration, need["1-bert"], data=course_data)
+    small = plan_table(configs, lambda _: calibration, need["1-bert"], data=course_data)
     assert small.set_index("name")["fits"].to_dict() == {"1-bert": True, "frozen": True, "3-bert": False}
     assert small["name"].iloc[-1] == "3-bert"
+
+
+def test_a_run_is_priced_by_the_calibration_for_its_precision(config, calibration, course_data):
+    slower = Calibration(calibration.steps.assign(seconds=2 * calibration.steps["seconds"]))
+    by_precision = {"fp32": slower, "bf16": calibration}
+    configs = {precision: config.but(precision=precision) for precision in by_precision}
+    table = plan_table(configs, lambda run: by_precision[run.precision], data=course_data).set_index("name")
+    alike = plan_table(configs, lambda _: calibration, data=course_data).set_index("name")
+    assert table.loc["fp32", "minutes"] == pytest.approx(2 * alike.loc["fp32", "minutes"])
+    assert table.loc["bf16", "minutes"] == alike.loc["bf16", "minutes"]
 
 
 def test_a_part_of_a_run_has_the_score_of_its_curve(config, calibration, course_data):
@@ -97,10 +107,10 @@ def test_a_part_of_a_run_has_the_score_of_its_curve(config, calibration, course_
     assert part["score"] == run.curve["dev_score"][2] and math.isnan(part["low"])
     assert math.isnan(expected_score([run], steps=0)["score"]) and math.isnan(expected_score([], steps=5)["score"])
     like = {"alike": config.but(evals_per_epoch=5, seed=3, accumulation=2), "unlike": config}
-    whole = plan_table(like, calibration, data=course_data).set_index("name")
+    whole = plan_table(like, lambda _: calibration, data=course_data).set_index("name")
     assert whole["score"]["alike"] == pytest.approx(run.score()) and math.isnan(whole["score"]["unlike"])
     minutes = 0.7 * whole["minutes"]["alike"]
-    table = plan_table(like, calibration, minutes=minutes, data=course_data).set_index("name")
+    table = plan_table(like, lambda _: calibration, minutes=minutes, data=course_data).set_index("name")
     assert table["steps_that_fit"]["alike"] == 3 and table["score"]["alike"] == part["score"]
 
 
@@ -123,9 +133,9 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, cour
         "no layer 9": config.but(adapter="lhuc", adapter_layers=[9]),
         "3-bert": config.but(plan="3-bert"),
     }
-    table = plan_table(configs, calibration, data=course_data)
+    table = plan_table(configs, lambda _: calibration, data=course_data)
     need = table.set_index("name")["process_mib"]
-    table = plan_table(configs, calibration, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
+    table = plan_table(configs, lambda _: calibration, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
     first, _, fits, *others = describe(table, "4GB", 30.0).splitlines()
     assert first == "1 of 3 plans fit into 4GB and 30 minutes"
     assert fits.split()[0] == "fits" and " to " in fits and "5 of 5" in fits
@@ -133,9 +143,9 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, cour
     assert sorted(others)[1] == (
         "no layer 9 does not fit: cannot be predicted: adapter_layers: [9] are beyond the 2 layers of the encoder"
     )
-    late = plan_table({"slow": config}, calibration, minutes=1e-9, data=course_data)
+    late = plan_table({"slow": config}, lambda _: calibration, minutes=1e-9, data=course_data)
     assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)
-    nothing = plan_table({"no layer 9": configs["no layer 9"]}, calibration, data=course_data)
+    nothing = plan_table({"no layer 9": configs["no layer 9"]}, lambda _: calibration, data=course_data)
     assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
 
 
