@@ -52,6 +52,7 @@ def save(figure: plt.Figure, name: str) -> None:
     folder = figures_dir()
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    figure.set_layout_engine("none")  # what follows keeps this layout, which takes as long as the drawing
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
@@ -59,7 +60,7 @@ def show(figure: plt.Figure, name: str, alt: str) -> None:
     """`save` a figure and show it, in 64 colours, with an alternative text, which says what a reader would see."""
     save(figure, name)
     image, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(image, dpi=figure.dpi, bbox_inches="tight")
+    figure.savefig(image, dpi=figure.dpi)
     Pixels.open(image).convert("RGB").quantize(64, Pixels.Quantize.MAXCOVERAGE).save(small, "PNG", optimize=True)
     display(Image(small.getvalue()), metadata={"image/png": {"alt": alt}})
     plt.close(figure)

@@ -53,9 +53,7 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     return {**about, **spread, "seeds": len(runs), "n": len(labels)}
 
 
-def difference(
-    first: list[Run], second: list[Run], task: str | None = None, pearson: float = 1.0
-) -> tuple[float, float, float, float]:
+def difference(first: list[Run], second: list[Run], task: str | None = None, pearson: float = 1.0) -> tuple[float, ...]:
     """Mean dev score of one configuration minus that of another on the same examples: value, low, high (95 %), p.
 
     task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
