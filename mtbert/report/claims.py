@@ -149,7 +149,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         one, other = ([BY_SEED[claim["check"]](run, what) for run in group] for group in runs)
         value, low, high = sum(one) / len(one) - sum(other) / len(other), min(one) - max(other), max(one) - min(other)
         verdict = judge(claimed, low, high)
-    if row["seeds"] < SEEDS and what != "parameters":
+    if row["seeds"] < SEEDS and "parameters" not in str(what):
         verdict = "not decided"
     return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
 
