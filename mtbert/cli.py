@@ -102,7 +102,7 @@ def train(
     runs = sweep.look_up(pairs, data, again)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
-            score = load_or_run(run.config, data, device=device, again=again).score()
+            score = load_or_run(run.config, data, device=device, again=again or run.is_teacher).score()
             if os.environ["RANK"] == "0":
                 typer.echo(f"{run}: dev {score:.4f}")
         return
@@ -118,6 +118,7 @@ def train(
         missing = predict_runs(missing, place, threads, data)
     if not in_order:  # runs without a prediction first
         missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
+    missing.sort(key=lambda run: run.config.generation)  # teachers before their students
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationError,
+    model_validator,
+)
 
 from mtbert.bert import MINILM, content_digest
 from mtbert.data import TASKS
@@ -53,6 +63,25 @@ def _one_of(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _teachers(value: Any) -> Any:
+    """Lists of teachers as tuples of configurations, whose fields may be given instead."""
+    if isinstance(value, dict):
+        return {task: _teachers(some) for task, some in value.items()}
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a list of configurations is needed, or one for each task, got {reprlib.repr(value)}")
+    for one in value:
+        if not isinstance(one, dict | RunConfig):
+            raise ValueError(
+                f"a teacher is a RunConfig or its fields, got {reprlib.repr(one)}; names such as "
+                "'hybrids.yaml:3-bert' are read in grids alone"
+            )
+    return tuple(one if isinstance(one, RunConfig) else RunConfig.from_params(one) for one in value)
+
+
+def _without_defaults(config: "RunConfig", info: SerializationInfo) -> dict[str, Any]:
+    return config.model_dump(mode=info.mode, exclude_defaults=True)
+
+
 TaskName = Annotated[str, _one_of(*TASKS)]
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
@@ -66,6 +95,7 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Reals = Annotated[tuple[Annotated[Factor, Field(gt=0)], ...], BeforeValidator(_sequence)]
 Layers = Annotated[tuple[Size, ...], BeforeValidator(_sequence)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
+Teachers = tuple[Annotated["RunConfig", PlainSerializer(_without_defaults)], ...]
 
 
 class RunConfig(BaseModel):
@@ -167,6 +197,13 @@ class RunConfig(BaseModel):
         "all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
     )
     max_grad_norm: Factor | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
+    teachers: Annotated[Teachers | dict[TaskName, Teachers], BeforeValidator(_teachers)] = Field(
+        (), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
+    )
+    distil: Literal["teacher", "annealed"] | Annotated[Real, Field(ge=0, le=1)] = Field(
+        "teacher", description="weight of the teachers against the labels; teacher: 1; annealed: from 1 to 0"
+    )
+    temperature: Real = Field(1.0, gt=0, le=100, description="of class probabilities, the teachers' and the student's")
     r_drop: Factor = Field(0.0, description="weight of the divergence between two passes with other dropout masks")
     ema: Real | None = Field(
         None, gt=0, lt=1, description="decay of the moving average of the weights, which is scored and kept; none: off"
@@ -189,7 +226,8 @@ class RunConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
         # The first problem ends the search: what comes later may rely on what came before.
-        for problem in itertools.chain(self._task_problems(), self._model_problems(), self._step_problems()):
+        checks = (self._task_problems, self._model_problems, self._step_problems, self._teacher_problems)
+        for problem in itertools.chain.from_iterable(check() for check in checks):
             raise ValueError(problem)
         return self
 
@@ -267,6 +305,23 @@ class RunConfig(BaseModel):
         if self.keep == "best_per_task" and (problem := self._what_ties_tasks()):
             yield f"keep: best_per_task needs tasks that share no trained weights, but {problem}"
 
+    def _teacher_problems(self) -> Iterator[str]:
+        if isinstance(self.teachers, dict) and (not self.teachers or set(self.teachers) - set(self.tasks)):
+            yield f"teachers: name {list(self.teachers)}, not some of the tasks {list(self.tasks)}"
+        for task, teachers in self.teachers_by_task.items():
+            if not teachers:
+                yield f"teachers: {task} has none; leave it out"
+            if len(set(teachers)) != len(teachers):
+                yield f"teachers: {task} has one twice in {[teacher.digest for teacher in teachers]}"
+            for teacher in teachers:
+                if task not in teacher.tasks:
+                    yield f"teachers: {teacher.digest} is trained on {', '.join(teacher.tasks)}, not on {task}"
+                if teacher.corpus != self.corpus:
+                    yield f"teachers: {teacher.digest} is trained on corpus {teacher.corpus!r}, not {self.corpus!r}"
+        for name in ("distil", "temperature") if not self.teachers else ():
+            if getattr(self, name) != RunConfig.model_fields[name].default:
+                yield f"{name}: needs teachers"
+
     def _what_ties_tasks(self) -> str:
         """Why the weights of the training tasks cannot come from different steps; empty if they can."""
         levels = SharingPlan.parse(self.plan_text, self.scored).levels
@@ -309,6 +364,19 @@ class RunConfig(BaseModel):
         """The tasks scored on the dev split: the training tasks, which select the best model, then `score_tasks`."""
         return tuple(dict.fromkeys(self.tasks + self.score_tasks))
 
+    @property
+    def teachers_by_task(self) -> dict[str, Teachers]:
+        """Training task -> its teachers, of those that have some."""
+        if isinstance(self.teachers, dict):
+            return self.teachers
+        return dict.fromkeys(self.tasks, self.teachers) if self.teachers else {}
+
+    @property
+    def generation(self) -> int:
+        """0 without teachers, else one more than the teachers have."""
+        teachers = itertools.chain.from_iterable(self.teachers_by_task.values())
+        return max((1 + teacher.generation for teacher in teachers), default=0)
+
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "RunConfig":
         """Build a configuration from papermill parameters or a YAML mapping.
@@ -325,14 +393,27 @@ class RunConfig(BaseModel):
         return RunConfig.from_params({**self.model_dump(), **changes})
 
     @property
+    def changed_fields(self) -> dict[str, Any]:
+        """The fields that differ from their defaults and may change the numbers, as JSON; of teachers the digests."""
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"tensorboard"})
+        return fields | ({"teachers": self._teacher_digests} if self.teachers else {})
+
+    @property
+    def _teacher_digests(self) -> list[str] | dict[str, list[str]]:
+        if isinstance(self.teachers, dict):
+            return {task: [teacher.digest for teacher in some] for task, some in self.teachers.items()}
+        return [teacher.digest for teacher in self.teachers]
+
+    @property
     def digest(self) -> str:
         """10 hex digits that name this configuration.
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
-        the content counts, not the path; a name on the hub means what is published under it.
+        the content counts, not the path; a name on the hub means what is published under it. Of teachers their digests
+        count.
         """
-        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"tensorboard"})
+        fields = self.changed_fields
         if self.encoder != MINILM and Path(self.encoder).is_dir():
             fields["encoder"] = content_digest(self.encoder)
             if fields["encoder"] == content_digest(MINILM):
@@ -344,7 +425,8 @@ class RunConfig(BaseModel):
         return hash(json.dumps(self.model_dump(mode="json"), sort_keys=True))  # a mapping of batch sizes has none
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self.model_dump(mode="json").items())
+        fields = self.model_dump(mode="json") | {"teachers": self._teacher_digests}
+        return "\n".join(f"{name}: {value}" for name, value in fields.items())
 
 
 def unknown_tasks(params: dict) -> str:

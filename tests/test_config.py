@@ -37,6 +37,8 @@ OTHER_RUNS = dict(
     accumulation=dict(accumulation=2), checkpoint_layers=dict(checkpoint_layers=True), layers=dict(layers=2),
     curve_rows=dict(curve_rows=9),
     layer_decay=dict(layer_decay=0.9), weight_decay_on=dict(weight_decay_on="matrices"), r_drop=dict(r_drop=0.5),
+    teachers=dict(teachers=[dict(seed=2)]), distil=dict(teachers=[dict(seed=2)], distil=0.5),
+    temperature=dict(teachers=[dict(seed=2)], temperature=2.0),
     ema=dict(ema=0.99), eval_spacing=dict(eval_spacing="log"), keep=dict(keep="last"),
 )  # fmt: skip
 
@@ -107,6 +109,15 @@ APART = dict(**THREE, pairs="concat")
             {**APART, "similarity": "sigmoid_cosine", "feeds": ["sst>sts"]},
             "feeds: 'sst>sts': with similarity sigmoid_cosine sts has no head",
         ),
+        ({"teachers": ["hybrids.yaml:3-bert"]}, "teachers: a teacher is a RunConfig or its fields, got 'hybrids.yaml"),
+        ({"teachers": [{"plam": "S6"}]}, "teachers: plam: unknown key; did you mean plan?"),
+        ({"teachers": [{"tasks": ["sts"]}]}, "teachers: 28261d260c is trained on sts, not on sst"),
+        ({"teachers": {"sts": [{}]}}, "teachers: name ['sts'], not some of the tasks ['sst']"),
+        ({"teachers": {"sst": []}}, "teachers: sst has none; leave it out"),
+        ({"teachers": [{}, {"seed": 1}]}, "teachers: sst has one twice"),
+        ({"teachers": [{"corpus": "course"}]}, "teachers: 3d6ab2fffb is trained on corpus 'course', not 'demo'"),
+        ({"distil": "annealed"}, "distil: needs teachers"),
+        ({"temperature": 2.0}, "temperature: needs teachers"),
         ({"scheme": "unified", "gradients": "pcgrad"}, "gradients: pcgrad needs at least two tasks"),
         ({**THREE, "gradients": "pcgrad"}, "gradients: pcgrad needs several tasks in a step; scheme is 'sampled'"),
         ({"gradients": "gem"}, "gradients: gem needs at least two tasks"),
@@ -191,6 +202,15 @@ def test_digests_never_change():
     """Stored runs are found by them."""
     assert RunConfig().digest == "44136fa355"
     assert RunConfig.from_params(OTHER_VALUES).digest == "c0c4f2f023"
+
+
+def test_teachers_name_a_run_by_their_digests():
+    teacher = RunConfig(seed=2)
+    taught = RunConfig(teachers=(teacher,), distil="annealed")
+    assert taught.changed_fields == {"teachers": [teacher.digest], "distil": "annealed"}
+    assert taught.teachers_by_task == {"sst": (teacher,)} == taught.but(teachers={"sst": [teacher]}).teachers_by_task
+    assert RunConfig.from_params(taught.model_dump(mode="json")) == taught
+    assert [one.generation for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
 
 
 def test_where_a_log_is_written_names_no_run():

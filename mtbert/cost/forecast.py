@@ -230,13 +230,14 @@ class Forecast:
 def predict_runs(
     runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
-    """The runs with predicted minutes and MiB; those that differ in the seed alone share a prediction.
+    """The runs with predicted minutes and MiB; those that differ in the seed and the teachers alone share a prediction.
 
     Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
     it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
     """
     texts, predictions, deadline = Texts(data), {}, None
-    keys = [run.config.model_copy(update={"seed": 0}).digest for run in runs]
+    same = {name: RunConfig.model_fields[name].default for name in ("teachers", "distil", "temperature")} | {"seed": 0}
+    keys = [run.config.model_copy(update=same).digest for run in runs]
     for run, key in zip(runs, keys, strict=True):
         if key in predictions:
             continue

@@ -28,6 +28,7 @@ class Rows:
         self.has_types = columns > self.sequences and encoder.type_vocab_size > 1
         self.labels = torch.zeros(len(self.lengths), device=self.device)
         self.labels[shapes[0][0] :] = 1
+        self.teachers = None  # reading their logits takes no time worth counting
         width = len(TAGS) * columns
         self.tags = torch.zeros(len(self.lengths), width, device=self.device) if config.pos_features else None
 

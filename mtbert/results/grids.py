@@ -1,20 +1,58 @@
 """Grids of runs, read from YAML files.
 
 `base` has the fields that all runs share, `runs` maps a name to the fields that differ, and `seeds` (of the file, or of
-one run) repeats a run.
+one run) repeats a run. `teachers` names runs, one or a list, for all tasks or as a mapping from tasks: 'GRID.yaml:NAME'
+(all its seeds) or 'GRID.yaml:NAME:SEED', of a grid in the same folder, or the start of a stored run's id.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from reprlib import repr  # shortened
+from typing import Any
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.paths import YamlError, read_yaml
+from mtbert.paths import YamlError, read_yaml, stores
+from mtbert.results.store import MissingRun, read_run, run_folders
+
+IN_GRID = re.compile(r"(.+\.ya?ml):(.+?)(?::(\d+))?")  # GRID.yaml:NAME or GRID.yaml:NAME:SEED
 
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     """Name -> the configurations of its seeds; raises ConfigError with a line for each run that is wrong."""
     path = Path(path)
+    content = _read_content(path)
+    grid, errors = {}, []
+    for name in content["runs"]:
+        try:
+            grid[str(name)] = _read_run(path, content, name, ())
+        except (ConfigError, MissingRun) as error:
+            errors.append(f"{path.name}, run {repr(name)}: {error}")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return grid
+
+
+def named_runs(text: str, folder: Path = Path(), students: tuple[str, ...] = ()) -> list[RunConfig]:
+    """The configurations that IN_GRID names: of a run in a grid of this folder, all its seeds or one.
+
+    students: the runs that it is to teach, which it cannot learn from. Raises MissingRun if there is none, and
+    ConfigError if it cannot be read.
+    """
+    file, name, seed = IN_GRID.fullmatch(text).groups()
+    content = _read_content(folder / file)
+    names = {str(known): known for known in content["runs"]}
+    if name not in names:
+        raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(names)}")
+    configs = _read_run(folder / file, content, names[name], students)
+    seeds = {str(config.seed): config for config in configs}
+    if seed not in (None, *seeds):
+        raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(seeds)}")
+    return [seeds[seed]] if seed else configs
+
+
+def _read_content(path: Path) -> dict:
+    """The mapping in a grid's file, with the keys that a grid has."""
     try:
         content = read_yaml(path)
     except YamlError as error:
@@ -23,20 +61,14 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
         raise ConfigError(f"{path}: a grid needs a mapping `runs` with a run, and may have `base` and `seeds`")
     if unknown := ", ".join(sorted(map(str, content.keys() - {"base", "seeds", "runs"}))):
         raise ConfigError(f"{path}: unknown key {unknown[:200]}; known are base, seeds, runs")
-    grid, errors = {}, []
-    base = content.get("base") or {}
-    for name, fields in content["runs"].items():
-        try:
-            grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
-        except ConfigError as error:
-            errors.append(f"{path.name}, run {repr(name)}: {error}")
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return grid
+    return content
 
 
-def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
-    """The configurations of one run, one per seed."""
+def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -> list[RunConfig]:
+    """The configurations of one run of a grid's content, one per seed; students: as of `named_runs`."""
+    base, fields, seeds = content.get("base") or {}, content["runs"][name] or {}, content.get("seeds", [1])
+    if (student := f"{path.resolve()}:{name}") in students:
+        raise ConfigError(f"teachers: {repr(name)} of {path.name} is among its own teachers")
     if not isinstance(base, dict) or not isinstance(fields, dict):
         raise ConfigError("`base` and every run must be mappings from fields to values")
     fields = {**base, **fields}
@@ -45,7 +77,29 @@ def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
         raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
+    if "teachers" in fields:
+        fields["teachers"] = _teachers(fields["teachers"], path.parent, (*students, student))
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]
+
+
+def _teachers(value: Any, folder: Path, students: tuple[str, ...]) -> Any:
+    """What a grid says of a run's teachers, with configurations in place of the names of runs."""
+    if isinstance(value, dict):
+        return {task: _teachers(some, folder, students) for task, some in value.items()}
+    if not isinstance(value, str | list):
+        return value
+    teachers = []
+    for one in [value] if isinstance(value, str) else value:
+        if not isinstance(one, str):
+            teachers.append(one)
+        elif IN_GRID.fullmatch(one):
+            teachers += named_runs(one, folder, students)
+        else:
+            found = [stored for run_id, stored in run_folders(stores()).items() if run_id.startswith(one)]
+            if len(found) != 1:
+                raise MissingRun(f"teachers: {repr(one)} fits {len(found)} stored runs; name a run as GRID.yaml:NAME")
+            teachers.append(read_run(found[0]).config)
+    return teachers
 
 
 def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tuple[str, RunConfig]]:

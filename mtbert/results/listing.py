@@ -1,13 +1,12 @@
 """Stored runs found by the start of their id or by their name in a grid, and listed."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from mtbert.paths import REPOSITORY, stores
-from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.grids import IN_GRID, named_runs, read_grids
 from mtbert.results.runs import has_model, model_folder
 from mtbert.results.store import MissingRun, run_folders, stored_runs
 
@@ -19,15 +18,9 @@ def find_run(text: str) -> str:
     run fits, and ConfigError for a grid that cannot be read.
     """
     starts = [text]
-    if named := re.fullmatch(r"(.+\.ya?ml):(.+?)(?::(\d+))?", text):
-        file, name, seed = named.groups()
-        runs = read_grid(file)
-        if name not in runs:
-            raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(runs)}")
-        digests = {str(config.seed): config.digest for config in runs[name]}
-        if seed not in (None, *digests):
-            raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(digests)}")
-        starts = [digests[seed]] if seed else list(digests.values())
+    if named := IN_GRID.fullmatch(text):
+        file, name, _ = named.groups()
+        starts = [config.digest for config in named_runs(text)]
         how = f"; `mtbert train {file} --only {name!r}` trains it"
     ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}
     found = sorted(run_id for run_id in ids if run_id.startswith(tuple(starts)))

@@ -1,12 +1,17 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
 import logging
+import time
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
+import torch
 from filelock import FileLock
 from safetensors import SafetensorError
+from torch import Tensor
 
 from mtbert.bert import MINILM, CheckpointError
 from mtbert.config import RunConfig
@@ -16,7 +21,7 @@ from mtbert.parallel import connect
 from mtbert.paths import cache_dir, check_writable, find_result, stores
 from mtbert.results.store import MissingRun, Run, read_run, run_folders, stored_runs, update_tables, write_run
 from mtbert.runtime import environment, pick_device
-from mtbert.training import load_corpus, score_table, train
+from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +53,26 @@ def load_or_run(
     data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
     to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it; what is stored stays. A run that another process trains is waited for. Of several processes that torchrun
-    started, which train together, the first one stores the run. Raises FolderError before training that could not be
-    stored.
+    it; what is stored stays. Teachers are trained before their student in the same way. A run that another process
+    trains is waited for. Of several processes that torchrun started, which train together, the first one stores the
+    run. Raises FolderError before training that could not be stored.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
         return _only_stored(config, data, among)
+    return _stored_or_trained(config, data, among, device, progress, again)
+
+
+def _stored_or_trained(
+    config: RunConfig,
+    data: str | Path | None,
+    among: list[Path],
+    device: str,
+    progress: bool | None = None,
+    again: bool = False,
+    wait: bool = True,
+) -> Run:
+    """`load_or_run` for these stores; raises filelock.Timeout if another process trains the run, unless `wait`."""
     processes = connect(pick_device(device))
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
@@ -62,9 +80,9 @@ def load_or_run(
     if not processes.largest(is_done(run_id, among, again)):
         if processes.is_main:
             check_writable(among[0])
-        with run_lock(run_id) if processes.is_main else nullcontext():
+        with run_lock(run_id, wait) if processes.is_main else nullcontext():
             if not processes.largest(is_done(run_id, among, again)):  # the others wait here for the lock of the first
-                run = train_and_store(config, corpus, run_id, among, device, progress)
+                run = train_and_store(config, corpus, run_id, among, device, progress, data, wait)
                 if not processes.is_main:
                     return run
         update_tables(among[0])
@@ -100,17 +118,32 @@ def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
 
 
 def train_and_store(
-    config: RunConfig, corpus: Corpus, run_id: str, among: list[Path], device: str, progress: bool | None
+    config: RunConfig,
+    corpus: Corpus,
+    run_id: str,
+    among: list[Path],
+    device: str,
+    progress: bool | None,
+    data: str | Path | None = None,
+    wait: bool = True,
 ) -> Run:
     """Train a run, for the holder of its lock, and store it in the first of some stores, unless one of them has it.
 
-    The store's tables are left as they are.
+    The store's tables are left as they are. Its teachers are trained before it where the cache lacks their models;
+    raises filelock.Timeout if another process trains one of them, unless `wait`, and CheckpointError if one is damaged.
     """
     processes = connect(pick_device(device))
+    run_ids = {}
+    for teacher in dict.fromkeys(chain.from_iterable(config.teachers_by_task.values())):
+        run_ids[teacher] = _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait).run_id
+    started = time.perf_counter()
+    with processes.main_first():
+        teachers = _teachers_logits(config, corpus, run_ids, pick_device(device))
+    seconds = round(time.perf_counter() - started, 2)
     for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
         path.unlink()  # left by a process that was killed
     checkpoint = model_folder(run_id) / "checkpoint.pt"
-    trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
+    trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
     scores = [
         score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
         for (task, split), part in trained.predictions.groupby(["task", "split"], sort=False)
@@ -122,7 +155,7 @@ def train_and_store(
         curve=trained.curve,
         step_scores=trained.step_scores,
         predictions=trained.predictions,
-        cost=trained.cost,
+        cost=trained.cost | ({"teachers_seconds": seconds} if run_ids else {}),
         cosines=trained.cosines,
         provenance={
             **environment(pick_device(device)),
@@ -146,6 +179,29 @@ def train_and_store(
     except (OSError, SafetensorError) as error:
         log.warning("the model cannot be kept in %s (%s); its run is stored", checkpoint.parent, error)
     return run
+
+
+def _teachers_logits(
+    config: RunConfig, corpus: Corpus, run_ids: dict[RunConfig, str], device: torch.device
+) -> dict[str, Tensor]:
+    """Task -> mean logits of its teachers for all rows of its training table; run_ids: of all teachers."""
+    logits = {task: [] for task in config.teachers_by_task}
+    for teacher, run_id in run_ids.items():
+        load = cache(partial(_load_teacher, teacher, run_id))
+        for task, teachers in config.teachers_by_task.items():
+            if teacher in teachers:
+                logits[task].append(teacher_logits(load, run_id, task, corpus.train[task], device))
+    return {task: mean_logits(TASKS[task], some) for task, some in logits.items()}
+
+
+def _load_teacher(teacher: RunConfig, run_id: str) -> MultitaskBert:
+    """A teacher's model; raises CheckpointError that names its folder if it is damaged, or of another run."""
+    model = MultitaskBert.load(folder := model_folder(run_id))
+    if model.run_config.digest != teacher.digest:
+        raise CheckpointError(
+            f"{folder}: the model is of run {model.run_config.digest}; delete the folder, train again"
+        )
+    return model
 
 
 def model_folder(run_id: str) -> Path:

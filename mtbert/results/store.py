@@ -175,7 +175,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
     content = _read_content(folder)
     stored = content["config"]
-    named = {"encoder", "tensorboard"}  # the id has the encoder's content, and not the other
+    named = {"encoder", "teachers", "tensorboard"}  # the id has the contents of the encoders, and not the last
     if config is not None and stored.but(**config.model_dump(include=named)) != config:
         raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
@@ -259,7 +259,7 @@ def _update_tables(store: Path) -> None:
         config, cost = content["config"], content["cost"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}
-        others = config.model_dump(mode="json", exclude_defaults=True, exclude={*COLUMNS, "tasks", "tensorboard"})
+        others = {name: v for name, v in config.changed_fields.items() if name not in (*COLUMNS, "tasks")}
         about |= {"other_fields": json.dumps(others) if others else ""}
         spent = {key: cost[key] for key in SPENT}
         where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
 from multiprocessing import resource_tracker
@@ -57,6 +57,7 @@ class SweepRun:
     is_stored: bool
     minutes: float | None = None
     mib: float | None = None
+    is_teacher: bool = False  # of another run, which needs its model
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.config.seed}"
@@ -67,6 +68,7 @@ def look_up(
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
+    Teachers of runs that are not stored come first, unless their models are in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
     their encoder has other sizes than they need. Of stored runs the encoder is not checked.
@@ -90,7 +92,28 @@ def look_up(
             errors.setdefault(str(error), {})[name] = None
     if errors:
         raise ConfigError("\n".join(f"{', '.join(names)}: {error}" for error, names in errors.items()))
-    return list(found.values())
+    return _teachers_first(found, data)
+
+
+def _teachers_first(found: dict[str, SweepRun], data: str | Path | None) -> list[SweepRun]:
+    """These runs, by run id, behind the teachers that have to be trained for them."""
+    students = [run for run in found.values() if not run.is_stored]
+    teachers = {
+        teacher: f"teacher of {run.name}"
+        for run in reversed(students)
+        for some in run.config.teachers_by_task.values()
+        for teacher in some
+    }
+    if not teachers:
+        return list(found.values())
+    needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, again=True)
+    names = {run_id: run.name for run_id, run in found.items()}
+    first = {
+        run.run_id: replace(run, name=names.get(run.run_id, run.name), is_teacher=True)
+        for run in needed
+        if not run.is_stored
+    }
+    return list(({**first, **found} | first).values())
 
 
 def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
@@ -253,14 +276,14 @@ def train_all(
     by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
     data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
     among = [str(store.resolve()) for store in stores()]
-    client.register_plugin(Sweep(name, threads, data, among, device, again), name)
+    client.register_plugin(Sweep(name, threads, data, among, device), name)
     for topic in (name, "all"):  # reports of the workers and the scheduler
         client.subscribe_topic(topic, events.put)
 
     def submit(run: SweepRun) -> None:
         number = next(numbers)
         future = client.submit(
-            train_run, name, run.run_id, run.config,
+            train_run, name, run.run_id, run.config, again or run.is_teacher,
             key=(name, run.run_id, number), retries=RETRIES, priority=-number, resources=resources,
         )  # fmt: skip
         futures[future.key] = future

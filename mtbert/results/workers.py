@@ -33,11 +33,11 @@ class WorkerError(RuntimeError):
 class Sweep(WorkerPlugin):
     """What all runs of a sweep share, on every worker. threads: of torch; reports are sent to the topic `name`.
 
-    stores: those that are read, the first of which is written to. again: as of `load_or_run`.
+    stores: those that are read, the first of which is written to.
     """
 
-    def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str, again: bool) -> None:
-        self.name, self.threads, self.data, self.device, self.again = name, threads, data, device, again
+    def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str) -> None:
+        self.name, self.threads, self.data, self.device = name, threads, data, device
         self.stores, self.is_stopped = [Path(store) for store in stores], False
 
     def setup(self, worker: Worker) -> None:
@@ -50,8 +50,11 @@ class Sweep(WorkerPlugin):
         """Stop the run."""
         self.is_stopped = True
 
-    def train(self, worker: Worker, run_id: str, config: RunConfig) -> tuple[str, float]:
-        """Train and store a run, unless it is 'stored'; its score. Raises filelock.Timeout if it is locked."""
+    def train(self, worker: Worker, run_id: str, config: RunConfig, again: bool) -> tuple[str, float]:
+        """Train and store a run, unless it is 'stored'; its score. again: as of `load_or_run`.
+
+        Raises filelock.Timeout if the run, or a teacher that has to be trained first, is locked.
+        """
         if worker.state.nthreads != 1:
             raise WorkerError(f"a worker has {worker.state.nthreads} threads; start it with --nthreads 1")
         last = 0.0
@@ -69,17 +72,17 @@ class Sweep(WorkerPlugin):
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(worker.name, int):
             torch.cuda.set_device(worker.name % torch.cuda.device_count())
         with run_lock(run_id, blocking=False):
-            state = "stored" if is_done(run_id, self.stores, self.again) else "trained"
+            state = "stored" if is_done(run_id, self.stores, again) else "trained"
             if state == "trained":
                 report(lambda: {"step": 0}, 0)
                 corpus = load_corpus(config, data_root(config, self.data))
                 if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
-                train_and_store(config, corpus, run_id, self.stores, self.device, progress=False)
+                train_and_store(config, corpus, run_id, self.stores, self.device, False, self.data, wait=False)
         return state, read_run(run_file(run_id, self.stores).parent, config).score()
 
 
-def train_run(sweep: str, run_id: str, config: RunConfig) -> tuple[str, float | str, float]:
+def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[str, float | str, float]:
     """A task of dask: trained, stored (by another process), busy (trained by another), failed or stopped; minutes.
 
     Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again.
@@ -88,7 +91,7 @@ def train_run(sweep: str, run_id: str, config: RunConfig) -> tuple[str, float | 
     if sweep not in worker.plugins:
         return "stopped", "", 0.0
     try:
-        state, outcome = copy_context().run(worker.plugins[sweep].train, worker, run_id, config)
+        state, outcome = copy_context().run(worker.plugins[sweep].train, worker, run_id, config, again)
     except Timeout:
         state, outcome = "busy", ""
     except SystemExit:

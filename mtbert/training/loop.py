@@ -99,12 +99,14 @@ def train(
     checkpoint: Path | None = None,
     checkpoint_seconds: float | None = None,
     progress: bool | None = None,
+    teachers: dict[str, Tensor] | None = None,
 ) -> TrainedRun:
     """Train as the configuration says and score the model that `keep` names on dev.
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
     the caller removes it. LOG is written beside it. progress: show a bar; None: on a terminal.
+    teachers: where the configuration has some, by task, their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite.
 
     Of several processes (`parallel.py`), which all call this, each computes its part of every batch and every
@@ -114,6 +116,9 @@ def train(
     place = pick_device(device)
     processes = connect(place)
     progress = progress if processes.is_main else False
+    taught = teachers or {}
+    if {task: len(rows) for task, rows in taught.items()} != {t: len(corpus.train[t]) for t in config.teachers_by_task}:
+        raise TrainingError(f"teachers: logits for all training rows of {list(config.teachers_by_task)} are needed")
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     keep_freed_memory()
@@ -129,7 +134,7 @@ def train(
     evaluations = config.epochs * config.evals_per_epoch
     with processes.main_first():
         tables = {
-            task: TaskRows(model, task, table, place, passes, processes)
+            task: TaskRows(model, task, table, place, passes, processes, taught.get(task))
             for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
         }
         dev = {task: TaskRows(model, task, table, place, evaluations, processes) for task, table in corpus.dev.items()}

@@ -27,10 +27,11 @@ from mtbert.gradients import (
     gram_matrix,
     layer_cosines,
 )
-from mtbert.multitask import MultitaskBert, divergence, task_loss
+from mtbert.multitask import MultitaskBert, divergence
 from mtbert.optim import AdamW, make_schedule
 from mtbert.parallel import ALONE, Processes
 from mtbert.sharing import add_pull
+from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.task_data import TaskRows, task_logits
 
 PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
@@ -96,6 +97,7 @@ class Updates:
     def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows], processes: Processes = ALONE) -> None:
         self.model, self.tables, self.config, self.processes = model, tables, model.run_config, processes
         self.weights = LossWeights()
+        self.teacher_weight = 0.0  # of this step
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
         self.constraints: Tensor | None = None  # (K, P), the memories' gradients in this step
         self.projected = False  # whether a constraint changed this step's gradient
@@ -149,8 +151,7 @@ class Updates:
             weighted, r_drop = [], self.config.r_drop
             passed = {task: np.tile(part, 2) for task, part in some.items()} if r_drop else some
             for task, logits in task_logits(self.model, self.tables, passed).items():
-                labels = self.tables[task].labels[passed[task]]
-                loss = task_loss(TASKS[task], logits, labels)
+                loss = self._loss(task, logits, passed[task])
                 if r_drop:
                     loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
                 share = len(some[task]) / len(rows[task]) * shares[task]
@@ -158,6 +159,13 @@ class Updates:
                 weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
             sum(weighted[1:], weighted[0]).backward()
         return {task: self.processes.sum(loss) for task, loss in totals.items()}
+
+    def _loss(self, task: str, logits: Tensor, rows: np.ndarray) -> Tensor:
+        """The mean loss of some rows of a task, against their labels and teachers."""
+        table = self.tables[task]
+        teachers = None if table.teachers is None else table.teachers[rows]
+        how = self.teacher_weight, self.config.temperature
+        return distillation_loss(TASKS[task], logits, table.labels[rows], teachers, *how)
 
     def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
@@ -243,7 +251,7 @@ class Trainer:
         self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int, processes: Processes = ALONE
     ) -> None:
         config = model.run_config
-        self.model, self.max_grad_norm = model, config.max_grad_norm
+        self.model, self.max_grad_norm, self.total_steps = model, config.max_grad_norm, total_steps
         self.offsets = model.heads.add_offsets()
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -263,6 +271,7 @@ class Trainer:
         """
         self.model.train()
         self.updates.processes.seed_step(self.model.run_config.seed, number)
+        self.updates.teacher_weight = teacher_weight(self.model.run_config, number, self.total_steps)
         losses = self.updates.gradients(number, rows)
         if all(math.isfinite(loss) for loss in losses.values()):
             self.update(rows)

@@ -31,17 +31,18 @@ class TaskRows:
 
     passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
     read from disk. Embeddings of a frozen encoder are made of all rows at once where all will be asked for.
-    processes: those that share the work of `logits`.
+    processes: those that share the work of `logits`. teachers: the logits of the teachers for all rows, if it has some.
     """
 
     def __init__(
         self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0,
-        processes: Processes = ALONE,
+        processes: Processes = ALONE, teachers: Tensor | None = None,
     ) -> None:  # fmt: skip
         config, self.processes = model.run_config, processes
         self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
         self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
+        self.teachers = teachers if teachers is None else teachers.to(device)
         self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
         self._keeps_embeddings = passes >= 1
         self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed

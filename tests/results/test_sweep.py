@@ -307,7 +307,7 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, mon
     distributed = pytest.importorskip("distributed")
     used, going = [], []
 
-    def train(sweep, worker, run_id, config):
+    def train(sweep, worker, run_id, config, again):
         going.append(run_id)
         used.append((worker.name, len(going)))
         time.sleep(0.1)
