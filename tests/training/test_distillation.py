@@ -1,0 +1,244 @@
+"""A student learns the mean prediction of its teachers, which are read; without their weight nothing changes."""
+
+import math
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mtbert.bert import CheckpointError
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.multitask import MultitaskBert, task_loss
+from mtbert.results import load_or_run
+from mtbert.results import runs as results
+from mtbert.results.runs import has_model, load_model, model_folder
+from mtbert.training import TaskRows, Trainer, load_corpus, mean_logits, teacher_logits, train
+from mtbert.training.checkpoint import TrainingError
+from mtbert.training.distillation import distillation_loss, teacher_weight
+
+THREE = ("sst", "quora", "sts")
+CPU = torch.device("cpu")
+SCHEMES = {
+    "unified": dict(scheme="unified", plan="S1 I1", r_drop=0.5),
+    "pcgrad with adapters": dict(scheme="unified", gradients="pcgrad", adapter="lhuc", cosine_every=2),
+    "sampled with gem": dict(scheme="sampled", gradients="gem", memory_size=9, memory_batch=3),
+    "in turn": dict(scheme="in_turn", steps_per_epoch=None, plan="3-bert", accumulation=2),
+}
+
+
+@pytest.fixture
+def base(tiny_encoder) -> RunConfig:
+    """Three tasks, a few steps, dropout on."""
+    return RunConfig(
+        corpus="course", tasks=THREE, encoder=tiny_encoder, scheme="unified", steps_per_epoch=6, epochs=1,
+        batch_size=8, learning_rate=1e-3, keep="last",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def taught(course_folder):
+    """Train a student in this process, with made-up outputs of its teachers."""
+
+    def taught(config: RunConfig, **options):
+        corpus, draw = load_corpus(config, course_folder), torch.Generator().manual_seed(3)
+        teachers = {}
+        for task in config.teachers_by_task:
+            width = (5,) if task == "sst" else ()
+            teachers[task] = torch.randn(len(corpus.train[task]), *width, generator=draw)
+        return train(config, corpus, device="cpu", progress=False, teachers=teachers, **options)
+
+    return taught
+
+
+def weights(run) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
+
+
+def equal(first, second) -> bool:
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_target_is_between_labels_and_teachers():
+    logits, labels = torch.randn(4, 5), torch.tensor([0, 4, 2, 2])
+    teachers = torch.randn(4, 5)
+    target = 0.25 * teachers.softmax(-1) + 0.75 * F.one_hot(labels, 5)
+    found = distillation_loss(TASKS["sst"], logits, labels, teachers, 0.25)
+    torch.testing.assert_close(found, F.cross_entropy(logits, target))
+    number = logits[:, 0], torch.tensor([0.0, 5.0, 2.5, 1.0]), teachers[:, 0]
+    found = distillation_loss(TASKS["sts"], *number, 0.25)
+    torch.testing.assert_close(found, F.mse_loss(number[0], 0.25 * number[2] + 0.75 * number[1] / 5))
+
+
+def test_a_binary_task_is_one_of_two_classes():
+    task, z, t, labels = TASKS["quora"], torch.randn(6), torch.randn(6), torch.tensor([0, 1, 1, 0, 1, 0])
+    two = [torch.stack((torch.zeros(6), part), -1) for part in (z, t)]
+    as_classes = distillation_loss(TASKS["sst"], two[0], labels, two[1], 0.5, temperature=3.0)
+    torch.testing.assert_close(distillation_loss(task, z, labels, t, 0.5, temperature=3.0), as_classes)
+
+
+def test_temperature_softens_both_and_keeps_the_size_of_gradients():
+    """At a high temperature the gradient is that of squared differences of logits (Hinton et al., equation 4)."""
+    z, t = torch.randn(1, 5, requires_grad=True), torch.randn(1, 5)
+    distillation_loss(TASKS["sst"], z, torch.tensor([0]), t, 1.0, temperature=1000.0).backward()
+    expected = ((z - z.mean()) - (t - t.mean())) / 5
+    torch.testing.assert_close(z.grad, expected.detach(), rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", THREE)
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(task):
+    """Its loss is the entropy of its own prediction, 0 for a number, and its gradient is zero."""
+    logits = torch.randn(7, 5) if task == "sst" else torch.randn(7)
+    logits.requires_grad_()
+    loss = distillation_loss(TASKS[task], logits, torch.zeros(7), logits.detach(), 1.0)
+    both = torch.stack((torch.zeros_like(logits), logits), -1) if task == "quora" else logits
+    entropy = 0.0 if task == "sts" else torch.distributions.Categorical(logits=both).entropy().mean().item()
+    assert loss.item() == pytest.approx(entropy, abs=1e-6)
+    loss.backward()
+    assert logits.grad.abs().max() < 1e-7
+
+
+def test_the_mean_is_that_of_probabilities_and_numbers():
+    z = [torch.randn(3, 5) for _ in range(3)]
+    mean = sum(part.softmax(-1) for part in z) / 3
+    torch.testing.assert_close(mean_logits(TASKS["sst"], z).softmax(-1), mean)
+    torch.testing.assert_close(mean_logits(TASKS["sst"], z).exp(), mean)
+    flat = [part[:, 0] for part in z]
+    binary = sum(part.sigmoid() for part in flat) / 3
+    torch.testing.assert_close(mean_logits(TASKS["quora"], flat).sigmoid(), binary)
+    torch.testing.assert_close(mean_logits(TASKS["sts"], flat), sum(flat) / 3)
+    torch.testing.assert_close(mean_logits(TASKS["quora"], flat[:1]), flat[0])
+
+
+def test_the_weight_of_teachers(base):
+    assert teacher_weight(base, 1, 10) == 0
+    student = base.but(teachers=[base])
+    assert [teacher_weight(student, step, 4) for step in (1, 4)] == [1, 1]
+    assert teacher_weight(student.but(distil=0.3), 2, 4) == 0.3
+    annealed = student.but(distil="annealed")
+    assert [teacher_weight(annealed, step, 4) for step in (1, 2, 3, 4)] == [1, 0.75, 0.5, 0.25]
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_weight_zero_is_the_run_without_teachers_and_weight_one_is_not(base, taught, scheme):
+    config = base.but(**SCHEMES[scheme])
+    student = config.but(teachers=[base])
+    alone = weights(taught(config))
+    assert equal(weights(taught(student.but(distil=0))), alone)
+    assert not equal(weights(taught(student)), alone)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_interrupted_student_goes_on_bit_for_bit(base, taught, scheme, tmp_path, monkeypatch):
+    config = base.but(**SCHEMES[scheme], teachers=[base], distil="annealed", temperature=2.0)
+    undisturbed, whole = weights(taught(config)), Trainer.step
+
+    def stopped(trainer: Trainer, number: int, rows: dict) -> dict:
+        if number == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return whole(trainer, number, rows)
+
+    monkeypatch.setattr(Trainer, "step", stopped)
+    with pytest.raises(SystemExit):
+        taught(config, checkpoint=tmp_path / "checkpoint.pt")
+    monkeypatch.setattr(Trainer, "step", whole)
+    assert equal(weights(taught(config, checkpoint=tmp_path / "checkpoint.pt")), undisturbed)
+
+
+def test_a_task_without_teachers_learns_from_its_labels(base, taught):
+    """Under a plan without shared weights the others' teachers do not matter to it."""
+    config = base.but(plan="3-bert", head_dropout=0.0, attention_dropout=0.0)
+    student = weights(taught(config.but(teachers={"sst": [base]})))
+    alone = weights(taught(config.but(teachers={"sst": [base]}, distil=0)))
+    heads = {name for name in alone if name.startswith("heads.")}
+    assert {name.split(".")[2] for name in heads if not torch.equal(alone[name], student[name])} == {"sst"}
+
+
+def test_training_needs_the_outputs_of_the_teachers(base, course_folder):
+    student = base.but(teachers={"sts": [base]})
+    with pytest.raises(TrainingError, match=r"logits for all training rows of \['sts'\] are needed"):
+        train(student, load_corpus(student, course_folder), device="cpu", progress=False)
+
+
+# --- teachers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(course_data):
+    def stored(config: RunConfig, **options):
+        return load_or_run(config, device="cpu", progress=False, **options)
+
+    return stored
+
+
+def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, stored, monkeypatch):
+    student = base.but(teachers=[base, base.but(seed=2)], distil="annealed")
+    run = stored(student)
+    assert run.config == student and run.cost["teachers_seconds"] > 0
+    teachers = [stored(config, train_missing=False) for config in student.teachers]
+    assert all(has_model(one.run_id) for one in teachers) and "teachers_seconds" not in teachers[0].cost
+    monkeypatch.setattr(results, "_load_teacher", lambda *args: pytest.fail("its outputs are in the cache"))
+    assert stored(student.but(seed=5)).run_id != run.run_id
+
+
+def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, stored, course_folder):
+    student = base.but(teachers={"quora": [base, base.but(seed=2)]})
+    corpus = load_corpus(student, course_folder)
+    models = {config: load_model(stored(config).run_id) for config in student.teachers["quora"]}
+    probabilities = [
+        TaskRows(model, "quora", corpus.train["quora"], CPU).logits().sigmoid() for model in models.values()
+    ]
+    names = {config: stored(config).run_id for config in models}
+    found = results._teachers_logits(student, corpus, names, CPU)
+    assert found.keys() == {"quora"}
+    torch.testing.assert_close(found["quora"].sigmoid(), sum(probabilities) / 2, atol=1e-3, rtol=0)
+
+
+def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, stored, course_folder):
+    """On the rows of a step, through the model and the stored outputs, which are in half precision."""
+    model = load_model(stored(base).run_id)
+    corpus, rows = load_corpus(base, course_folder), np.arange(12)
+    for task, table in corpus.train.items():
+        kept = teacher_logits(lambda: model, "itself", task, table, CPU)
+        assert kept.dtype == torch.float16 and len(kept) == len(table)
+        logits = TaskRows(model, task, table, CPU).logits(rows)
+        labels = torch.from_numpy(table["label"].to_numpy(copy=True))[rows]
+        loss = distillation_loss(TASKS[task], logits, labels, kept[rows], 1.0)
+        own = distillation_loss(TASKS[task], logits, labels, logits, 1.0)  # the entropy, or 0
+        assert abs(loss - own) < 1e-5 < abs(task_loss(TASKS[task], logits, labels) - own)
+
+
+def test_a_damaged_teacher_is_named_before_training(base, stored, monkeypatch):
+    folder = model_folder(stored(base).run_id)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9] + b"123456789")
+    monkeypatch.setattr(results, "train", None)
+    with pytest.raises(CheckpointError, match=folder.name):
+        stored(base.but(teachers=[base], seed=2))
+
+
+def test_a_foreign_teacher_is_named_before_training(base, stored, monkeypatch):
+    """A model of another run in the teacher's folder."""
+    folder = model_folder(stored(base).run_id)
+    other = base.but(seed=3)
+    load_model(stored(other).run_id).save(folder)
+    monkeypatch.setattr(results, "train", None)
+    with pytest.raises(CheckpointError, match=f"{folder.name}: the model is of run {other.digest}"):
+        stored(base.but(teachers=[base], seed=2))
+
+
+def test_a_teacher_need_not_be_like_its_student(base, stored):
+    """One task alone, another encoding of pairs, another plan."""
+    single = base.but(tasks=("sts",), scheme="sampled", pairs="sum", pooling="cls")
+    student = base.but(teachers={"sts": [single], "sst": [base.but(plan="3-bert")]}, distil="annealed")
+    assert math.isfinite(stored(student).score())
+    assert isinstance(load_model(stored(student).run_id), MultitaskBert)
