@@ -114,6 +114,69 @@ def test_several_grids(tmp_path):
     assert read_grids(paths[:1]) == [("a", RunConfig(epochs=2)), ("b", RunConfig())]
 
 
+TEACHERS = "runs: {one: {seeds: [1, 2]}, two: {tasks: [sst, sts]}}"
+
+
+def test_teachers_are_named_by_their_grid(tmp_path):
+    (tmp_path / "teachers.yaml").write_text(TEACHERS)
+    (tmp_path / "grid.yaml").write_text("""
+runs:
+  all seeds: {teachers: "teachers.yaml:one"}
+  one seed: {teachers: ["teachers.yaml:one:2", "teachers.yaml:two"]}
+  by task: {tasks: [sts, sst], teachers: {sts: "teachers.yaml:two"}}
+  born again: {seeds: [4], teachers: "grid.yaml:all seeds"}
+""")
+    one, two = (RunConfig(), RunConfig(seed=2)), RunConfig(tasks=("sst", "sts"))
+    grid = {name: configs[0] for name, configs in read_grid(tmp_path / "grid.yaml").items()}
+    assert grid["all seeds"].teachers == one and grid["one seed"].teachers == (one[1], two)
+    assert grid["by task"].teachers == {"sts": (two,)}
+    assert grid["born again"].teachers == (grid["all seeds"],)
+
+
+@pytest.mark.parametrize(
+    "teachers, message",
+    [
+        ("teachers.yaml:three", r"teachers\.yaml: has no run 'three'; it has one, two"),
+        ("teachers.yaml:one:7", r"teachers\.yaml: 'one' has no seed 7; it has 1, 2"),
+        ("none.yaml:one", r"none\.yaml: not a readable YAML file"),
+        ("12345", r"teachers: '12345' fits 0 stored runs; name a run as GRID\.yaml:NAME"),
+        ("grid.yaml:a", r"teachers: 'a' of grid\.yaml is among its own teachers"),
+        ("grid.yaml:b", r"teachers: 'a' of grid\.yaml is among its own teachers"),
+    ],
+)
+def test_a_wrong_teacher_is_named(tmp_path, teachers, message):
+    (tmp_path / "teachers.yaml").write_text(TEACHERS)
+    (tmp_path / "grid.yaml").write_text(f'runs: {{a: {{teachers: "{teachers}"}}, b: {{teachers: "grid.yaml:a"}}}}')
+    with pytest.raises(ConfigError, match=rf"grid\.yaml, run 'a': .*{message}"):
+        read_grid(tmp_path / "grid.yaml")
+
+
+def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
+    stored = load_or_run(tiny_config.but(epochs=1), device="cpu", progress=False)
+    text = f"runs: {{a: {{corpus: course, teachers: [{stored.run_id}]}}}}"
+    [config] = read_grid(grid_file(text))["a"]
+    assert config.teachers == (stored.config,)
+
+
+def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated):
+    """The one is stored without its model, the other in the grid and not stored: both come first and are trained."""
+    base = tiny_config.but(epochs=1, frozen=True)
+    stored, missing = load_or_run(base, device="cpu", progress=False), base.but(seed=2)
+    student = base.but(teachers=[base, missing])
+    pairs = [("student", student), ("in the grid", missing), ("alone", base)]
+    assert [run.name for run in look_up(pairs)] == ["in the grid", "student", "alone"]
+    shutil.rmtree(model_folder(stored.run_id))
+    runs = look_up(pairs)
+    assert [(run.name, run.is_stored, run.is_teacher) for run in runs] == [
+        ("alone", False, True), ("in the grid", False, True), ("student", False, False),
+    ]  # fmt: skip
+    assert [run.name for run in look_up(pairs[:1])] == ["teacher of student", "teacher of student", "student"]
+    assert train_missing(runs, workers=2, device="cpu", progress=False) == {}
+    assert all(run.is_stored for run in look_up(pairs, again=True))
+    shutil.rmtree(model_folder(stored.run_id))
+    assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
+
+
 def test_every_problem_has_a_line(tmp_path):
     (tmp_path / "one.yaml").write_text("runs: {a: {epoch: 2}, fine: {}, b: {epochs: 0}}")
     (tmp_path / "two.yaml").write_text("run: {}")

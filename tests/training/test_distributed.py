@@ -32,6 +32,7 @@ METHODS = {
     "sum": {"scheme": "unified", "weighting": "uncertainty", "soft_sharing": "l2", "plan": "S1 I1"},
     "pcgrad": {"scheme": "unified", "gradients": "pcgrad", "max_grad_norm": 1.0, "weighting": "loss_ratio"},
     "gem": {"gradients": "gem", "sampling": "round_robin", "memory_size": 9, "memory_batch": 1},
+    "taught": {"scheme": "unified", "teachers": [{"corpus": "course", "tasks": [*SIZES]}], "distil": "annealed"},
 }
 STOPPED_AT = 7
 EVAL_TOKENS = 40  # several batches of each dev split
@@ -39,7 +40,7 @@ TOLERANCE = dict(rtol=0, atol=1e-5)
 
 
 def config_of(encoder: str, method: str) -> RunConfig:
-    return RunConfig(encoder=encoder, head_dropout=0, **COMMON, **METHODS[method])
+    return RunConfig.from_params(dict(encoder=encoder, head_dropout=0, **COMMON, **METHODS[method]))
 
 
 def dropping_out(encoder: str) -> RunConfig:
@@ -47,7 +48,13 @@ def dropping_out(encoder: str) -> RunConfig:
 
 
 def trained(config: RunConfig, data: Path, **options) -> TrainedRun:
-    return train(config, load_corpus(config, data), device="cpu", progress=False, **options)
+    corpus, draw = load_corpus(config, data), torch.Generator().manual_seed(1)
+    width = {"sst": (5,)}
+    teachers = {
+        task: torch.randn(len(corpus.train[task]), *width.get(task, ()), generator=draw)
+        for task in config.teachers_by_task
+    }
+    return train(config, corpus, device="cpu", progress=False, teachers=teachers, **options)
 
 
 def of_run(run: TrainedRun) -> dict:
@@ -75,6 +82,8 @@ def work(folder: Path, encoder: str, data: Path) -> None:
     app(["train", str(grid), "--data", str(data), "--device", "cpu"], standalone_mode=False)
     found["stored"] = load_or_run(dropping_out(encoder), data, device="cpu")
     found["writes"] = len(written)
+    student = dropping_out(encoder).but(teachers=[dropping_out(encoder).but(seed=2)])
+    found["student"] = load_or_run(student, data, folder / "others", device="cpu")
     for name in METHODS:
         found[name] = of_run(trained(config_of(encoder, name), data))
 
@@ -166,6 +175,14 @@ def test_the_first_process_alone_writes(two):
     assert len(list((folder / "results" / "runs").iterdir())) == 1
     assert first["stored"].run_id == second["stored"].run_id and first["stored"].cost["processes"] == 2
     assert first["stored"].scores.equals(second["stored"].scores)
+
+
+def test_two_processes_train_a_missing_teacher_and_its_student(two):
+    folder, (first, second) = two
+    [teacher] = first["student"].config.teachers
+    stored = {path.name.split("-")[0] for path in (folder / "others" / "runs").iterdir()}
+    assert stored == {teacher.digest, first["student"].config.digest}
+    assert first["student"].scores.equals(second["student"].scores)
 
 
 def test_a_signal_to_one_stops_both_and_both_go_on(two):
