@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,11 @@ class Forecast:
         return PRETRAINING * epochs * float(tokens) * self.token_seconds
 
     @property
+    def teaching_seconds(self) -> float:
+        """What it predicts for all training texts, where it teaches other runs."""
+        return float(sum(part.sum() for part in self.train.values())) * self.token_seconds
+
+    @property
     def train_seconds(self) -> float:
         """Training without its evaluations."""
         return self.once_seconds + len(self.steps) * self.step_seconds
@@ -234,22 +240,40 @@ def predict_runs(
 
     Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
     it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
+    A teacher's predictions for the training texts count to the first run that it teaches, as if none were in the cache.
     """
     texts, predictions, deadline = Texts(data), {}, None
-    same = {name: RunConfig.model_fields[name].default for name in ("teachers", "distil", "temperature")} | {"seed": 0}
-    keys = [run.config.model_copy(update=same).digest for run in runs]
-    for run, key in zip(runs, keys, strict=True):
-        if key in predictions:
+    teachers = {run.run_id: dict.fromkeys(chain.from_iterable(run.config.teachers_by_task.values())) for run in runs}
+    named = [(str(run), run.config) for run in runs]
+    named += [(f"teacher {config.digest}", config) for config in dict.fromkeys(chain.from_iterable(teachers.values()))]
+    for name, config in named:
+        if (key := _key(config)) in predictions:
             continue
         found = predictions[key] = {}
         try:
-            lengths = texts[run.config]
-            calibration = load_or_calibrate(run.config, device, threads)
+            lengths = texts[config]
+            calibration = load_or_calibrate(config, device, threads)
             deadline = deadline or time.monotonic() + MEMORY_SECONDS
-            forecast = Forecast(run.config, lengths, calibration, device == "cuda")
-            found["minutes"] = forecast.minutes
+            forecast = Forecast(config, lengths, calibration, device == "cuda")
+            found |= {"minutes": forecast.minutes, "teaching": forecast.teaching_seconds / 60}
             if time.monotonic() < deadline:
                 found["mib"] = forecast.process_mib()
         except Exception as error:
-            log.warning("%s: no prediction (%s: %s)", run, type(error).__name__, error)
-    return [replace(run, **predictions[key]) for run, key in zip(runs, keys, strict=True)]
+            log.warning("%s: no prediction (%s: %s)", name, type(error).__name__, error)
+    seen, result = set(), []
+    for run in runs:
+        found = predictions[_key(run.config)]
+        if "minutes" in found:
+            new = teachers[run.run_id].keys() - seen
+            minutes = found["minutes"] + sum(predictions[_key(teacher)].get("teaching", 0.0) for teacher in new)
+            result.append(replace(run, minutes=minutes, mib=found.get("mib")))
+            seen |= new
+        else:
+            result.append(run)
+    return result
+
+
+def _key(config: RunConfig) -> str:
+    """Equal for configurations that differ in the seed and the teachers alone, whose steps take the same."""
+    default = {name: RunConfig.model_fields[name].default for name in ("teachers", "distil", "temperature")}
+    return config.model_copy(update=default | {"seed": 0}).digest

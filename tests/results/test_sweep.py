@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
+from mtbert.cost.forecast import Forecast, read_lengths
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
 from mtbert.results.grids import read_grid, read_grids
@@ -175,6 +176,18 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert all(run.is_stored for run in look_up(pairs, again=True))
     shutil.rmtree(model_folder(stored.run_id))
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
+
+
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, calibration_at, monkeypatch):
+    monkeypatch.setattr("mtbert.cost.forecast.load_or_calibrate", lambda *args: calibration_at(1e-9))
+    base = tiny_config.but(epochs=1)
+    student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
+    runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
+    minutes = {run.name: run.minutes for run in runs}
+    forecast = Forecast(base, read_lengths(base), calibration_at(1e-9))
+    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == forecast.minutes
+    tokens = sum(read_lengths(base).train["sst"])
+    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.token_seconds / 60)
 
 
 def test_every_problem_has_a_line(tmp_path):
