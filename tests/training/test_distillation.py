@@ -1,6 +1,7 @@
 """A student learns the mean prediction of its teachers, which are read; without their weight nothing changes."""
 
 import math
+import shutil
 import signal
 
 import numpy as np
@@ -188,6 +189,13 @@ def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, store
     assert all(has_model(one.run_id) for one in teachers) and "teachers_seconds" not in teachers[0].cost
     monkeypatch.setattr(results, "_load_teacher", lambda *args: pytest.fail("its outputs are in the cache"))
     assert stored(student.but(seed=5)).run_id != run.run_id
+
+
+def test_a_stored_teacher_without_its_model_is_trained_again(base, stored):
+    teacher = stored(base)
+    shutil.rmtree(model_folder(teacher.run_id))
+    stored(base.but(teachers=[base], seed=2))
+    assert has_model(teacher.run_id)
 
 
 def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, stored, course_folder):
