@@ -89,12 +89,15 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # as the umask says; some writers, such as safetensors, set another one
         yield partial
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
+        partial.chmod(mode)
         os.replace(partial, path)
     except OSError as error:
-        if error.errno and not error.filename:  # a full disk, while writing
+        if error.errno and error.filename in (None, str(partial)):  # a full disk, while writing
             error.filename = str(path)
         raise
     finally:
@@ -116,30 +119,54 @@ def is_sealed(path: Path) -> bool:
         return file.read() == digest.digest()
 
 
-def write_checksums(folder: Path, names: Iterable[str] = ()) -> None:
-    """Write the SHA-256 of these files of a folder into its SHA256SUMS; default: of the files that it lists."""
-    names = names or [line.partition("  ")[2] for line in (folder / CHECKSUMS).read_text(encoding="utf8").splitlines()]
-    lines = [f"{_sha256(folder / name)}  {name}\n" for name in names]
-    with replacing(folder / CHECKSUMS) as partial:
-        partial.write_text("".join(lines), encoding="utf8")
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or none, as `replacing` does."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf8")
 
 
-def damaged_files(folder: Path) -> list[str]:
-    """The files of a folder that are missing or differ from its SHA256SUMS; none where there is no such file."""
+def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, Path] | None = None) -> None:
+    """Write the SHA-256 of these files of a folder into its SHA256SUMS; default: of the files that it lists.
+
+    unnamed: files that get their name afterwards, by this name.
+    """
+    files = {name: folder / name for name in names or _listed_sums(folder)} | (unnamed or {})
+    write_text(folder / CHECKSUMS, "".join(f"{sha256(path)}  {name}\n" for name, path in files.items()))
+
+
+def checksum_faults(folder: Path, expected: Iterable[str]) -> list[str]:
+    """What is wrong with the files of a folder according to its SHA256SUMS: a phrase for each fault.
+
+    expected: files that it has to list. All that it lists must be there and unchanged. Raises OSError for a file that
+    is there and may not be read.
+    """
     if not (folder / CHECKSUMS).exists():
-        return []
-    lines = (folder / CHECKSUMS).read_text(encoding="utf8", errors="replace").removesuffix("\n").split("\n")
-    sums = [line.partition("  ") for line in lines]
-    return [name or CHECKSUMS for digest, _, name in sums if _sha256(folder / name) != digest]
+        return [f"{CHECKSUMS} is missing"]
+    sums = _listed_sums(folder)
+    faults = [f"{CHECKSUMS} does not list {name}" for name in dict.fromkeys(expected) if name not in sums]
+    for name, digest in sums.items():
+        try:
+            path = folder / name
+            if not path.is_file():
+                faults.append(f"{name} is missing" if digest else f"{CHECKSUMS} has a line that is no checksum")
+            elif sha256(path) != digest:
+                faults.append(f"{name} is damaged or was changed: its checksum is not that of {CHECKSUMS}")
+        except ValueError:  # no name of a file
+            faults.append(f"{CHECKSUMS} has a line that is no checksum")
+    return faults
 
 
-def _sha256(path: Path) -> str:
-    """In hex digits; nothing for a file that cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError):
-        return ""
+def _listed_sums(folder: Path) -> dict[str, str]:
+    """Name -> SHA-256 in hex digits, as SHA256SUMS lists them; a line without both has no digest."""
+    text = (folder / CHECKSUMS).read_text(encoding="utf8", errors="replace")
+    lines = [line.partition("  ") for line in text.splitlines()]
+    return {name or digest: digest if name else "" for digest, _, name in lines}
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class YamlError(ValueError):

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
+from mtbert.paths import replacing, write_text
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -111,12 +113,14 @@ def has_token_types(folder: Path) -> bool:
     return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) not in (0, 1)
 
 
-def write_config(path: Path, values: dict[str, Any]) -> None:
-    """Write our values as the `config.json` of their model_type."""
+def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    """Write our tensors, and our values as the `config.json`, in the layout of their model_type."""
     layout = LAYOUTS[values["model_type"]]
+    named = {their_name(name, values["model_type"]): tensor for name, tensor in tensors.items()}
+    write_tensors(folder / "model.safetensors", named)
     theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
     content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def their_name(name: str, model_type: str = "bert") -> str:
@@ -141,6 +145,15 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     except Exception as error:
         raise CheckpointError(f"{folder}: the weight file is damaged or not a plain tensor file ({error})") from error
     raise CheckpointError(f"{folder}: holds neither model.safetensors nor pytorch_model.bin")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a whole safetensors file, or none; raises OSError that names it, as on a full disk."""
+    with replacing(path) as partial:
+        try:
+            save_file({name: t.contiguous() for name, t in tensors.items()}, partial, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{path}: cannot be written ({error})") from error
 
 
 def to_ours(

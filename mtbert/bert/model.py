@@ -13,14 +13,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
-from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
+from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import CheckpointError, check_folder, locate, write_tokenizer
-from mtbert.paths import replacing, write_checksums
+from mtbert.paths import write_checksums
 
 LARGEST = 10**7  # of any size: more is a damaged file, and no memory holds it
 
@@ -306,11 +305,7 @@ class BertModel(nn.Module):
         tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from.
         """
         folder = Path(folder)
-        model_type = self.config.model_type
-        tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
-        with replacing(folder / "model.safetensors") as partial:
-            save_file(tensors, partial, metadata={"format": "pt"})
-        write_config(folder / "config.json", asdict(self.config))
+        write_checkpoint(folder, self.state_dict(), asdict(self.config))
         source = self.source if tokenizer is None else locate(tokenizer)
         names = ["config.json", "model.safetensors", *write_tokenizer(source, folder, self.config.positions)]
         write_checksums(folder, names)

@@ -26,6 +26,8 @@ from mtbert.paths import REPOSITORY, YamlError, read_yaml
 SPLITS = ("train", "dev", "test")
 METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
            "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
+# The fields that say what a head's output means; the others say how files are read and models selected.
+DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
 
 class DataError(ValueError):
@@ -92,6 +94,11 @@ class Task(BaseModel):
         """Whether labels are numbers of a range, not classes."""
         return self.kind in ("similarity", "regression")
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
+        return self.model_dump(mode="json", include=DEFINITION)
+
     def as_written(self, predicted: pd.Series) -> pd.Series:
         """Predictions as the files have labels: the names of classes, where they have names."""
         return predicted.map(dict(enumerate(self.class_names))) if self.class_names else predicted
@@ -124,6 +131,16 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
         tasks[task.name] = task
     return tasks
+
+
+def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
+    """What differs between stored definitions of tasks, by name, and the tasks here; nothing where they are equal."""
+    return "; ".join(
+        f"{name}: {field} was {was.get(field)!r}, is {value!r}"
+        for name, was in definitions.items()
+        for field, value in TASKS[name].definition.items()
+        if was.get(field) != value
+    )
 
 
 _REVIEW = dict(sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student")
