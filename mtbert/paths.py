@@ -6,6 +6,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 import textwrap
@@ -25,6 +26,11 @@ CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it
 MOST_VALUES = 100_000  # of a YAML file
+NUMBERS = {  # YAML's tag -> how such a number is written
+    "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
+    "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
+}
+MERGE = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")  # the keys << and =
 
 
 class FolderError(RuntimeError):
@@ -174,7 +180,12 @@ class YamlError(ValueError):
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError."""
+    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
+
+    Numbers are written as in YAML 1.2's JSON schema. What YAML 1.1 reads as a number besides is text: 010, 1:30, 1_0.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe, which may never end
+        raise YamlError(f"{path}: not a regular file")
     try:
         return yaml.load(path.read_text(encoding="utf8"), Loader=_Loader)
     except Exception as error:  # of many types: YAML's own, a date or number that is none, too deep for Python
@@ -184,6 +195,11 @@ def read_yaml(path: Path) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """Counts the values, those that aliases repeat included: a few lines of aliases can stand for billions."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in NUMBERS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -204,3 +220,15 @@ class _Loader(yaml.SafeLoader):
         if twice := [name for name, count in names.items() if count > 1 and name != "<<"]:
             raise yaml.YAMLError(f"{', '.join(twice)} is given twice, {node.start_mark}")
         return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        given = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag not in MERGE]
+        seen = {}
+        for key in given:  # 1, 1.0 and true are one key of a dictionary
+            if (other := seen.setdefault(self.construct_object(key), key)) is not key:
+                raise yaml.YAMLError(f"{other.value} and {key.value} are the same key, {node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
+for _tag, _pattern in NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789"))
