@@ -37,10 +37,19 @@ class FolderError(RuntimeError):
     """A folder that cannot be written to, or is not there; the message names it or what to set."""
 
 
+def folder_of(variable: str) -> Path | None:
+    """The folder that an environment variable names, with the home folder for ~; None where it is not set or empty."""
+    name = os.environ.get(variable)
+    try:
+        return Path(name).expanduser() if name else None
+    except RuntimeError as error:
+        raise FolderError(f"{variable} is {name!r}, and {Path(name).parts[0]} is no user's home folder here") from error
+
+
 def cache_dir() -> Path:
     """What can be computed again: token ids, the demo corpus, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
-    if folder := os.environ.get("MTBERT_CACHE"):
-        return Path(folder)
+    if folder := folder_of("MTBERT_CACHE"):
+        return folder
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtbert"
     except RuntimeError as error:
@@ -49,12 +58,12 @@ def cache_dir() -> Path:
 
 def results_dir() -> Path:
     """The results store that is written to: MTBERT_RESULTS, else `results/` in the cache."""
-    return Path(os.environ.get("MTBERT_RESULTS") or cache_dir() / "results")
+    return folder_of("MTBERT_RESULTS") or cache_dir() / "results"
 
 
 def stores() -> list[Path]:
     """The results stores that are read: MTBERT_RESULTS alone, else that in the cache, then the committed one."""
-    return [results_dir()] if os.environ.get("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
+    return [results_dir()] if folder_of("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
 
 
 def shipped(name: str) -> Path:
@@ -72,7 +81,7 @@ def find_result(name: str, among: list[Path] | None = None) -> Path:
 
 def figures_dir() -> Path:
     """Where figures are written to: MTBERT_FIGURES, else `figures/` in the cache."""
-    return Path(os.environ.get("MTBERT_FIGURES") or cache_dir() / "figures")
+    return folder_of("MTBERT_FIGURES") or cache_dir() / "figures"
 
 
 def check_writable(*folders: Path) -> None:

@@ -7,7 +7,6 @@ inside. No field has a line break, so each line is parsed by itself: an unbalanc
 import csv
 import hashlib
 import math
-import os
 import re
 import sys
 from collections import Counter
@@ -17,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, folder_of
 
 LISTED_REJECTS = 20  # in a printed report
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
@@ -70,7 +69,7 @@ def find_data(path: str | Path | None = None) -> Path | None:
 
     Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
     """
-    for folder, source in ((path, "the data folder"), (os.environ.get("MTBERT_DATA"), "MTBERT_DATA")):
+    for folder, source in ((path, "the data folder"), (folder_of("MTBERT_DATA"), "MTBERT_DATA")):
         if folder:
             if not Path(folder).is_dir():
                 raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")

@@ -13,7 +13,6 @@ A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT
     id_column: null                # default: id; null: the line numbers
 """
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +20,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 
-from mtbert.paths import REPOSITORY, YamlError, read_yaml
+from mtbert.paths import REPOSITORY, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
 METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
@@ -115,7 +114,7 @@ class Task(BaseModel):
 def read_tasks(folder: Path) -> dict[str, Task]:
     """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
     tasks = {}
-    if "MTBERT_TASKS" in os.environ and not folder.is_dir():
+    if folder_of("MTBERT_TASKS") and not folder.is_dir():
         raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
     for path in sorted(folder.glob("*.yaml")):
         try:
@@ -151,4 +150,4 @@ COURSE = {
     "quora": Task(name="quora", files="quora-{split}.csv", label_column="is_duplicate", kind="binary", **_PAIR),
     "sts": Task(name="sts", files="sts-{split}.csv", label_column="similarity", kind="similarity", **_PAIR),
 }
-TASKS = COURSE | read_tasks(Path(os.environ.get("MTBERT_TASKS", REPOSITORY / "params" / "tasks")))
+TASKS = COURSE | read_tasks(folder_of("MTBERT_TASKS") or REPOSITORY / "params" / "tasks")
