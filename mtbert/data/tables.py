@@ -156,6 +156,8 @@ def fingerprint(*tables: pd.DataFrame) -> str:
 
 def _read_lines(path: Path) -> list[str]:
     """The file's lines, the last one empty if the file ends with a line end; invalid UTF-8 as `UNDECODED`."""
+    if path.exists() and not path.is_file():  # a device or a pipe, which may never end
+        raise DataError(f"{path}: not a regular file.")
     try:
         content = path.read_bytes()
     except OSError as error:
