@@ -36,7 +36,17 @@ def locate(folder_or_name: str | Path) -> Path:
     if str(folder_or_name) == MINILM:
         return _packaged_minilm()
     folder = Path(folder_or_name)
-    return folder if folder.is_dir() else _download(str(folder_or_name))
+    if not folder.is_dir():
+        return _download(str(folder_or_name))
+    for path in present(folder).values():
+        if not path.is_file():  # a device or a pipe, which may never end
+            raise CheckpointError(f"{path}: not a regular file")
+    return folder
+
+
+def present(folder: Path) -> dict[str, Path]:
+    """The files of an encoder that decide its numbers, as far as they are there, by name."""
+    return {name: folder / name for name in _FILES if (folder / name).exists()}
 
 
 def check_folder(folder: Path) -> None:
@@ -44,8 +54,7 @@ def check_folder(folder: Path) -> None:
 
     The folder of an encoder that others wrote has none.
     """
-    expected = [name for name in _FILES if name == "config.json" or (folder / name).exists()]
-    if (folder / CHECKSUMS).exists() and (faults := checksum_faults(folder, expected)):
+    if (folder / CHECKSUMS).exists() and (faults := checksum_faults(folder, ["config.json", *present(folder)])):
         raise CheckpointError(
             f"{folder}: {'; '.join(faults)}; write the folder again, or, after a change on purpose, delete {CHECKSUMS}"
         )
@@ -53,8 +62,7 @@ def check_folder(folder: Path) -> None:
 
 def content_digest(folder_or_name: str | Path) -> str:
     """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
-    folder = locate(folder_or_name)
-    files = [folder / name for name in _FILES if (folder / name).exists()]
+    files = present(locate(folder_or_name)).values()
     return _files_digest(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
 
 

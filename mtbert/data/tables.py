@@ -22,7 +22,7 @@ LISTED_REJECTS = 20  # in a printed report
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
 MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
-UNDECODED = re.compile("[\udc80-\udcff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
+UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
 
@@ -156,7 +156,7 @@ def fingerprint(*tables: pd.DataFrame) -> str:
 
 def _read_lines(path: Path) -> list[str]:
     """The file's lines, the last one empty if the file ends with a line end; invalid UTF-8 as `UNDECODED`."""
-    if path.exists() and not path.is_file():  # a device or a pipe, which may never end
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe, which may never end
         raise DataError(f"{path}: not a regular file.")
     try:
         content = path.read_bytes()

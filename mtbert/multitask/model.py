@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mtbert.bert import MINILM, Batch, BertConfig, BertModel, CheckpointError, copy_tokenizer, locate, write_tensors
 from mtbert.config import ConfigError, RunConfig, unknown_tasks
-from mtbert.data import COURSE, TASKS, changed_tasks, pos_features, tokenize
+from mtbert.data import COURSE, TASKS, UNDECODED, changed_tasks, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, output_width, sentence_embedding
 from mtbert.multitask.losses import predict
 from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_text
@@ -114,9 +114,11 @@ class MultitaskBert(nn.Module):
             raise ConfigError("texts: one string; pass a list of sentences or of pairs")
         config, task = self.run_config, self.checked(task)
         columns = TASKS[task].sentence_columns
-        examples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        examples = [(text,) if isinstance(text, str) or not isinstance(text, Iterable) else (*text,) for text in texts]
         if wrong := [i for i, example in enumerate(examples) if len(example) != len(columns)]:
             raise ConfigError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
+        if wrong := [i for i, example in enumerate(examples) if not all(map(_is_text, example))]:
+            raise ConfigError(f"texts: number {wrong[0]} is no text in UTF-8")
         if not examples:
             return pd.DataFrame({"predicted": [], "confidence": []})
         table = pd.DataFrame(examples, columns=list(columns))
@@ -241,6 +243,11 @@ class MultitaskBert(nn.Module):
         elif config.encoder != MINILM:
             log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)
         return model.eval()
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a string without the surrogates that stand for bytes that are no UTF-8."""
+    return isinstance(value, str) and not UNDECODED.search(value)
 
 
 def _json(content: dict[str, Any]) -> str:

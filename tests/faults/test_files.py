@@ -1,6 +1,7 @@
 """Damaged files of the store, of models, encoders and tokenizers are named, with what to do; none is read silently."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -10,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mtbert.bert import BertModel, CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import DataError
 from mtbert.data.tasks import read_tasks
-from mtbert.data.tokens import load_tokenizer
+from mtbert.data.tokens import load_tokenizer, tokenize_texts
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import checksum_faults, results_dir, write_checksums
 from mtbert.report.build import _record
@@ -294,14 +296,19 @@ def test_an_old_model_whose_files_cannot_be_read_is_named(stored, name, text):
 WRONG = {
     "hidden_size": [0, -1, 1.5, "48", None, 10**30, [], True],
     "vocab_size": [10**30, 7, None],
-    "num_hidden_layers": [10**9, -3, "2"],
-    "layer_norm_eps": ["x", -1, None],
-    "hidden_dropout_prob": [2, "0.1", -0.5],
+    "num_hidden_layers": [10**9, 10**6, -3, "2"],
+    "num_attention_heads": [True, 0, 4.0],
+    "intermediate_size": [9_999_999],
+    "layer_norm_eps": ["x", -1, None, 0, 0.0, True],
+    "hidden_dropout_prob": [2, "0.1", -0.5, True],
     "attention_probs_dropout_prob": [None, 7],
     "initializer_range": ["x", -1],
     "pad_token_id": [-1, 10**9, "a"],
     "max_position_embeddings": [0, "512"],
     "model_type": [{}, 3],
+    "is_decoder": [True],
+    "is_encoder_decoder": [True],
+    "add_cross_attention": [True],
     "hidden_act": [None, "relu"],
 }
 
@@ -314,6 +321,49 @@ def test_a_wrong_value_of_an_encoder_s_config_is_named(tiny_encoder, tmp_path, k
     (folder / "config.json").write_text(json.dumps(values | {key: value}))
     with pytest.raises(CheckpointError, match=str(folder)):
         BertModel.from_pretrained(folder)
+
+
+def test_a_config_that_is_too_deep_is_named(tiny_encoder, tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json: not a readable config\.json"):
+        BertModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_weights_that_are_no_real_numbers_are_named(tiny_encoder, tmp_path, dtype):
+    shutil.copy(Path(tiny_encoder) / "config.json", tmp_path)
+    tensors = load_file(Path(tiny_encoder) / "model.safetensors")
+    tensors["encoder.layer.0.output.dense.bias"] = tensors["encoder.layer.0.output.dense.bias"].to(dtype)
+    torch.save(tensors | {3: torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}: .*output.dense.bias is {dtype}, expected float"):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_keys_of_a_pickle_that_are_no_names_are_ignored(tiny_encoder, tmp_path):
+    shutil.copy(Path(tiny_encoder) / "config.json", tmp_path)
+    tensors = load_file(Path(tiny_encoder) / "model.safetensors")
+    torch.save(tensors | {3: torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    found, expected = BertModel.from_pretrained(tmp_path), BertModel.from_pretrained(tiny_encoder)
+    assert torch.equal(found.pooler.weight, expected.pooler.weight)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pipe_in_the_folder_of_an_encoder_is_not_waited_for(tiny_encoder, tmp_path, name):
+    folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    for read in (BertModel.from_pretrained, load_tokenizer, lambda folder: RunConfig(encoder=str(folder)).digest):
+        with pytest.raises(CheckpointError, match=rf"{name}: not a regular file"):
+            read(folder)
+
+
+def test_tokens_that_the_encoder_does_not_have_are_named(tiny_encoder, tmp_path):
+    folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"vocab_size": 2000}))
+    assert len(tokenize_texts(["[SEP]"], str(folder))) == 1
+    with pytest.raises(CheckpointError, match=rf"{folder}: the tokenizer gives token \d+, but the encoder has 2000"):
+        tokenize_texts(["a bright violin"], str(folder))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json"])
