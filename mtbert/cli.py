@@ -167,10 +167,15 @@ def predict(
     Without either, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks.
     """
     from mtbert.data import TASKS, load_table, load_texts
+    from mtbert.paths import check_writable
     from mtbert.results import data_root, find_run, load_model
     from mtbert.runtime import pick_device
     from mtbert.training import predict_table, write_leaderboard
 
+    if text and file:
+        raise typer.BadParameter("predicts texts of its own; leave out --file", param_hint="--text")
+    if not text and not file:
+        check_writable(out)
     place = pick_device(device)
     model = load_model(find_run(run), train_missing, data, device).to(place)
     if text:

@@ -24,10 +24,11 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     if unknown := ", ".join(sorted(map(str, content.keys() - {"base", "seeds", "runs"}))):
         raise ConfigError(f"{path}: unknown key {unknown[:200]}; known are base, seeds, runs")
     grid, errors = {}, []
-    base = content.get("base") or {}
     for name, fields in content["runs"].items():
         try:
-            grid[str(name)] = _read_run(base, fields or {}, content.get("seeds", [1]))
+            if not isinstance(name, str | int) or isinstance(name, bool):
+                raise ConfigError("YAML does not read this name as text; write it in quotes")
+            grid[str(name)] = _read_run(content.get("base"), fields, content.get("seeds", [1]))
         except ConfigError as error:
             errors.append(f"{path.name}, run {repr(name)}: {error}")
     if errors:
@@ -35,8 +36,9 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     return grid
 
 
-def _read_run(base: dict, fields: dict, seeds: list[int]) -> list[RunConfig]:
+def _read_run(base: dict | None, fields: dict | None, seeds: list[int]) -> list[RunConfig]:
     """The configurations of one run, one per seed."""
+    base, fields = ({} if part is None else part for part in (base, fields))
     if not isinstance(base, dict) or not isinstance(fields, dict):
         raise ConfigError("`base` and every run must be mappings from fields to values")
     fields = {**base, **fields}

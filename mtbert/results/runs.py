@@ -175,7 +175,14 @@ def load_model(
             )
         if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
-    return MultitaskBert.load(model_folder(run_id))
+    model = MultitaskBert.load(model_folder(run_id))
+    config = model.run_config
+    if model.tokenizer == config.encoder != MINILM and not run_id.startswith(config.digest):
+        raise CheckpointError(
+            f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
+            "it was trained from; restore the encoder's files, or train the run again"
+        )
+    return model
 
 
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:

@@ -3,7 +3,7 @@
 results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
-results/runs/<run id>/SHA256SUMS           checksums of these files; runs of earlier versions have none
+results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 
@@ -26,12 +26,16 @@ import pandas as pd
 from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_tasks
-from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
+from mtbert.data import TASKS, changed_tasks
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums
 from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
+OPTIONAL = "cosines.parquet"
+FILES = ("run.json", "predictions.parquet", OPTIONAL)
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
+CHECKSUMS_SINCE = [0, 5]  # the version from which on runs have them
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
@@ -96,6 +100,7 @@ def write_run(run: Run, store: Path) -> Path:
         content = {
             "run_id": run.run_id,
             "config": run.config.model_dump(mode="json"),
+            "tasks": {task: TASKS[task].definition for task in run.config.scored},
             "scores": run.scores.to_dict("records"),
             "step_scores": run.step_scores.to_dict("records"),
             "curve": run.curve.to_dict("records"),
@@ -194,21 +199,41 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 def _read_content(folder: Path) -> dict:
     """The content of run.json, its `config` a RunConfig; raises StoreError if it or another file is damaged."""
     path = folder / "run.json"
-    if damaged := damaged_files(folder):
-        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
     try:
+        is_checked = _check_sums(folder)
         content = json.loads(path.read_text(encoding="utf8"))
         if missing := {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if content["run_id"] != folder.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
+        version = content["provenance"]["mtbert"]
+        if not is_checked and [int(part) for part in version.split(".")[:2]] >= CHECKSUMS_SINCE:
+            raise StoreError(f"{folder}: {CHECKSUMS} is missing, which runs of version {version} have; {REMEDY}")
         if unknown := unknown_tasks(content["config"]):
             raise StoreError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
+        if changed := changed_tasks(content.get("tasks", {})):
+            raise StoreError(
+                f"{folder}: the run was trained with other tasks than those here: {changed}; restore the file of the "
+                "task, or give the changed task another name"
+            )
         return content | {"config": RunConfig.from_params(content["config"])}
     except StoreError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise StoreError(f"{error.filename or path} cannot be read ({error.strerror}); {REMEDY}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
+
+
+def _check_sums(folder: Path) -> bool:
+    """Whether a run has checksums; raises StoreError if they are not those of its files."""
+    if not (folder / CHECKSUMS).exists():
+        return False
+    if faults := checksum_faults(folder, [name for name in FILES if name != OPTIONAL or (folder / name).exists()]):
+        raise StoreError(f"{folder}: {'; '.join(faults)}; {REMEDY}")
+    if others := {path.name for path in folder.glob("[!.]*")} - {*FILES, CHECKSUMS}:
+        log.warning("%s: no part of the run, and not read: %s", folder, ", ".join(sorted(others)))
+    return True
 
 
 def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:

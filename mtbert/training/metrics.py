@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mtbert.data import TASKS, DataError, Task
+from mtbert.paths import write_text
 from mtbert.statistics import Metric, seed_mean
 
 COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
@@ -108,7 +109,6 @@ def write_leaderboard(
     course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
     classifier.py), where quora is named para and a paraphrase is 1.0.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{'para' if course_format and task == 'quora' else task}-{split}-output.csv"
     if course_format:
         if task not in COURSE_COLUMNS:
@@ -116,8 +116,8 @@ def write_leaderboard(
         form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
         rows = zip(predictions["id"], predictions["predicted"], strict=True)
         lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
-        path.write_text("".join(lines), encoding="utf8")
+        write_text(path, "".join(lines))
     else:
         table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
-        table[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+        write_text(path, table[["id", "predicted"]].to_csv(index=False, float_format="%.4f", lineterminator="\n"))
     return path
