@@ -27,7 +27,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
-from mtbert.results.runs import data_root, is_done
+from mtbert.results.runs import clean_up, data_root, is_done
 from mtbert.results.store import update_tables
 from mtbert.training import Stop, load_corpus, stopping
 
@@ -168,7 +168,10 @@ def train_missing(
     """
     missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
-    update_tables(results_dir())  # a process that was killed may have left them without its runs
+    for run in runs:  # what a process that was killed has left
+        if run.is_stored:
+            clean_up(run.run_id, stores())
+    update_tables(results_dir())
     if not missing:
         return failed
     left, how = list(missing), {"leave": False, "disable": None if progress is None else not progress}
