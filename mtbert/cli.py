@@ -1,4 +1,4 @@
-"""`mtbert data|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
+"""`mtbert data|clean|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
 
 import os
 import sys
@@ -70,6 +70,21 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 
     for path in fetch(folder, force):
         typer.echo(path)
+
+
+@app.command()
+def clean(
+    days: Annotated[float, typer.Option(min=0, help="delete what nobody has read for so many days")] = 30.0,
+) -> None:
+    """Delete token ids and features of frozen layers from the cache, which are computed again when they are needed.
+
+    Models, checkpoints and results stay.
+    """
+    from mtbert.data import remove_unused
+    from mtbert.paths import cache_dir
+
+    count, freed = remove_unused(days)
+    typer.echo(f"{count} files removed from {cache_dir()}, {freed:.1f} MB freed")
 
 
 @app.command()

@@ -12,11 +12,16 @@ import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # The checkout, with params/, notebooks/ and results/; of a package that was installed alone, the working directory.
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -99,24 +104,51 @@ def check_writable(*folders: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which replaces `path` when the block ends without an error; makes the folder if needed.
 
-    The content is on the disk before it gets its name. An OSError of the block names the file.
+    The content is on the disk before it gets its name. An OSError of the block names the file. What stays where the
+    process is killed, `remove_leftovers` removes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        partial.touch()
-        mode = partial.stat().st_mode  # as the umask says; some writers, such as safetensors, set another one
-        yield partial
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
-        partial.chmod(mode)
-        os.replace(partial, path)
+        with open(partial, "xb") as lock:
+            _is_locked(lock)
+            mode = partial.stat().st_mode  # as the umask says; some writers, such as safetensors, set another one
+            yield partial
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
+            partial.chmod(mode)
+            os.replace(partial, path)
     except OSError as error:
         if error.errno and error.filename in (None, str(partial)):  # a full disk, while writing
             error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove the partial files of `replacing` whose process was killed from a folder; returns their bytes.
+
+    The system has released their locks, on whichever host the process was. Without such locks they stay.
+    """
+    size = 0
+    for path in folder.glob(".*.[0-9]*-*"):
+        with suppress(OSError), open(path, "rb+") as file:
+            if _is_locked(file):
+                size += os.fstat(file.fileno()).st_blocks * 512
+                path.unlink()
+    return size
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Lock a file until it is closed or the process ends; False where that is impossible or another process did so."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def seal(path: Path) -> None:

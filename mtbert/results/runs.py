@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from mtbert.bert import MINILM, CheckpointError
@@ -19,6 +19,7 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, score_table, train
 
 log = logging.getLogger(__name__)
+PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files of the folder of a model
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -67,6 +68,8 @@ def load_or_run(
                 run = train_and_store(config, corpus, run_id, among, device, progress)
                 if not processes.is_main:
                     return run
+    if processes.is_main:
+        clean_up(run_id, among)
         update_tables(among[0])
     return read_run(run_file(run_id, among).parent, config)
 
@@ -107,10 +110,10 @@ def train_and_store(
     The store's tables are left as they are.
     """
     processes = connect(pick_device(device))
-    for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
+    folder = model_folder(run_id)
+    for path in folder.glob(PARTIAL) if processes.is_main else ():
         path.unlink()  # left by a process that was killed
-    checkpoint = model_folder(run_id) / "checkpoint.pt"
-    trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress)
+    trained = train(config, corpus, device=device, checkpoint=folder / "checkpoint.pt", progress=progress)
     scores = [
         score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
         for (task, split), part in trained.predictions.groupby(["task", "split"], sort=False)
@@ -133,19 +136,44 @@ def train_and_store(
     )
     if not processes.is_main:
         return run
+    is_kept = _keep_model(trained.model, folder)  # first: a run that is stored is not trained again
     if (stored := run_file(run_id, among)).exists():
         new, old = (f"{one.score():.4f}" for one in (run, read_run(stored.parent)))
         if new != old:
             log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
     else:
         write_run(run, among[0])
-    try:
-        for file in checkpoint.parent.glob("*.pt"):
+    with suppress(OSError):  # a read-only cache
+        for file in folder.glob(CHECKPOINT):
             file.unlink()
-        trained.model.save(checkpoint.parent)
-    except (OSError, SafetensorError) as error:
-        log.warning("the model cannot be kept in %s (%s); its run is stored", checkpoint.parent, error)
+    if not is_kept and not _keep_model(trained.model, folder):  # in the room of the checkpoints
+        log.warning("the model of %s is not kept; the run is stored", run_id)
     return run
+
+
+def _keep_model(model: MultitaskBert, folder: Path) -> bool:
+    """Save a model in the cache; where that is impossible, a warning."""
+    try:
+        model.save(folder)
+    except (OSError, SafetensorError) as error:
+        log.warning("the model cannot be kept in %s (%s)", folder, error)
+        return False
+    return True
+
+
+def clean_up(run_id: str, among: list[Path]) -> None:
+    """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
+
+    A run that another process trains is left alone.
+    """
+    folder = model_folder(run_id)
+    patterns = (PARTIAL, CHECKPOINT) if is_done(run_id, among, again=True) else (PARTIAL,)
+    if not any(path for pattern in patterns for path in folder.glob(pattern)):
+        return
+    with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
+        for pattern in patterns:
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
 
 
 def model_folder(run_id: str) -> Path:

@@ -6,6 +6,7 @@ results/dev/<task>-<digest>.parquet        id and label of these examples, in th
 results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
+results/SHA256SUMS                         checksums of these two tables
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
 by its configuration. `.lock` is held by the process that writes runs or these two tables.
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
 OPTIONAL = "cosines.parquet"
 FILES = ("run.json", "predictions.parquet", OPTIONAL)
+TABLES = ("scores.csv", "curves.csv")
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
 CHECKSUMS_SINCE = [0, 5]  # the version from which on runs have them
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
@@ -79,7 +81,7 @@ def store_lock(store: Path) -> Iterator[None]:
     """
     (store / "runs").mkdir(parents=True, exist_ok=True)
     with FileLock(store / ".lock"):
-        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", ".scores.csv.*", ".curves.csv.*"):
+        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", *(f".{name}.*" for name in (*TABLES, CHECKSUMS))):
             for path in store.glob(left):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -263,19 +265,32 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write the tidy tables again from the folders of all runs, unless both have just these runs."""
-    stored = run_folders([store]).keys()
-    if any(_listed(store / name) != stored for name in ("scores.csv", "curves.csv")):
-        with store_lock(store):
-            _update_tables(store)
+    """Write the tidy tables again from the folders of all runs, unless both are as they were written, of these runs.
 
-
-def _listed(path: Path) -> set[str]:
-    """The run ids of a tidy table; none where it is missing or damaged."""
+    A store that cannot be written to is a warning: the next call tries again.
+    """
+    if _has_tables(store):
+        return
     try:
-        return set(pd.read_csv(path, usecols=["run_id"])["run_id"])
+        with store_lock(store):
+            if not _has_tables(store):  # another process may have written them meanwhile
+                _update_tables(store)
+    except OSError as error:
+        log.warning("%s of %s cannot be written (%s); the next call does it", " and ".join(TABLES), store, error)
+
+
+def _has_tables(store: Path) -> bool:
+    """Whether the tidy tables have just the stored runs, and no byte of them is changed or missing."""
+    stored = run_folders([store]).keys()
+    paths = [store / name for name in TABLES]
+    if not stored and not any(path.exists() for path in paths):
+        return True
+    try:
+        is_summed = set(TABLES) <= set((store / CHECKSUMS).read_text(encoding="utf8").split())
+        ids = [{line.partition(",")[0] for line in path.read_text(encoding="utf8").splitlines()[1:]} for path in paths]
     except (OSError, ValueError):
-        return set()
+        return False
+    return is_summed and ids == [stored, stored] and not damaged_files(store)
 
 
 def _update_tables(store: Path) -> None:
@@ -290,5 +305,6 @@ def _update_tables(store: Path) -> None:
         where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}
         scores += [about | row | spent | where for row in content["scores"]]
         curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
-    for name, rows in (("scores.csv", scores), ("curves.csv", curves)):
+    for name, rows in zip(TABLES, (scores, curves), strict=True):
         write_table(pd.DataFrame(rows), store / name)
+    write_checksums(store, TABLES)

@@ -15,10 +15,10 @@ from torch import nn
 from mtbert.bert.hub import copy_tokenizer, locate, write_tokenizer
 from mtbert.cli import main
 from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
-from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
-from mtbert.results.runs import load_or_run
+from mtbert.results.runs import load_model, load_or_run
 from mtbert.training.checkpoint import Checkpoint
 from mtbert.training.metrics import write_leaderboard
 
@@ -156,14 +156,19 @@ def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, s
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
 
 
-def test_the_result_is_stored_before_the_model(tiny_config, course_data, monkeypatch):
-    def full(self, folder):
-        assert list((results_dir() / "runs").glob("*/run.json"))
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch):
+    save, saved = MultitaskBert.save, []
 
-    monkeypatch.setattr("mtbert.multitask.MultitaskBert.save", full)
+    def full(self, folder):
+        saved.append(len(list(folder.glob("*.pt"))))
+        if saved[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        save(self, folder)
+
+    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
+    monkeypatch.setattr(MultitaskBert, "save", full)
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    assert not list((cache_dir() / "models").rglob("*.pt")) and run.scores["n"].tolist() == [20, 20]
+    assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

