@@ -286,11 +286,10 @@ def _has_tables(store: Path) -> bool:
     if not stored and not any(path.exists() for path in paths):
         return True
     try:
-        is_summed = set(TABLES) <= set((store / CHECKSUMS).read_text(encoding="utf8").split())
         ids = [{line.partition(",")[0] for line in path.read_text(encoding="utf8").splitlines()[1:]} for path in paths]
+        return ids == [stored, stored] and not checksum_faults(store, TABLES)
     except (OSError, ValueError):
         return False
-    return is_summed and ids == [stored, stored] and not damaged_files(store)
 
 
 def _update_tables(store: Path) -> None:
