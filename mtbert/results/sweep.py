@@ -210,7 +210,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     if scheduler:
         try:
             client = Client(scheduler)
-        except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without a certificate
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two: dask's settings of TLS
             raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
         with client:
             yield client

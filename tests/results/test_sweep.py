@@ -302,10 +302,21 @@ def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
     }
 
 
-def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data):
-    pytest.importorskip("dask").config.set({"distributed.comm.timeouts.connect": "0.1s"})
-    with pytest.raises(SweepError, match=r"--scheduler tcp://127.0.0.1:9: no scheduler answers there"):
-        train_missing(look_up(pairs), scheduler="tcp://127.0.0.1:9")
+@pytest.mark.parametrize(
+    "address, settings",
+    [
+        ("tcp://127.0.0.1:9", {}),
+        ("tls://127.0.0.1:9", {}),  # without a certificate
+        ("tcp://127.0.0.1:9", {"distributed.comm.require-encryption": True}),
+        ("nothing", {}),
+    ],
+)
+def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, settings):
+    pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
+    no_answer = pytest.raises(SweepError, match=rf"--scheduler {address}: no scheduler answers there")
+    with dask.config.set({"distributed.comm.timeouts.connect": "0.1s"} | settings), no_answer:
+        train_missing(look_up(pairs), scheduler=address)
 
 
 def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, monkeypatch):
