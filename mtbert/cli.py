@@ -109,6 +109,8 @@ def train(
         read = partial(read_runs, "", only=only or "", train_missing=False)
         pairs, text = plan_seeds([read(str(path.resolve())) for path in grids], decide)
         typer.echo(text)
+        if dry_run:
+            return
     runs = sweep.look_up(pairs, data, again)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
