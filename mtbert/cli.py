@@ -97,6 +97,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
+    decide: Annotated[
+        float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
+    ] = None,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -114,6 +117,15 @@ def train(
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if decide:
+        from mtbert.report.more_seeds import plan_seeds
+        from mtbert.report.tables import read_runs
+
+        read = partial(read_runs, "", only=only or "", train_missing=False)
+        pairs, text = plan_seeds([read(str(path.resolve())) for path in grids], decide)
+        typer.echo(text)
+        if dry_run:
+            return
     runs = sweep.look_up(pairs, data, again)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:

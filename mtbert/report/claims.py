@@ -104,6 +104,7 @@ class Compared:
     claimed: str
     found: Difference  # minus what is claimed, where a ratio is
     margin: float
+    runs: tuple[list[Run], list[Run]]
     offset: float = 0.0  # that claimed value
     is_log: bool = False
 
@@ -129,6 +130,18 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run of few seeds
     borrows its seed variance.
     """
+    claims, rows, compared = check_all(store, params)
+    for number, verdict in judge_all(compared, claims).items():
+        rows[number] |= verdict
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    numbers = table[["our_number", "low", "high", "p", "q", "holm"]].astype(float).round(6)
+    return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
+
+
+def check_all(
+    store: Path | None = None, params: Path = REPOSITORY / "params"
+) -> tuple[list[dict], list[dict], dict[int, Compared]]:
+    """The claims, a row of `claims_table` each, and by number the comparisons, whose verdicts the rows lack."""
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
     claims, not_comparable = read_claims(params)
     rows, compared = [], {}
@@ -142,22 +155,16 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row |= {"its_number": claim.get("number"), **found, "why": "; ".join(filter(None, why))}
         rows.append(row)
-    for number, verdict in judge_all(compared, [claim.get(claim["check"]) for claim in claims]).items():
-        rows[number] |= verdict
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = table[["our_number", "low", "high", "p", "q", "holm"]].astype(float).round(6)
-    return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
+    return claims, rows, compared
 
 
-def judge_all(compared: dict[int, Compared], checks: list) -> dict[int, dict]:
-    """Verdicts on claims that are compared, corrected together.
-
-    checks: of all claims; equal ones are one comparison, and count once.
-    """
+def judge_all(compared: dict[int, Compared], claims: list[dict]) -> dict[int, dict]:
+    """Verdicts on claims that are compared, corrected together; claims with the same check count once."""
+    checks = [str(claim[claim["check"]]) for claim in claims]
     decided = {number: one for number, one in compared.items() if one.found.is_decided}
     first = {}  # comparison -> the first claim of it
     for number in decided:
-        first.setdefault(str(checks[number]), number)
+        first.setdefault(checks[number], number)
     found = {number: one.judged(1.0) | {"is_lent": one.found.is_lent} for number, one in compared.items()}
     corrected = {}
     for is_cautious in (False, True):
@@ -167,7 +174,7 @@ def judge_all(compared: dict[int, Compared], checks: list) -> dict[int, dict]:
     p, q = corrected[False]
     strict = dict(zip(p, holm(np.array(list(p.values()))), strict=True))
     for number, one in decided.items():
-        same = first[str(checks[number])]
+        same = first[checks[number]]
         found[number] |= one.judged(q[same]) | {"p": p[same], "q": q[same], "holm": strict[same]}
         cautious = one.judged(corrected[True][1][same], is_cautious=True)["verdict"]
         found[number]["cautious"] = cautious if cautious != found[number]["verdict"] else None
@@ -230,7 +237,7 @@ def _check_two_runs(claim: dict, grids: Grids, store: Path | None) -> dict:
         found = difference(*runs, None if what in SIMILARITY else what, SIMILARITY.get(what, 1.0), among)
     else:
         found = welch(*([BY_SEED[claim["check"]](run, what) for run in group] for group in runs))
-    return row | {"compared": Compared(claimed, found, margin)}
+    return row | {"compared": Compared(claimed, found, margin, tuple(runs))}
 
 
 def _compared_costs(claim: dict, claimed: str, runs: list[list[Run]], quantity: str) -> Compared:
@@ -238,7 +245,7 @@ def _compared_costs(claim: dict, claimed: str, runs: list[list[Run]], quantity: 
     if quantity in EXACT:
         found = replace(found, variances=np.zeros(1), is_decided=True)
     expected = math.log(float(claim.get("number", 1))) if claimed == "equal" else 0.0
-    return Compared(claimed, replace(found, value=found.value - expected), COST_MARGIN, expected, is_log=True)
+    return Compared(claimed, replace(found, value=found.value - expected), COST_MARGIN, tuple(runs), expected, True)
 
 
 def _places(runs: list[Run]) -> str:
