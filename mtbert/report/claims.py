@@ -55,8 +55,8 @@ from mtbert.statistics import (
 COST_MARGIN = math.log(1.1)
 EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
 COLUMNS = [
-    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "p", "q", "holm", "seeds",
-    "is_lent", "verdict", "cautious", "run_ids", "why",
+    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
+    "seeds", "is_lent", "verdict", "cautious", "run_ids", "why",
 ]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 DECIMAL = re.compile(r"(?<![\w.])\d+\.(\d+)")  # in an expression: a printed number, rounded; whole numbers are exact
@@ -112,13 +112,14 @@ class Compared:
         return p_of_claim(self.claimed, self.found.cautious if is_cautious else self.found, self.margin)[0]
 
     def judged(self, corrected: float, is_cautious: bool = False) -> dict:
-        """our_number, low, high, verdict, as `judge` gives them."""
+        """our_number, low, high and verdict, as `judge` gives them, and the margin of scores."""
         found = self.found.cautious if is_cautious else self.found
         verdict, *ends = judge(self.claimed, found, self.margin, corrected)
         numbers = [number + self.offset for number in (found.value, *ends)]
         if self.is_log:
             numbers = [math.exp(number) for number in numbers]
-        return dict(zip(("our_number", "low", "high"), numbers, strict=True)) | {"verdict": verdict}
+        margin = None if self.is_log else self.margin
+        return dict(zip(("our_number", "low", "high"), numbers, strict=True)) | {"margin": margin, "verdict": verdict}
 
 
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
@@ -134,7 +135,7 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     for number, verdict in judge_all(compared, claims).items():
         rows[number] |= verdict
     table = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = table[["our_number", "low", "high", "p", "q", "holm"]].astype(float).round(6)
+    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
