@@ -1,6 +1,6 @@
 """The results store: a folder for each run, and two tidy tables of all runs.
 
-results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
+results/runs/<run id>/run.json             configuration, tasks, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
 results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
