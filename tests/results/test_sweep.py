@@ -547,6 +547,22 @@ NONE_FOR = {
 }
 
 
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        ("multiprocessing.Lock", r"need semaphores, .* is /dev/shm writable\? \(\[Errno 30\] Read-only"),
+        ("socket.create_connection", r"need 127\.0\.0\.1, .*\[Errno 30\].* is the loopback interface up\?"),
+    ],
+)
+def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken, message):
+    def fail(*args, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(broken, fail)
+    with pytest.raises(SweepError, match=message), open_cluster(1, None):
+        pass
+
+
 @pytest.mark.parametrize("place", NONE_FOR)
 def test_a_sweep_says_what_it_waits_for(pairs, monkeypatch, caplog, place):
     """The worker that the sweep needs starts once it has been asked for."""
