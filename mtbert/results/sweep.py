@@ -9,10 +9,7 @@ RETRIES times, as is a start at which a worker dies.
 
 import heapq
 import logging
-import multiprocessing
 import signal
-import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,6 +29,7 @@ from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
 from mtbert.results.runs import clean_up, data_root, is_done
 from mtbert.results.store import update_tables
+from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
 
 if TYPE_CHECKING:
@@ -209,7 +207,7 @@ def train_missing(
 def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end."""
     if not scheduler:
-        _check_machine()
+        check_processes()
     from distributed import Client  # without /proc it cannot be imported
 
     if scheduler:
@@ -229,24 +227,6 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with cluster, Client(cluster) as client:
         yield client
-
-
-def _check_machine() -> None:
-    """Raises SweepError where this machine lacks what processes speak to each other by."""
-    lacks = "the processes of a sweep need"
-    if sys.platform == "linux" and not Path("/proc/self").exists():
-        raise SweepError(f"{lacks} /proc, which is not mounted; `mount -t proc proc /proc` does it")
-    try:
-        multiprocessing.Lock()
-    except OSError as error:
-        raise SweepError(f"{lacks} semaphores, which cannot be made; is /dev/shm writable? ({error})") from error
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=5).close()
-    except OSError as error:
-        raise SweepError(
-            f"{lacks} 127.0.0.1, which does not answer ({error}); is the loopback interface up?"
-        ) from error
 
 
 def _start_workers(workers: int) -> "LocalCluster":

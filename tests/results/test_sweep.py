@@ -36,6 +36,7 @@ from mtbert.results.sweep import (
     train_all,
     train_missing,
 )
+from mtbert.runtime import MachineError
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
@@ -559,7 +560,7 @@ def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken,
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(broken, fail)
-    with pytest.raises(SweepError, match=message), open_cluster(1, None):
+    with pytest.raises(MachineError, match=message), open_cluster(1, None):
         pass
 
 
