@@ -110,6 +110,7 @@ def train(
     """
     import torch
 
+    from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
     from mtbert.results import load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
@@ -127,7 +128,7 @@ def train(
         if dry_run:
             return
     runs = sweep.look_up(pairs, data, again)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
+    if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
             score = load_or_run(run.config, data, device=device, again=again).score()
             if os.environ["RANK"] == "0":

@@ -29,6 +29,7 @@ from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
 from mtbert.results.runs import clean_up, data_root, is_done
 from mtbert.results.store import update_tables
+from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ def train_missing(
 @contextmanager
 def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end."""
-    from distributed import Client
+    if not scheduler:
+        check_processes()
+    from distributed import Client  # without /proc it cannot be imported
 
     if scheduler:
         try:

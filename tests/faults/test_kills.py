@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from mtbert.cli import app
 from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir, results_dir
@@ -206,4 +208,5 @@ def test_what_nobody_has_read_for_long_is_removed():
     count, freed = array_cache.remove_unused(30)
     assert count == 2 and freed == pytest.approx(0.012, abs=0.001)
     assert sorted(path.parent.name for path in cache_dir().rglob("*.np?")) == ["models", "tokens"]
-    assert array_cache.remove_unused(0)[0] == 1
+    result = CliRunner().invoke(app, ["clean", "--days", "0"])
+    assert result.output == f"1 files removed from {cache_dir()}, 0.0 MB freed\n"

@@ -36,6 +36,7 @@ from mtbert.results.sweep import (
     train_all,
     train_missing,
 )
+from mtbert.runtime import MachineError
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
@@ -545,6 +546,22 @@ NONE_FOR = {
     "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
     "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
 }
+
+
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        ("multiprocessing.Lock", r"need semaphores, .* is /dev/shm writable\? \(\[Errno 30\] Read-only"),
+        ("socket.create_connection", r"need 127\.0\.0\.1, .*\[Errno 30\].* is the loopback interface up\?"),
+    ],
+)
+def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken, message):
+    def fail(*args, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(broken, fail)
+    with pytest.raises(MachineError, match=message), open_cluster(1, None):
+        pass
 
 
 @pytest.mark.parametrize("place", NONE_FOR)
