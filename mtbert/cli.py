@@ -1,4 +1,4 @@
-"""`mtbert data|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
+"""`mtbert data|clean|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
 
 import os
 import sys
@@ -73,6 +73,21 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 
 
 @app.command()
+def clean(
+    days: Annotated[float, typer.Option(min=0, help="delete what nobody has read for so many days")] = 30.0,
+) -> None:
+    """Delete token ids and features of frozen layers from the cache, which are computed again when they are needed.
+
+    Models, checkpoints and results stay.
+    """
+    from mtbert.data import remove_unused
+    from mtbert.paths import cache_dir
+
+    count, freed = remove_unused(days)
+    typer.echo(f"{count} files removed from {cache_dir()}, {freed:.1f} MB freed")
+
+
+@app.command()
 def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
@@ -82,6 +97,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
+    decide: Annotated[
+        float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
+    ] = None,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -92,6 +110,7 @@ def train(
     """
     import torch
 
+    from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
     from mtbert.results import load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
@@ -99,8 +118,17 @@ def train(
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if decide:
+        from mtbert.report.more_seeds import plan_seeds
+        from mtbert.report.tables import read_runs
+
+        read = partial(read_runs, "", only=only or "", train_missing=False)
+        pairs, text = plan_seeds([read(str(path.resolve())) for path in grids], decide)
+        typer.echo(text)
+        if dry_run:
+            return
     runs = sweep.look_up(pairs, data, again)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dry_run:  # torchrun: its processes train each run together
+    if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
             score = load_or_run(run.config, data, device=device, again=again or run.is_teacher).score()
             if os.environ["RANK"] == "0":
@@ -168,10 +196,15 @@ def predict(
     Without either, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks.
     """
     from mtbert.data import TASKS, load_table, load_texts
+    from mtbert.paths import check_writable
     from mtbert.results import data_root, find_run, load_model
     from mtbert.runtime import pick_device
     from mtbert.training import predict_table, write_leaderboard
 
+    if text and file:
+        raise typer.BadParameter("predicts texts of its own; leave out --file", param_hint="--text")
+    if not text and not file:
+        check_writable(out)
     place = pick_device(device)
     model = load_model(find_run(run), train_missing, data, device).to(place)
     if text:

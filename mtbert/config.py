@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import re
 import reprlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, PlanError, SharingPlan
 
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|nan|[-+]?inf")  # float() takes more: 1_0
 LONGEST = 2000  # characters of an error, which quotes what it is about
 PAIR_FEATURES = ("sum", "concat", "product", "difference", "cosine")
 
@@ -38,12 +40,7 @@ class ConfigError(ValueError):
 
 def _number(value: Any) -> Any:
     """YAML reads `1e-5` as a string; take it for the number it says."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
 def _sequence(value: Any) -> Any:

@@ -82,9 +82,27 @@ class Processes:
 ALONE = Processes()
 
 
+class LauncherError(RuntimeError):
+    """Environment variables of a launcher that started no processes; the message names them."""
+
+
+def number_of_processes() -> int:
+    """How many processes a launcher started, as WORLD_SIZE says; raises LauncherError where it is left over."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal():
+        raise LauncherError(f"WORLD_SIZE: a number of processes is needed, got {text!r}; unset it, or use torchrun")
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if int(text) > 1 and missing:
+        raise LauncherError(
+            f"WORLD_SIZE is {text}, but {', '.join(missing)} of a launcher are not set; "
+            "unset WORLD_SIZE to train in this process, or start the processes with torchrun"
+        )
+    return int(text)
+
+
 def connect(device: torch.device) -> Processes:
     """Those that a launcher started, this one among them, as its environment variables say; they are connected once."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if number_of_processes() <= 1:
         return ALONE
     from accelerate import PartialState  # here, as it is slow to import
 

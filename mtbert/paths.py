@@ -6,16 +6,22 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # The checkout, with params/, notebooks/ and results/; of a package that was installed alone, the working directory.
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -25,16 +31,30 @@ CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it
 MOST_VALUES = 100_000  # of a YAML file
+NUMBERS = {  # YAML's tag -> how such a number is written
+    "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
+    "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
+}
+MERGE = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")  # the keys << and =
 
 
 class FolderError(RuntimeError):
     """A folder that cannot be written to, or is not there; the message names it or what to set."""
 
 
+def folder_of(variable: str) -> Path | None:
+    """The folder that an environment variable names, with the home folder for ~; None where it is not set or empty."""
+    name = os.environ.get(variable)
+    try:
+        return Path(name).expanduser() if name else None
+    except RuntimeError as error:
+        raise FolderError(f"{variable} is {name!r}, and {Path(name).parts[0]} is no user's home folder here") from error
+
+
 def cache_dir() -> Path:
     """What can be computed again: token ids, the demo corpus, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
-    if folder := os.environ.get("MTBERT_CACHE"):
-        return Path(folder)
+    if folder := folder_of("MTBERT_CACHE"):
+        return folder
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtbert"
     except RuntimeError as error:
@@ -43,12 +63,12 @@ def cache_dir() -> Path:
 
 def results_dir() -> Path:
     """The results store that is written to: MTBERT_RESULTS, else `results/` in the cache."""
-    return Path(os.environ.get("MTBERT_RESULTS") or cache_dir() / "results")
+    return folder_of("MTBERT_RESULTS") or cache_dir() / "results"
 
 
 def stores() -> list[Path]:
     """The results stores that are read: MTBERT_RESULTS alone, else that in the cache, then the committed one."""
-    return [results_dir()] if os.environ.get("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
+    return [results_dir()] if folder_of("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
 
 
 def shipped(name: str) -> Path:
@@ -66,7 +86,7 @@ def find_result(name: str, among: list[Path] | None = None) -> Path:
 
 def figures_dir() -> Path:
     """Where figures are written to: MTBERT_FIGURES, else `figures/` in the cache."""
-    return Path(os.environ.get("MTBERT_FIGURES") or cache_dir() / "figures")
+    return folder_of("MTBERT_FIGURES") or cache_dir() / "figures"
 
 
 def check_writable(*folders: Path) -> None:
@@ -84,21 +104,51 @@ def check_writable(*folders: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which replaces `path` when the block ends without an error; makes the folder if needed.
 
-    The content is on the disk before it gets its name. An OSError of the block names the file.
+    The content is on the disk before it gets its name. An OSError of the block names the file. What stays where the
+    process is killed, `remove_leftovers` removes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        yield partial
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
-        os.replace(partial, path)
+        with open(partial, "xb") as lock:
+            _is_locked(lock)
+            mode = partial.stat().st_mode  # as the umask says; some writers, such as safetensors, set another one
+            yield partial
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
+            partial.chmod(mode)
+            os.replace(partial, path)
     except OSError as error:
-        if error.errno and not error.filename:  # a full disk, while writing
+        if error.errno and error.filename in (None, str(partial)):  # a full disk, while writing
             error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove the partial files of `replacing` whose process was killed from a folder; returns their bytes.
+
+    The system has released their locks, on whichever host the process was. Without such locks they stay.
+    """
+    size = 0
+    for path in folder.glob(".*.[0-9]*-*"):
+        with suppress(OSError), open(path, "rb+") as file:
+            if _is_locked(file):
+                size += os.fstat(file.fileno()).st_blocks * 512
+                path.unlink()
+    return size
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Lock a file until it is closed or the process ends; False where that is impossible or another process did so."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def seal(path: Path) -> None:
@@ -116,30 +166,54 @@ def is_sealed(path: Path) -> bool:
         return file.read() == digest.digest()
 
 
-def write_checksums(folder: Path, names: Iterable[str] = ()) -> None:
-    """Write the SHA-256 of these files of a folder into its SHA256SUMS; default: of the files that it lists."""
-    names = names or [line.partition("  ")[2] for line in (folder / CHECKSUMS).read_text(encoding="utf8").splitlines()]
-    lines = [f"{_sha256(folder / name)}  {name}\n" for name in names]
-    with replacing(folder / CHECKSUMS) as partial:
-        partial.write_text("".join(lines), encoding="utf8")
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or none, as `replacing` does."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf8")
 
 
-def damaged_files(folder: Path) -> list[str]:
-    """The files of a folder that are missing or differ from its SHA256SUMS; none where there is no such file."""
+def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, Path] | None = None) -> None:
+    """Write the SHA-256 of these files of a folder into its SHA256SUMS; default: of the files that it lists.
+
+    unnamed: files that get their name afterwards, by this name.
+    """
+    files = {name: folder / name for name in names or _listed_sums(folder)} | (unnamed or {})
+    write_text(folder / CHECKSUMS, "".join(f"{sha256(path)}  {name}\n" for name, path in files.items()))
+
+
+def checksum_faults(folder: Path, expected: Iterable[str]) -> list[str]:
+    """What is wrong with the files of a folder according to its SHA256SUMS: a phrase for each fault.
+
+    expected: files that it has to list. All that it lists must be there and unchanged. Raises OSError for a file that
+    is there and may not be read.
+    """
     if not (folder / CHECKSUMS).exists():
-        return []
-    lines = (folder / CHECKSUMS).read_text(encoding="utf8", errors="replace").removesuffix("\n").split("\n")
-    sums = [line.partition("  ") for line in lines]
-    return [name or CHECKSUMS for digest, _, name in sums if _sha256(folder / name) != digest]
+        return [f"{CHECKSUMS} is missing"]
+    sums = _listed_sums(folder)
+    faults = [f"{CHECKSUMS} does not list {name}" for name in dict.fromkeys(expected) if name not in sums]
+    for name, digest in sums.items():
+        try:
+            path = folder / name
+            if not path.is_file():
+                faults.append(f"{name} is missing" if digest else f"{CHECKSUMS} has a line that is no checksum")
+            elif sha256(path) != digest:
+                faults.append(f"{name} is damaged or was changed: its checksum is not that of {CHECKSUMS}")
+        except ValueError:  # no name of a file
+            faults.append(f"{CHECKSUMS} has a line that is no checksum")
+    return faults
 
 
-def _sha256(path: Path) -> str:
-    """In hex digits; nothing for a file that cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError):
-        return ""
+def _listed_sums(folder: Path) -> dict[str, str]:
+    """Name -> SHA-256 in hex digits, as SHA256SUMS lists them; a line without both has no digest."""
+    text = (folder / CHECKSUMS).read_text(encoding="utf8", errors="replace")
+    lines = [line.partition("  ") for line in text.splitlines()]
+    return {name or digest: digest if name else "" for digest, _, name in lines}
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class YamlError(ValueError):
@@ -147,7 +221,12 @@ class YamlError(ValueError):
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError."""
+    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
+
+    Numbers are written as in YAML 1.2's JSON schema. What YAML 1.1 reads as a number besides is text: 010, 1:30, 1_0.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe, which may never end
+        raise YamlError(f"{path}: not a regular file")
     try:
         return yaml.load(path.read_text(encoding="utf8"), Loader=_Loader)
     except Exception as error:  # of many types: YAML's own, a date or number that is none, too deep for Python
@@ -157,6 +236,11 @@ def read_yaml(path: Path) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """Counts the values, those that aliases repeat included: a few lines of aliases can stand for billions."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in NUMBERS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -177,3 +261,15 @@ class _Loader(yaml.SafeLoader):
         if twice := [name for name, count in names.items() if count > 1 and name != "<<"]:
             raise yaml.YAMLError(f"{', '.join(twice)} is given twice, {node.start_mark}")
         return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        given = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag not in MERGE]
+        seen = {}
+        for key in given:  # 1, 1.0 and true are one key of a dictionary
+            if (other := seen.setdefault(self.construct_object(key), key)) is not key:
+                raise yaml.YAMLError(f"{other.value} and {key.value} are the same key, {node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
+for _tag, _pattern in NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789"))

@@ -8,8 +8,10 @@ Without glibc nothing changes.
 """
 
 import ctypes
+import multiprocessing
 import os
 import platform
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +42,28 @@ def pick_device(name: str = "auto") -> torch.device:
     if ":" in name:
         torch.cuda.set_device(name)
     return torch.device(name)
+
+
+class MachineError(RuntimeError):
+    """A machine that cannot run several processes; the message says what it lacks."""
+
+
+def check_processes() -> None:
+    """Raises MachineError where this machine lacks what the processes of a sweep speak to each other by."""
+    lacks = "the processes of a sweep need"
+    if platform.system() == "Linux" and not Path("/proc/self").exists():
+        raise MachineError(f"{lacks} /proc, which is not mounted; `mount -t proc proc /proc` does it")
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise MachineError(f"{lacks} semaphores, which cannot be made; is /dev/shm writable? ({error})") from error
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise MachineError(
+            f"{lacks} 127.0.0.1, which does not answer ({error}); is the loopback interface up?"
+        ) from error
 
 
 class PeakMemory:

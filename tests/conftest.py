@@ -5,7 +5,6 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: its threads wait by spinning, and sums depend on their number
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from mtbert.bert.hub import locate
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.cost.time import Calibration
@@ -81,8 +79,7 @@ def tiny_encoder(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("tiny-encoder")
     torch.manual_seed(12345)
     shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
-    BertModel(BertConfig(**shape, initializer_range=0.1)).save_pretrained(folder)
-    shutil.copy(locate("minilm") / "tokenizer.json", folder)
+    BertModel(BertConfig(**shape, initializer_range=0.1)).save_pretrained(folder, tokenizer="minilm")
     return str(folder)
 
 

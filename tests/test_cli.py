@@ -280,6 +280,19 @@ def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
     assert rows["predicted"].tolist() == expected["predicted"].tolist()
 
 
+def test_what_is_no_text_is_named_before_anything_is_printed(trained):
+    asked = (sys.executable, "-m", "mtbert", "predict", trained.run_id, "--task", "sst", "--text", b"a caf\xe9")
+    process = subprocess.run(asked, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr == "error: texts: number 0 is no text in UTF-8\n"
+
+
+def test_predict_takes_texts_or_a_file(trained, tmp_path):
+    (tmp_path / "in.csv").write_text("sentence\na dull day\n")
+    result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
+    assert result.exit_code == 2 and result.stdout == "" and "leave out --file" in result.stderr
+
+
 def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
@@ -343,6 +356,9 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
         (["plan", "--profile", "none.yaml"], "error: none.yaml: not a readable YAML file"),
+        (["plan", "--profile", ""], "error: .: not a regular file"),
+        (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
+        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: cpu, demo, gpu"),
     ],
 )
 def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):

@@ -10,7 +10,17 @@ import matplotlib.pyplot as plt
 import pytest
 
 import mtbert
-from mtbert.paths import REPOSITORY, FolderError, check_writable, figures_dir, find_result, results_dir, stores
+from mtbert.data.tables import find_data
+from mtbert.paths import (
+    REPOSITORY,
+    FolderError,
+    cache_dir,
+    check_writable,
+    figures_dir,
+    find_result,
+    results_dir,
+    stores,
+)
 from mtbert.report import plots
 from mtbert.results.runs import load_or_run
 
@@ -50,6 +60,17 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
 def test_figures_go_where_they_are_asked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
     assert figures_dir() == tmp_path
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, folder in (("CACHE", cache_dir), ("RESULTS", results_dir), ("FIGURES", figures_dir), ("DATA", find_data)):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(f"MTBERT_{name}", f"~/{name}")
+        assert folder() == tmp_path / name
+    monkeypatch.setenv("MTBERT_CACHE", "~nobody-of-this-name/x")
+    with pytest.raises(FolderError, match=r"MTBERT_CACHE is '~nobody-of-this-name/x', and ~nobody.* is no user's home"):
+        cache_dir()
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_before_training(tiny_config, course_data, monkeypatch, tmp_path):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from filelock import FileLock
 from torch.utils.benchmark import Timer
 
 from mtbert.data import DataError
@@ -189,13 +190,15 @@ def _describe(row: dict) -> str:
 def write_row(path: Path, row: dict) -> None:
     """Put a row into the table, in the place of the one of the same KEY and kind of device; whole or not at all.
 
-    Other rows stay as they are, to the digit.
+    Other rows stay as they are, to the digit. The lock is that of a results store: one process writes at a time.
     """
-    rows = {_key(old): old for old in read_rows(path)} if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
     row = {name: f"{value:.6g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in COLUMNS}
-    rows[_key(row)] = row
-    with replacing(path) as partial:
-        pd.DataFrame(rows.values(), columns=list(COLUMNS)).to_csv(partial, index=False)
+    with FileLock(path.with_name(".lock")):
+        rows = {_key(old): old for old in read_rows(path)} if path.exists() else {}
+        rows[_key(row)] = row
+        with replacing(path) as partial:
+            pd.DataFrame(rows.values(), columns=list(COLUMNS)).to_csv(partial, index=False)
 
 
 def read_rows(path: Path) -> list[dict]:

@@ -5,7 +5,6 @@ cluster, and in every process the first runs, which import libraries.
 """
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from mtbert.bench.harness import Contest, Peer, Setting
-from mtbert.bert import BertConfig, BertModel, locate
+from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.paths import stores
 from mtbert.results import SweepRun, data_root, read_run, runs, sweep
@@ -65,8 +64,7 @@ def _folders() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         encoder = Path(folder, "encoder")
         torch.manual_seed(1)
-        BertModel(BertConfig(**SIZES)).save_pretrained(encoder)
-        shutil.copy(locate("minilm") / "tokenizer.json", encoder)
+        BertModel(BertConfig(**SIZES)).save_pretrained(encoder, tokenizer=MINILM)
         names = {f"MTBERT_{name.upper()}": str(Path(folder, name)) for name in ("results", "cache")}
         torch.set_num_threads(1)
         with patch.dict(os.environ, names):

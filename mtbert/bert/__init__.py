@@ -2,12 +2,12 @@
 
 from mtbert.bert.batch import Batch, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear
-from mtbert.bert.hf_checkpoints import has_token_types, their_name
-from mtbert.bert.hub import MINILM, CheckpointError, check_folder, content_digest, locate
+from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
+from mtbert.bert.hub import MINILM, CheckpointError, content_digest, copy_tokenizer, locate
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
 
 __all__ = [
     "MINILM", "Batch", "BertConfig", "BertEmbeddings", "BertLayer", "BertModel", "CheckpointError", "Dropout",
-    "LayerHooks", "Linear", "SelfAttention", "apart", "check_folder", "content_digest", "has_token_types", "locate",
-    "part_sizes", "their_name", "together",
+    "LayerHooks", "Linear", "SelfAttention", "apart", "content_digest", "copy_tokenizer", "has_token_types", "locate",
+    "part_sizes", "their_name", "together", "vocab_size", "write_tensors",
 ]  # fmt: skip

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
+from mtbert.paths import replacing, write_text
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -63,6 +65,7 @@ class Layout:
     fixed: dict[str, Any] = field(default_factory=dict)  # what the type has and config.json does not name
 
 
+BERT_VOCABULARY = 30522
 LAYOUTS = {
     "bert": Layout("BertModel", _BERT_NAMES),
     "roberta": Layout("RobertaModel", _BERT_NAMES, defaults=dict(vocab_size=50265, pad_token_id=1)),
@@ -91,7 +94,7 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: not a JSON object")
@@ -100,6 +103,8 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
         raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
+    if decoder := [key for key in ("is_decoder", "is_encoder_decoder", "add_cross_attention") if values.get(key)]:
+        raise CheckpointError(f"{path}: {decoder[0]} is {values[decoder[0]]!r}; this is an encoder alone")
     layout = LAYOUTS[model_type]
     found = {name: values[layout.keys.get(name, name)] for name in names if layout.keys.get(name, name) in values}
     return layout.defaults | found | layout.fixed
@@ -111,12 +116,21 @@ def has_token_types(folder: Path) -> bool:
     return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) not in (0, 1)
 
 
-def write_config(path: Path, values: dict[str, Any]) -> None:
-    """Write our values as the `config.json` of their model_type."""
+def vocab_size(folder: Path) -> int | None:
+    """Tokens that an encoder has; None without a config.json that says it."""
+    path = folder / "config.json"
+    size = read_config(path, ["vocab_size"]).get("vocab_size", BERT_VOCABULARY) if path.exists() else None
+    return size if isinstance(size, int) else None
+
+
+def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    """Write our tensors, and our values as the `config.json`, in the layout of their model_type."""
     layout = LAYOUTS[values["model_type"]]
+    named = {their_name(name, values["model_type"]): tensor for name, tensor in tensors.items()}
+    write_tensors(folder / "model.safetensors", named)
     theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
     content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def their_name(name: str, model_type: str = "bert") -> str:
@@ -137,10 +151,19 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             return load_file(safe)
         if pickled.exists():
             tensors = torch.load(pickled, map_location="cpu", weights_only=True)
-            return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+            return {n: tensor for n, tensor in tensors.items() if isinstance(n, str) and isinstance(tensor, Tensor)}
     except Exception as error:
         raise CheckpointError(f"{folder}: the weight file is damaged or not a plain tensor file ({error})") from error
     raise CheckpointError(f"{folder}: holds neither model.safetensors nor pytorch_model.bin")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a whole safetensors file, or none; raises OSError that names it, as on a full disk."""
+    with replacing(path) as partial:
+        try:
+            save_file({name: t.contiguous() for name, t in tensors.items()}, partial, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{path}: cannot be written ({error})") from error
 
 
 def to_ours(
@@ -149,7 +172,7 @@ def to_ours(
     """Rename a checkpoint's tensors to ours, as float32.
 
     A checkpoint without a pooler gets the one in `expected`, with a warning. Raises CheckpointError naming every other
-    tensor that is missing or has another shape than in `expected`.
+    tensor that is missing, has another shape than in `expected` or no floating-point numbers.
     """
     found = {}
     for name, tensor in tensors.items():
@@ -166,6 +189,8 @@ def to_ours(
             problems.append(f"{theirs[name]} is missing")
         elif (shape := found[theirs[name]].shape) != tensor.shape:
             problems.append(f"{theirs[name]} {tuple(shape)}, expected {tuple(tensor.shape)}")
+        elif not found[theirs[name]].is_floating_point():
+            problems.append(f"{theirs[name]} is {found[theirs[name]].dtype}, expected floating-point numbers")
     if problems:
         raise CheckpointError(f"{folder}: {'; '.join(problems)}")
     return {name: found[theirs[name]].float() for name in expected}

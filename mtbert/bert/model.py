@@ -13,16 +13,17 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
-from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, their_name, to_ours, write_config
-from mtbert.bert.hub import CheckpointError, check_folder, locate, write_tokenizer
-from mtbert.paths import replacing, write_checksums
+from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
+from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
+from mtbert.paths import write_checksums
 
 LARGEST = 10**7  # of any size: more is a damaged file, and no memory holds it
+MOST_LAYERS = 1000
+MOST_PARAMETERS = 2 * 10**10
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,20 @@ class BertConfig:
         if self.model_type == "roberta":
             lowest["pad_token_id"] = 0  # positions are counted from it
         for name, least in lowest.items():
-            if not isinstance(value := getattr(self, name), int) or not least <= value < LARGEST:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < LARGEST:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}, below {LARGEST}")
         for name in ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
-            if not isinstance(value := getattr(self, name), int | float) or not 0 <= value <= 1:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+        if not self.layer_norm_eps:
+            raise ValueError("layer_norm_eps is 0; a vector of equal numbers would be divided by 0")
+        if self.num_hidden_layers > MOST_LAYERS or self._parameters > MOST_PARAMETERS:
+            raise ValueError(
+                f"num_hidden_layers is {self.num_hidden_layers}, with {self._parameters:.1g} parameters; at most "
+                f"{MOST_LAYERS} and {MOST_PARAMETERS:.1g} are read"
+            )
         if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
             raise ValueError(f"pad_token_id is {self.pad_token_id!r}, which is no token of {self.vocab_size}")
         if self.hidden_size % self.num_attention_heads:
@@ -72,6 +82,12 @@ class BertConfig:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; minBERT's {self.model_type} needs {value!r}")
         if self.positions < 1:
             raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}; no position is left for text")
+
+    @property
+    def _parameters(self) -> int:
+        """The number of weights, without biases and norms."""
+        d, rows = self.hidden_size, self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        return d * (rows + self.num_hidden_layers * (4 * d + 2 * self.intermediate_size))
 
     @property
     def position_offset(self) -> int:
@@ -295,9 +311,12 @@ class BertModel(nn.Module):
         folder = locate(folder_or_name)
         check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
+        with torch.device("meta"):  # shapes are compared before there is memory for them
+            expected = cls(config).state_dict()
+        found = to_ours(read_tensors(folder), expected, folder, config.model_type)
         model = cls(config)
         model.source = folder
-        model.load_state_dict(to_ours(read_tensors(folder), model.state_dict(), folder, config.model_type))
+        model.load_state_dict(model.state_dict() | {name: t for name, t in found.items() if not t.is_meta})
         return model.eval()
 
     def save_pretrained(self, folder: str | Path, tokenizer: str | Path | None = None) -> None:
@@ -306,14 +325,10 @@ class BertModel(nn.Module):
         tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from.
         """
         folder = Path(folder)
-        model_type = self.config.model_type
-        tensors = {their_name(name, model_type): tensor.contiguous() for name, tensor in self.state_dict().items()}
-        with replacing(folder / "model.safetensors") as partial:
-            save_file(tensors, partial, metadata={"format": "pt"})
-        write_config(folder / "config.json", asdict(self.config))
+        write_checkpoint(folder, self.state_dict(), asdict(self.config))
         source = self.source if tokenizer is None else locate(tokenizer)
-        names = ["config.json", "model.safetensors", *write_tokenizer(source, folder, self.config.positions)]
-        write_checksums(folder, names)
+        tokenizer = write_tokenizer(source, folder, self.config.positions)
+        write_checksums(folder, [*present(folder), *tokenizer])
 
 
 def part_sizes(config: BertConfig) -> dict[str, int]:

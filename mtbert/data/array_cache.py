@@ -5,14 +5,18 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from mtbert.paths import SEAL, cache_dir, is_sealed, replacing, seal
+from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
 
 log = logging.getLogger(__name__)
+KINDS = ("tokens", "pos", "frozen")  # the folders of the cache that have arrays: what is in them can be computed again
+DAY = 86_400  # seconds
 
 
 def cached_arrays(
@@ -25,9 +29,11 @@ def cached_arrays(
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
     if path.exists() and is_sealed(path):
+        _note_use(path)
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
     arrays = compute()
+    remove_leftovers(path.parent)
     try:
         with replacing(path) as partial:
             with open(partial, "wb") as file:
@@ -47,9 +53,11 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     size = 4 * math.prod(shape)
     if path.exists():
         if path.stat().st_size == size + SEAL and is_sealed(path):
+            _note_use(path)
             return np.memmap(path, np.float32, "c", shape=shape)
         log.warning("%s is damaged; it is computed again", path)
     array = None
+    remove_leftovers(path.parent)
     try:
         with replacing(path) as partial:
             with open(partial, "wb+") as file:
@@ -70,3 +78,27 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     array = np.empty(shape, dtype=np.float32)
     fill(array)
     return array
+
+
+def _note_use(path: Path) -> None:
+    """Its time of change says when a file was last read, also where the system keeps no time of access."""
+    with suppress(OSError):  # a read-only cache
+        os.utime(path)
+
+
+def remove_unused(days: float) -> tuple[int, float]:
+    """Remove the arrays that nobody has read for so many days, and what killed processes left of others.
+
+    Returns the number of removed arrays and the freed MB. A process that has one of them mapped keeps it.
+    """
+    count, freed = 0, 0
+    for kind in KINDS:
+        freed += remove_leftovers(cache_dir() / kind)
+        for path in (cache_dir() / kind).glob("[!.]*.np[yz]"):
+            with suppress(FileNotFoundError):  # another process has removed it
+                about = path.stat()
+                if time.time() - about.st_mtime >= days * DAY:
+                    path.unlink()
+                    count += 1
+                    freed += about.st_size
+    return count, freed / 1e6

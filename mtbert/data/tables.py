@@ -7,7 +7,6 @@ inside. No field has a line break, so each line is parsed by itself: an unbalanc
 import csv
 import hashlib
 import math
-import os
 import re
 import sys
 from collections import Counter
@@ -17,13 +16,13 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, folder_of
 
 LISTED_REJECTS = 20  # in a printed report
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
 MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
-UNDECODED = re.compile("[\udc80-\udcff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
+UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
 
@@ -70,7 +69,7 @@ def find_data(path: str | Path | None = None) -> Path | None:
 
     Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
     """
-    for folder, source in ((path, "the data folder"), (os.environ.get("MTBERT_DATA"), "MTBERT_DATA")):
+    for folder, source in ((path, "the data folder"), (folder_of("MTBERT_DATA"), "MTBERT_DATA")):
         if folder:
             if not Path(folder).is_dir():
                 raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
@@ -157,6 +156,8 @@ def fingerprint(*tables: pd.DataFrame) -> str:
 
 def _read_lines(path: Path) -> list[str]:
     """The file's lines, the last one empty if the file ends with a line end; invalid UTF-8 as `UNDECODED`."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe, which may never end
+        raise DataError(f"{path}: not a regular file.")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -13,7 +13,7 @@ A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT
     id_column: null                # default: id; null: the line numbers
 """
 
-import os
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,11 +21,14 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 
-from mtbert.paths import REPOSITORY, YamlError, read_yaml
+from mtbert.paths import REPOSITORY, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
+COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
 METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
            "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
+# The fields that say what a head's output means; the others say how files are read and models selected.
+DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
 
 class DataError(ValueError):
@@ -37,18 +40,18 @@ class Task(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern="^[a-z][a-z0-9_]*$")
-    files: str = Field(pattern=r"\{split\}")
+    name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)  # becomes part of the names of files
+    files: str = Field(pattern=r"^[^\x00-\x1f]*\{split\}[^\x00-\x1f]*$", max_length=1000)
     sentence_columns: tuple[str, ...] = Field(min_length=1, max_length=2)
     label_column: str
     kind: Literal["classes", "binary", "similarity", "regression"]
-    num_classes: Annotated[int, Field(ge=2)] | None = None
+    num_classes: Annotated[int, Field(ge=2, le=2**16)] | None = None
     class_names: tuple[str, ...] = ()  # where labels are words: the first one is class 0
     label_range: tuple[float, float] = (0, 5)  # of a number
     metric: str  # selects models; default: the first of METRICS
     id_column: str | None = "id"  # null: the line numbers
     separator: str = Field("\t", min_length=1, max_length=1)
-    test_split: str = "test"  # its name in `files`
+    test_split: str = Field("test", pattern=r"^[^\x00-\x1f/]+$", max_length=100)  # its name in `files`
     folder: Path | None = None  # of the files; default: that of all datasets
 
     @model_validator(mode="before")
@@ -64,7 +67,7 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
-        if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict, self.name):
+        if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict(), self.name):
             raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
         if self.is_number != (self.num_classes is None):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
@@ -72,8 +75,15 @@ class Task(BaseModel):
             raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
         if self.num_classes and self.label_range != (0, self.num_classes - 1):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
-        if {"id", "label"} & {*self.sentence_columns}:
-            raise ValueError("sentence_columns: id and label have a meaning in mtbert; rename the column")
+        if taken := ", ".join(name for name in self.sentence_columns if name in COLUMNS):
+            raise ValueError(f"sentence_columns: {taken} has a meaning in mtbert; rename the column")
+        columns = [*self.sentence_columns, self.label_column, *([self.id_column] if self.id_column else [])]
+        if twice := ", ".join(name for name, count in Counter(columns).items() if count > 1):
+            raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
+        if self.label_column == "id" or self.id_column == "label":
+            raise ValueError("columns: the label's is named id, or the id's label; rename the column")
+        if twice := ", ".join(name for name, count in Counter(self.class_names).items() if count > 1):
+            raise ValueError(f"class_names: {twice} is given twice")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in METRICS[self.kind]:
@@ -92,6 +102,11 @@ class Task(BaseModel):
         """Whether labels are numbers of a range, not classes."""
         return self.kind in ("similarity", "regression")
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
+        return self.model_dump(mode="json", include=DEFINITION)
+
     def as_written(self, predicted: pd.Series) -> pd.Series:
         """Predictions as the files have labels: the names of classes, where they have names."""
         return predicted.map(dict(enumerate(self.class_names))) if self.class_names else predicted
@@ -108,7 +123,7 @@ class Task(BaseModel):
 def read_tasks(folder: Path) -> dict[str, Task]:
     """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
     tasks = {}
-    if "MTBERT_TASKS" in os.environ and not folder.is_dir():
+    if folder_of("MTBERT_TASKS") and not folder.is_dir():
         raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
     for path in sorted(folder.glob("*.yaml")):
         try:
@@ -126,6 +141,16 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     return tasks
 
 
+def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
+    """What differs between stored definitions of tasks, by name, and the tasks here; nothing where they are equal."""
+    return "; ".join(
+        f"{name}: {field} was {was.get(field)!r}, is {value!r}"
+        for name, was in definitions.items()
+        for field, value in TASKS[name].definition.items()
+        if was.get(field) != value
+    )
+
+
 _REVIEW = dict(sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student")
 _PAIR = dict(sentence_columns=("sentence1", "sentence2"), test_split="test-student")
 COURSE = {
@@ -134,4 +159,4 @@ COURSE = {
     "quora": Task(name="quora", files="quora-{split}.csv", label_column="is_duplicate", kind="binary", **_PAIR),
     "sts": Task(name="sts", files="sts-{split}.csv", label_column="similarity", kind="similarity", **_PAIR),
 }
-TASKS = COURSE | read_tasks(Path(os.environ.get("MTBERT_TASKS", REPOSITORY / "params" / "tasks")))
+TASKS = COURSE | read_tasks(folder_of("MTBERT_TASKS") or REPOSITORY / "params" / "tasks")

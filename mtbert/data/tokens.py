@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from tokenizers import AddedToken, Tokenizer
 
-from mtbert.bert import Batch, CheckpointError, has_token_types, locate
+from mtbert.bert import Batch, CheckpointError, has_token_types, locate, vocab_size
 from mtbert.data.array_cache import cached_arrays
 from mtbert.data.tasks import TASKS
 
@@ -157,7 +157,10 @@ class TokenizedTable:
 def tokenize(
     task: str, table: pd.DataFrame, encoder: str, pairs: str = "joint", max_length: int = 512
 ) -> TokenizedTable:
-    """Token ids of a checked table; each text column is cached by the hash of its content."""
+    """Token ids of a checked table; each text column is cached by the hash of its content.
+
+    Raises CheckpointError for a tokenizer that cannot be read, or whose tokens the encoder does not have.
+    """
     return _tokenize([table[column].tolist() for column in TASKS[task].sentence_columns], encoder, pairs, max_length)
 
 
@@ -173,7 +176,12 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
-    return TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
+    table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
+    highest = max(table.cls, table.sep, table.pad, *(int(column.ids.max(initial=0)) for column in ids))
+    size = vocab_size(folder)
+    if size is not None and highest >= size:
+        raise CheckpointError(f"{folder}: the tokenizer gives token {highest}, but the encoder has {size} tokens")
+    return table
 
 
 @functools.lru_cache(2)

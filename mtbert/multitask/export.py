@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from mtbert.bert import write_tensors
 from mtbert.data import TASKS
 from mtbert.multitask.model import MultitaskBert
-from mtbert.paths import write_checksums
+from mtbert.paths import write_checksums, write_text
 
 WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
@@ -24,7 +25,7 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     """
     folder, config, task = Path(folder), model.run_config, model.checked(task)
     about = TASKS[task]
-    model.encoder.task_encoder(task).save_pretrained(folder, tokenizer=config.encoder)
+    model.encoder.task_encoder(task).save_pretrained(folder, tokenizer=model.tokenizer)
     content = json.loads((folder / "config.json").read_text(encoding="utf8"))
     is_plain = all(getattr(config, name) == value for name, value in PLAIN.items())
     if not is_plain or task in model.heads.upstreams or config.encodings(task) == 2 or content["model_type"] != "bert":
@@ -38,10 +39,10 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
         weight, bias = (high - low) * weight, (high - low) * bias + low
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors |= {"classifier.weight": weight, "classifier.bias": bias}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder / "model.safetensors", tensors)
     names = [task] if about.is_number else about.class_names or [str(label) for label in range(about.num_classes)]
     content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
     content |= {"label2id": {name: i for i, name in enumerate(names)}}
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
     write_checksums(folder)
     return WITH_HEAD

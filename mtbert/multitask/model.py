@@ -1,6 +1,7 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import json
+import logging
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -11,21 +12,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, check_folder, locate
+from mtbert.bert import MINILM, Batch, BertConfig, BertModel, CheckpointError, copy_tokenizer, locate, write_tensors
 from mtbert.config import ConfigError, RunConfig, unknown_tasks
-from mtbert.data import TASKS, pos_features, tokenize
-from mtbert.multitask.heads import TaskHeads, sentence_embedding
+from mtbert.data import COURSE, TASKS, UNDECODED, changed_tasks, pos_features, tokenize
+from mtbert.multitask.heads import TaskHeads, output_width, sentence_embedding
 from mtbert.multitask.losses import predict
-from mtbert.paths import replacing, write_checksums
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_text
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
 
+log = logging.getLogger(__name__)
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; of each sentence where those of a pair are apart
 FILES = ("run_config.json", "encoder.json", "model.safetensors")
+DEFINITIONS = "tasks.json"  # models of version 0.9.0 and earlier have neither this nor a tokenizer
+TOKENIZER = "tokenizer"
 
 
 class MultitaskBert(nn.Module):
@@ -38,6 +42,7 @@ class MultitaskBert(nn.Module):
     def __init__(self, config: RunConfig, encoder: BertModel | None = None) -> None:
         super().__init__()
         self.run_config = config
+        self.tokenizer = config.encoder  # the checkpoint that has it; of a loaded model a folder of its own
         base = build_encoder(config) if encoder is None else encoder
         if config.max_length > base.config.positions:
             raise CheckpointError(
@@ -109,13 +114,15 @@ class MultitaskBert(nn.Module):
             raise ConfigError("texts: one string; pass a list of sentences or of pairs")
         config, task = self.run_config, self.checked(task)
         columns = TASKS[task].sentence_columns
-        examples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        examples = [(text,) if isinstance(text, str) or not isinstance(text, Iterable) else (*text,) for text in texts]
         if wrong := [i for i, example in enumerate(examples) if len(example) != len(columns)]:
             raise ConfigError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
+        if wrong := [i for i, example in enumerate(examples) if not all(map(_is_text, example))]:
+            raise ConfigError(f"texts: number {wrong[0]} is no text in UTF-8")
         if not examples:
             return pd.DataFrame({"predicted": [], "confidence": []})
         table = pd.DataFrame(examples, columns=list(columns))
-        tokens = tokenize(task, table, config.encoder, config.pairs, config.max_length)
+        tokens = tokenize(task, table, self.tokenizer, config.pairs, config.max_length)
         tags = torch.from_numpy(pos_features(task, table)).to(self.device) if config.pos_features else None
 
         def logits(rows: np.ndarray) -> Tensor:
@@ -180,39 +187,100 @@ class MultitaskBert(nn.Module):
         return pd.concat(rows).rename_axis("level")
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights, the encoder's sizes and the configuration; for transformers see `export_task`."""
-        folder = Path(folder)
-        with replacing(folder / "model.safetensors") as partial:
-            save_file({name: t.contiguous() for name, t in self.state_dict().items()}, partial)
-        for name, content in (
-            ("encoder.json", asdict(self.encoder.config)),
-            ("run_config.json", self.run_config.model_dump(mode="json")),
-        ):
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
-        write_checksums(folder, FILES)
+        """Write all that predictions depend on; for transformers see `export_task`.
+
+        These are the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
+        """
+        folder, config = Path(folder), self.run_config
+        (folder / "run_config.json").unlink(missing_ok=True)  # without it this is no model: it is written last
+        write_tensors(folder / "model.safetensors", self.state_dict())
+        write_text(folder / "encoder.json", _json(asdict(self.encoder.config)))
+        write_text(folder / DEFINITIONS, _json({task: TASKS[task].definition for task in config.scored}))
+        names = ["encoder.json", "model.safetensors", DEFINITIONS, *self._save_tokenizer(folder)]
+        with replacing(folder / "run_config.json") as partial:
+            partial.write_text(_json(config.model_dump(mode="json")), encoding="utf8")
+            write_checksums(folder, names, {"run_config.json": partial})
+
+    def _save_tokenizer(self, folder: Path) -> list[str]:
+        """Write the tokenizer beside the weights; returns the names of its files."""
+        try:
+            return [f"{TOKENIZER}/{name}" for name in copy_tokenizer(locate(self.tokenizer), folder / TOKENIZER)]
+        except CheckpointError as error:
+            log.warning("%s: the model is saved without its tokenizer: %s", folder, error)
+            return []
 
     @classmethod
     def load(cls, folder: str | Path) -> "MultitaskBert":
-        """Read what `save` wrote; raises CheckpointError if a part is missing or damaged."""
+        """Read what `save` wrote; raises CheckpointError if a part is missing or damaged, or a task was changed.
+
+        Of models of version 0.9.0 and earlier, which lack their tokenizer and their tasks' definitions, the tokenizer
+        is that of the encoder of today, and only the sizes of the heads are compared.
+        """
         folder = Path(folder)
-        missing = [name for name in FILES if not (folder / name).exists()]
-        if missing:
+        if missing := [name for name in FILES if not (folder / name).exists()]:
             raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
-        check_folder(folder)
+        _check_files(folder)
         try:
-            params = json.loads((folder / "run_config.json").read_text(encoding="utf8"))
+            params = _read_json(folder / "run_config.json")
             if unknown := unknown_tasks(params):
                 raise CheckpointError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
             config = RunConfig.from_params(params)
-            encoder = BertModel(BertConfig(**json.loads((folder / "encoder.json").read_text(encoding="utf8"))))
-            model = cls(config, encoder)
-            model.load_state_dict(load_file(folder / "model.safetensors"))
+            tensors = load_file(folder / "model.safetensors")
+            if changed := _changed_tasks(config, folder / DEFINITIONS, tensors):
+                raise CheckpointError(
+                    f"{folder}: the model was trained with other tasks than those here: {changed}; restore the file "
+                    "of the task, or give the changed task another name and train it"
+                )
+            model = cls(config, BertModel(BertConfig(**_read_json(folder / "encoder.json"))))
+            model.load_state_dict(tensors)
         except CheckpointError:
             raise
         except Exception as error:  # of many types
             reason = textwrap.shorten(str(error), 200)
             raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
+        if (folder / TOKENIZER).is_dir():
+            model.tokenizer = str(folder / TOKENIZER)
+        elif config.encoder != MINILM:
+            log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)
         return model.eval()
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a string without the surrogates that stand for bytes that are no UTF-8."""
+    return isinstance(value, str) and not UNDECODED.search(value)
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf8"))
+
+
+def _check_files(folder: Path) -> None:
+    """Raise CheckpointError unless the checksums of a saved model cover all of its files and are right."""
+    parts = [path.relative_to(folder).as_posix() for path in (folder / DEFINITIONS, *(folder / TOKENIZER).glob("*"))]
+    own = [name for name in parts if (folder / name).exists()]
+    if not own and not (folder / CHECKSUMS).exists():
+        log.warning("%s: not checked: it has no %s, as models of version 0.4.0 and earlier", folder, CHECKSUMS)
+    elif faults := checksum_faults(folder, [*FILES, *own]):
+        raise CheckpointError(f"{folder}: {'; '.join(faults)}; delete the folder, train again")
+
+
+def _changed_tasks(config: RunConfig, definitions: Path, tensors: dict[str, Tensor]) -> str:
+    """What has changed in a saved model's tasks; without their definitions, as far as its heads show it."""
+    if definitions.exists():
+        stored = _read_json(definitions)
+        return changed_tasks({task: stored[task] for task in config.scored})
+    if own := [task for task in config.scored if task not in COURSE]:
+        log.warning("%s: saved without the definition of %s; was it changed since?", definitions.parent, ", ".join(own))
+    changes = []
+    for task in config.scored:
+        bias = tensors.get(f"heads.by_task.{task}.layers.{config.head_layers - 1}.bias")
+        if bias is not None and len(bias) != output_width(TASKS[task]):
+            changes.append(f"{task}: its head has {len(bias)} outputs, the task {output_width(TASKS[task])}")
+    return "; ".join(changes)
 
 
 def in_order(batches: Iterable[tuple[np.ndarray, Tensor]]) -> Tensor:

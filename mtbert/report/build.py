@@ -63,9 +63,9 @@ def build_report(
     if len(notebooks) < len(chosen):
         raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
     folder = root / "params" / profile
-    if not folder.is_dir():
-        known = ", ".join(sorted(path.name for path in folder.parent.glob("*") if path.is_dir()))
-        raise ReportError(f"unknown profile {profile!r}; params/ has: {known}")
+    known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
+    if profile not in known:  # "" and .. would be folders, too
+        raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
     if data is not None and not Path(data).is_dir():
         raise ReportError(f"--data: there is no folder {data}")
     parameters = {name: _parameters(folder, *about, data) for name, about in notebooks.items()}

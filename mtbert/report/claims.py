@@ -1,13 +1,11 @@
 """The claims of the five papers (params/claims.yaml), checked against the stored runs; the tables of README.md.
 
-The rule for verdicts. An order: our difference, over seeds and examples, has a p-value below LEVEL after Holm's
-correction for all such claims, and the claimed sign: "reproduced"; the other sign: "contradicted"; else "not
-distinguishable". No difference: the 95 % interval lies within +-MARGIN: "reproduced"; excludes 0 by more than that:
-"contradicted"; else "not distinguishable". A difference of training losses or of gaps between train and dev likewise,
-by the interval from the lowest to the highest of all pairs of seeds, and a ratio of costs, in logarithms and with
-COST_MARGIN. All need SEEDS seeds of either run, else they are "not decided"; numbers of parameters need one. A score:
-"not comparable". Arithmetic: equal to the printed digits, as far as the rounding of the printed numbers it starts from
-allows: "reproduced", else "contradicted". Likewise what stored runs count, of any number of seeds.
+The rule for verdicts is in `mtbert.statistics`; all compared claims are one family. A score is "not comparable".
+Arithmetic, and what stored runs count, is "reproduced" where it is equal to the printed digits, as far as the rounding
+of the printed numbers it starts from allows, else "contradicted".
+
+A claim is a finding, a comparison with a trivial baseline, a question that the paper asks, a recommendation, or a slip:
+arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once.
 
 `python -m mtbert.report.claims` writes the tables of README.md between the marks `<!-- NAME -->` and `<!-- end -->`.
 """
@@ -16,16 +14,18 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import yaml
 
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.tables import LEVEL, SEEDS, TOGETHER, Grid, compare, cost_ratio, read_runs, score_points
+from mtbert.report.tables import TOGETHER, Grid, compare, log_cost_ratio, read_runs, score_points
 from mtbert.results import (
     MissingRun,
     Run,
@@ -36,13 +36,33 @@ from mtbert.results import (
     write_table,
 )
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
-from mtbert.training import holm
+from mtbert.statistics import (
+    CLOSE,
+    CONTRADICTED,
+    MARGINS,
+    MEAN_MARGIN,
+    NOT_DECIDED,
+    REPRODUCED,
+    SMALL,
+    Difference,
+    benjamini_hochberg,
+    holm,
+    judge,
+    p_of_claim,
+    welch,
+)
 
-MARGIN = 0.01  # of a score: smaller differences count as none
 COST_MARGIN = math.log(1.1)
+EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
+COLUMNS = [
+    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
+    "seeds", "is_lent", "verdict", "cautious", "run_ids", "why",
+]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 DECIMAL = re.compile(r"(?<![\w.])\d+\.(\d+)")  # in an expression: a printed number, rounded; whole numbers are exact
-FIELDS = {"paper", "place", "claim", "number", "why"}
+FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
+KINDS = ("finding", "slip", "baseline", "question", "recommendation")
+OF_RUNS = (CONTRADICTED, NOT_DECIDED, CLOSE, SMALL, REPRODUCED)  # a fact has the first of its claims' verdicts
 
 Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
 
@@ -69,46 +89,125 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
         if set(claim) - FIELDS != checks or "claim" not in claim or len(checks) != 1:
             raise ConfigError(f"claims.yaml, {claim}: fields are {', '.join(sorted(FIELDS))}, and one of {[*CHECKS]}")
         claim["check"] = checks.pop()
+        claim.setdefault("kind", "slip" if claim["check"] == "arithmetic" else "finding")
+        if claim["kind"] not in KINDS:
+            raise ConfigError(
+                f"claims.yaml, {claim['claim']}: kind is one of {', '.join(KINDS)}, got {claim['kind']!r}"
+            )
     return claims, content["not_comparable"]
 
 
-def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
-    """A row per claim: paper, place, claim, its_number, our_number, low, high, p, seeds, run_ids, verdict, why.
+@dataclass(frozen=True)
+class Compared:
+    """A claim that two configurations are compared for."""
 
-    store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the
-    95 % interval; of arithmetic, what the rounding of its numbers allows. p: of an order of scores, corrected.
+    claimed: str
+    found: Difference  # minus what is claimed, where a ratio is
+    margin: float
+    runs: tuple[list[Run], list[Run]]
+    offset: float = 0.0  # that claimed value
+    is_log: bool = False
+
+    def p(self, is_cautious: bool = False) -> float:
+        return p_of_claim(self.claimed, self.found.cautious if is_cautious else self.found, self.margin)[0]
+
+    def judged(self, corrected: float, is_cautious: bool = False) -> dict:
+        """our_number, low, high and verdict, as `judge` gives them, and the margin of scores."""
+        found = self.found.cautious if is_cautious else self.found
+        verdict, *ends = judge(self.claimed, found, self.margin, corrected)
+        numbers = [number + self.offset for number in (found.value, *ends)]
+        if self.is_log:
+            numbers = [math.exp(number) for number in numbers]
+        margin = None if self.is_log else self.margin
+        return dict(zip(("our_number", "low", "high"), numbers, strict=True)) | {"margin": margin, "verdict": verdict}
+
+
+def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
+    """A row per claim, with the columns COLUMNS.
+
+    store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
+    at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
+    corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. cautious: the verdict with
+    the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run of few seeds
+    borrows its seed variance.
     """
-    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
-    claims, not_comparable = read_claims(params)
-    rows = []
-    for claim in claims:
-        found = CHECKS[claim["check"]](claim, grids)
-        why = [found.pop("why", None), claim.get("why")]
-        if found["verdict"] == "not comparable":
-            why = [not_comparable, *why]
-        row = {name: claim[name] for name in ("paper", "place", "claim")} | {"its_number": claim.get("number")}
-        row |= dict.fromkeys(("our_number", "low", "high", "p", "seeds", "run_ids")) | found
-        rows.append(row | {"why": "; ".join(filter(None, why))})
-    table = pd.DataFrame(rows)
-    numbers = table[["our_number", "low", "high", "p"]].astype(float).round(6)
-    orders = numbers["p"].notna()
-    numbers.loc[orders, "p"] = holm(numbers.loc[orders, "p"].to_numpy())
-    table.loc[numbers["p"] >= LEVEL, "verdict"] = "not distinguishable"
+    claims, rows, compared = check_all(store, params)
+    for number, verdict in judge_all(compared, claims).items():
+        rows[number] |= verdict
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
+def check_all(
+    store: Path | None = None, params: Path = REPOSITORY / "params"
+) -> tuple[list[dict], list[dict], dict[int, Compared]]:
+    """The claims, a row of `claims_table` each, and by number the comparisons, whose verdicts the rows lack."""
+    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
+    claims, not_comparable = read_claims(params)
+    rows, compared = [], {}
+    for number, claim in enumerate(claims):
+        found = CHECKS[claim["check"]](claim, grids, store)
+        if comparison := found.pop("compared", None):
+            compared[number] = comparison
+        why = [found.pop("why", None), claim.get("why")]
+        if found.get("verdict") == "not comparable" and claim["check"] == "score":
+            why = [not_comparable, *why]
+        row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
+        row |= {"its_number": claim.get("number"), **found, "why": "; ".join(filter(None, why))}
+        rows.append(row)
+    return claims, rows, compared
+
+
+def judge_all(compared: dict[int, Compared], claims: list[dict]) -> dict[int, dict]:
+    """Verdicts on claims that are compared, corrected together; claims with the same check count once."""
+    checks = [str(claim[claim["check"]]) for claim in claims]
+    decided = {number: one for number, one in compared.items() if one.found.is_decided}
+    first = {}  # comparison -> the first claim of it
+    for number in decided:
+        first.setdefault(checks[number], number)
+    found = {number: one.judged(1.0) | {"is_lent": one.found.is_lent} for number, one in compared.items()}
+    corrected = {}
+    for is_cautious in (False, True):
+        p = {number: decided[number].p(is_cautious) for number in first.values()}
+        q = dict(zip(p, benjamini_hochberg(np.array(list(p.values()))), strict=True))
+        corrected[is_cautious] = p, q
+    p, q = corrected[False]
+    strict = dict(zip(p, holm(np.array(list(p.values()))), strict=True))
+    for number, one in decided.items():
+        same = first[checks[number]]
+        found[number] |= one.judged(q[same]) | {"p": p[same], "q": q[same], "holm": strict[same]}
+        cautious = one.judged(corrected[True][1][same], is_cautious=True)["verdict"]
+        found[number]["cautious"] = cautious if cautious != found[number]["verdict"] else None
+    return found
+
+
+def facts(table: pd.DataFrame) -> pd.DataFrame:
+    """The claims that runs are compared with, those of one fact in one row, which has the least favourable verdict."""
+    table = table[table["run_ids"].notna() & table["verdict"].isin(OF_RUNS)]
+    order = table["verdict"].map(OF_RUNS.index)
+    name = table["fact"].where(table["fact"].notna(), table.index.astype(str))
+    return table.assign(order=order, name=name).sort_values("order", kind="stable").drop_duplicates("name").sort_index()
+
+
 def count_verdicts(table: pd.DataFrame) -> str:
-    """How many claims of `claims_table` have each verdict, by what decides: runs, or arithmetic and counts."""
-    is_decided = table["verdict"].isin(["reproduced", "contradicted"])
-    of_runs = table["run_ids"].notna() & (is_decided | table["verdict"].isin(["not distinguishable", "not decided"]))
-    is_printed = is_decided & ~of_runs
-    ours, printed, others = (
-        ", ".join(f"{n} {verdict}" for verdict, n in table.loc[part, "verdict"].value_counts().items()) or "none"
-        for part in (of_runs, is_printed, ~(of_runs | is_printed))
-    )
+    """How many claims of `claims_table` have each verdict: findings, by facts, and slips."""
+
+    def counted(part: pd.DataFrame) -> str:
+        counts = part["verdict"].value_counts()
+        order = [*reversed(OF_RUNS), *counts.index.difference(OF_RUNS, sort=False)]
+        return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if verdict in counts) or "none"
+
+    compared = facts(table)
+    is_finding = compared["kind"] == "finding"
+    slips = table[(table["kind"] == "slip") & table["verdict"].isin(OF_RUNS)]
+    findings = counted(compared[is_finding])
+    if not is_finding.all():
+        findings += f"; baselines, questions and recommendations: {counted(compared[~is_finding])}"
     return (
-        f"Of {len(table)} claims of the five papers, {of_runs.sum()} are compared with our runs: {ours}. "
-        f"{is_printed.sum()} are computed or counted again: {printed}. The others: {others}."
+        f"Findings of the five papers that our runs check: {is_finding.sum()} ({findings}). "
+        f"Printed numbers that we computed or counted again: {len(slips)} ({counted(slips)}). "
+        f"Other claims: {counted(table[~table['verdict'].isin(OF_RUNS)])}."
     )
 
 
@@ -117,44 +216,46 @@ def write_claims() -> Path:
     return write_table(claims_table(), results_dir() / "claims.csv")
 
 
-def judge(claimed: str, low: float, high: float, margin: float = MARGIN) -> str:
-    """What an interval says of a claimed order, 'greater' or 'smaller', or of no difference, 'equal'."""
-    if claimed == "equal":
-        holds, fails = -margin <= low and high <= margin, low > margin or high < -margin
-    else:
-        low, high = {"greater": (low, high), "smaller": (-high, -low)}[claimed]
-        holds, fails = low > 0, high < 0
-    return "reproduced" if holds else "contradicted" if fails else "not distinguishable"
-
-
 def _row(*groups: list[Run]) -> dict:
     return {"seeds": min(map(len, groups)), "run_ids": " ".join(run.run_id for runs in groups for run in runs)}
 
 
-def _check_two_runs(claim: dict, grids: Grids) -> dict:
+def _check_two_runs(claim: dict, grids: Grids, store: Path | None) -> dict:
     first, claimed, second, what = claim[claim["check"]]
+    if claimed not in ("greater", "smaller", "equal", "not greater"):
+        raise ConfigError(f"claims.yaml, {claim['claim']}: {claimed!r} is not greater, smaller, equal or 'not greater'")
     runs = [find(grids, path)[1] for path in (first, second)]
     row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
     if not row["seeds"]:
         return row | {"verdict": "not measured yet"}
+    margin = MARGINS.get(what, MEAN_MARGIN)
     if claim["check"] == "cost":
-        value, low, high = cost_ratio(*runs, what)
-        expected = float(claim.get("number", 1)) if claimed == "equal" else 1.0
-        verdict = judge(claimed, math.log(low / expected), math.log(high / expected), COST_MARGIN)
-    elif claim["check"] == "difference":
-        value, low, high, p = difference(*runs, None if what in SIMILARITY else what, SIMILARITY.get(what, 1.0))
-        verdict = judge(claimed, low, high)
-        row |= {"p": p} if claimed != "equal" and row["seeds"] >= SEEDS else {}
+        if what not in EXACT and (places := _places([*runs[0], *runs[1]])):
+            return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {places}"}
+        return row | {"compared": _compared_costs(claim, claimed, runs, what)}
+    if claim["check"] == "difference":
+        among = [store] if store else None
+        found = difference(*runs, None if what in SIMILARITY else what, SIMILARITY.get(what, 1.0), among)
     else:
-        one, other = ([BY_SEED[claim["check"]](run, what) for run in group] for group in runs)
-        value, low, high = sum(one) / len(one) - sum(other) / len(other), min(one) - max(other), max(one) - min(other)
-        verdict = judge(claimed, low, high)
-    if row["seeds"] < SEEDS and "parameters" not in str(what):
-        verdict = "not decided"
-    return row | {"our_number": value, "low": low, "high": high, "verdict": verdict}
+        found = welch(*([BY_SEED[claim["check"]](run, what) for run in group] for group in runs))
+    return row | {"compared": Compared(claimed, found, margin, tuple(runs))}
 
 
-def _check_score(claim: dict, grids: Grids) -> dict:
+def _compared_costs(claim: dict, claimed: str, runs: list[list[Run]], quantity: str) -> Compared:
+    found = log_cost_ratio(*runs, quantity)
+    if quantity in EXACT:
+        found = replace(found, variances=np.zeros(1), is_decided=True)
+    expected = math.log(float(claim.get("number", 1))) if claimed == "equal" else 0.0
+    return Compared(claimed, replace(found, value=found.value - expected), COST_MARGIN, tuple(runs), expected, True)
+
+
+def _places(runs: list[Run]) -> str:
+    """Versions and machines of runs whose costs cannot be compared; empty where they are one version on one machine."""
+    found = sorted({f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}" for run in runs})
+    return " and ".join(found) if len(found) > 1 else ""
+
+
+def _check_score(claim: dict, grids: Grids, store: Path | None) -> dict:
     path, task = claim["score"]
     _, runs = find(grids, path)
     row = _row(runs) | {"why": path}
@@ -164,7 +265,7 @@ def _check_score(claim: dict, grids: Grids) -> dict:
     return row | {"our_number": ours["value"], "low": ours["low"], "high": ours["high"], "verdict": "not comparable"}
 
 
-def _check_arithmetic(claim: dict, grids: Grids) -> dict:
+def _check_arithmetic(claim: dict, grids: Grids, store: Path | None) -> dict:
     expression, number, counted = claim["arithmetic"], claim.get("number"), {}
     names, row = _names(grids, counted), {"why": expression}
     try:
@@ -234,7 +335,7 @@ CHECKS = {
     "arithmetic": _check_arithmetic,
     "score": _check_score,
     **dict.fromkeys(("difference", "cost", *BY_SEED), _check_two_runs),
-    "none": lambda claim, grids: {"verdict": "cannot be checked", "why": claim["none"]},
+    "none": lambda claim, grids, store: {"verdict": "cannot be checked", "why": claim["none"]},
 }
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs

@@ -102,9 +102,9 @@ def differences(comparison: Comparison, name: str, label: str = "", table: pd.Da
     if comparison.answer:
         label = label or f"dev score minus that of {' or '.join(dict.fromkeys(comparison.references.values()))}"
         figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
-        plots.show(figure, name, f"{label}, with 95 % intervals. {comparison.answer}")
+        plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
         folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")
-        say(f"**Finding.** {comparison.answer}")
+        say(f"**Finding.** {comparison.answer} {comparison.lent}")
 
 
 def provenance(*grids: Grid) -> None:

@@ -16,13 +16,14 @@ from mtbert.report.plots import COLOURS, HATCHES, TASK_LABELS, intervals, log_ax
 VERDICTS = {  # of a difference; distinguishable without colour, too
     "better": {"color": "#0072B2", "marker": "^"},
     "worse": {"color": "#D55E00", "marker": "v"},
-    "not distinguishable": {"color": "#7F7F7F"},
-    "not decided yet": {"color": "#7F7F7F", "mfc": "white"},
+    "too close to call": {"color": "#7F7F7F"},
+    "not decided": {"color": "#7F7F7F", "mfc": "white"},
 }
 CLAIM_COLOURS = {  # from dark to light, so that they are distinguishable in grey, too
     "reproduced": "#004488",
     "contradicted": "#BB5566",
-    "not distinguishable": "#DDAA33",
+    "different, but by less than the margin": "#6699CC",
+    "too close to call": "#DDAA33",
     "not decided": "#EEDD99",
     "not comparable": "#BBBBBB",
     "cannot be checked": "#DDDDDD",
@@ -44,11 +45,11 @@ def counts(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | 
 
 
 def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
-    """Differences with 95 % intervals, a panel per task: columns task, run, value, low, high, verdict."""
+    """Differences with intervals, a panel per task: columns task, run, value, low, high, verdict."""
     tasks, names = table["task"].unique(), table["run"].unique()
     size = (3.4 * len(tasks) + 0.07 * max(map(len, names)), 0.3 * len(names) + 1.7)
     figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharey=True)
-    table = table.assign(kind=table["verdict"].str.replace(r" \(.*", "", regex=True)).set_index("run")
+    table = table.assign(kind=table["verdict"]).set_index("run")
     for ax, task in zip(axes[0], tasks, strict=True):
         ax.axvline(0, color="black", lw=1)
         part = table[table["task"] == task].reindex(names).rename_axis("label").reset_index()

@@ -1,11 +1,10 @@
 """Tables of grids of runs: scores, differences from a reference with p-values, forgetting, Pareto fronts.
 
-A difference is decided where both runs have SEEDS seeds: "better" or "worse" where its p-value, corrected by Holm's
-method for the decided differences of its table, is below LEVEL, else "not distinguishable". With fewer seeds it is
-"not decided yet": one seed says nothing about the seed variance, and two say little.
+`mtbert.statistics` has the rule for verdicts. The differences of one table are one family, corrected by Holm's method:
+"better" or "worse" where the corrected p-value is below LEVEL, else "too close to call"; "not decided" where a run has
+too few seeds and no stratum lends it a seed variance.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,16 +26,15 @@ from mtbert.results import (
     SweepRun,
     baseline_table,
     difference,
+    lent_to,
     load_or_run,
     read_grid,
-    scored,
+    training_key,
 )
-from mtbert.training import holm, overall, seed_mean, turn_ends
+from mtbert.statistics import CLOSE, NOT_DECIDED, SEEDS, Difference, decide, welch
+from mtbert.training import overall, turn_ends
 
-SEEDS = 3
-LEVEL = 0.05
-NOT_DECIDED = "not decided yet"
-FEW = f"fewer than {SEEDS} seeds"
+FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
 NAMED = 4  # differences that a sentence names
 TOGETHER = ("sst", "quora", "sts")
 
@@ -48,6 +46,7 @@ class Grid:
     paths: tuple[str, ...]  # such as params/cpu/hybrids.yaml; none where the profile has no such grid
     configs: dict[str, list[RunConfig]]
     runs: dict[str, list[Run]]  # only names with at least one stored seed
+    among: tuple[Path, ...] = ()  # stores whose runs lend their seed variance; none: `stores()`
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
@@ -55,7 +54,7 @@ class Grid:
         taken = {name: max(self, other, key=lambda grid, name=name: len(grid.configs.get(name, ()))) for name in names}
         configs = {name: grid.configs[name] for name, grid in taken.items()}
         runs = {name: grid.runs[name] for name, grid in taken.items() if name in grid.runs}
-        return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs)
+        return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs, self.among)
 
     @property
     def missing(self) -> list[SweepRun]:
@@ -107,7 +106,7 @@ def read_runs(
                 continue
             runs.setdefault(run, []).append(stored)
     shown = f"params/{path.relative_to(params)}" if path.is_relative_to(params) else str(path)
-    return Grid((shown,), grid, runs)
+    return Grid((shown,), grid, runs, (Path(how["store"]),) if how.get("store") else ())
 
 
 @dataclass(frozen=True)
@@ -166,24 +165,17 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row per run and task: run, reference, task, seeds, value, low, high (95 %), p (corrected), verdict."""
-        rows = []
+        """A row per run and task, with run, reference, task, and the columns of `decide`."""
+        rows, found = [], []
         for name, reference in self.references.items():
             if name not in self.runs or reference not in self.runs:
                 continue
             pair = self.runs[name], self.runs[reference]
-            seeds = min(map(len, pair))
             for task in TASKS:
-                if not all(task in runs[0].config.tasks for runs in pair):
-                    continue
-                rows.append((name, reference, task, seeds, *seed_mean([scored(pair, task)])))
-        table = pd.DataFrame(rows, columns=["run", "reference", "task", "seeds", "value", "low", "high", "p"])
-        decided = table["seeds"] >= SEEDS
-        table.loc[~decided, "p"] = np.nan
-        table.loc[decided, "p"] = holm(table.loc[decided, "p"].to_numpy())
-        words = np.where(table["p"] >= LEVEL, "not distinguishable", np.where(table["value"] > 0, "better", "worse"))
-        undecided = [f"{NOT_DECIDED} ({count_seeds(n)})" for n in table["seeds"]]
-        return table.assign(verdict=np.where(decided, words, undecided))
+                if all(task in runs[0].config.tasks for runs in pair):
+                    rows.append((name, reference, task))
+                    found.append(difference(*pair, task, among=self.grid.among))
+        return pd.DataFrame(rows, columns=["run", "reference", "task"]).join(decide(found))
 
     def difference_table(self) -> pd.DataFrame | None:
         """`differences` for reading: a row per run, a column per task; None where there are none."""
@@ -191,13 +183,25 @@ class Comparison:
             return None
         rows = {}
         for row in self.differences.itertuples():
-            is_decided = row.seeds >= SEEDS
-            seeds = str(row.seeds) if is_decided else f"{row.seeds}: {NOT_DECIDED}"
+            seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
             values = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
-            values[TASK_LABELS[row.task]] = _signed(row.value, row.low, row.high) + (
-                f", {row.verdict}" if is_decided else ""
-            )
+            cautious = f" (cautiously: {row.cautious})" if row.cautious != row.verdict else ""
+            values[TASK_LABELS[row.task]] = f"{_signed(row.value, row.low, row.high)}, {row.verdict}{cautious}"
         return pd.DataFrame(rows).T.fillna("–")
+
+    @cached_property
+    def lent(self) -> str:
+        """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
+        priors = {}
+        for row in self.differences[self.differences["is_lent"]].itertuples():
+            sides = [lent_to(self.runs[name], [row.task], among=self.grid.among) for name in (row.run, row.reference)]
+            priors.setdefault(row.task, sides[0] or sides[1])
+        if not priors:
+            return ""
+        lenders = sorted({prior.lenders for prior in priors.values()})
+        shown = ", ".join(f"{prior.deviation:.4f} on {TASK_LABELS[task]}" for task, prior in priors.items())
+        count = " to ".join(map(str, dict.fromkeys([lenders[0], lenders[-1]])))
+        return f"Seed variance lent by {count} configurations of the same scheme (standard deviation {shown})."
 
     @property
     def answer(self) -> str:
@@ -208,18 +212,12 @@ class Comparison:
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
     """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
     part, references = grid.pick(where), {}
-    keys = {name: _key(group[0], fields) for name, group in part.configs.items()}
+    keys = {name: training_key(group[0], fields) for name, group in part.configs.items()}
     for name, key in keys.items():
         reference = next(other for other in keys if keys[other] == key)
-        if _key(part.configs[name][0]) != _key(part.configs[reference][0]):
+        if training_key(part.configs[name][0]) != training_key(part.configs[reference][0]):
             references[name] = reference
     return Comparison(part, references)
-
-
-def _key(config: RunConfig, without: tuple[str, ...] = ()) -> str:
-    """A configuration without these fields, and without those that leave the trained weights as they are."""
-    fields = config.model_dump(mode="json", exclude={*without, "seed", "cosine_every", "tensorboard"})
-    return json.dumps(fields, sort_keys=True)
 
 
 def count_seeds(n: int) -> str:
@@ -240,24 +238,23 @@ def summary(differences: pd.DataFrame) -> str:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
     differences["shown"] = [_signed(*row) for row in differences[["value", "low", "high"]].to_numpy()]
-    decided = differences[differences["p"].notna()]
+    decided = differences[differences["verdict"] != NOT_DECIDED]
     if decided.empty:
         largest = _named(differences.iloc[0])
-        return f"None of the {len(differences)} differences is decided yet ({FEW}); the largest is {largest}."
-    found, parts = decided[decided["p"] < LEVEL], []
+        return f"None of the {len(differences)} differences is decided ({FEW}); the largest is {largest}."
+    found, parts = decided[decided["verdict"] != CLOSE], []
     for (task, verdict, reference), part in found.groupby(["task", "verdict", "reference"], sort=False):
         names = [f"*{row.run}* {row.shown}" for row in part.head(NAMED).itertuples()]
         names += [f"{len(part) - NAMED} more"] if len(part) > NAMED else []
         parts.append(f"on {TASK_LABELS[task]}, {verdict} than {reference}: {', '.join(names)}")
     if found.empty:
         largest = _named(decided.iloc[0])
-        text = f"None of the {len(decided)} differences is distinguishable from 0; the largest is {largest}"
+        text = f"All {len(decided)} differences are too close to call; the largest is {largest}"
     else:
         parts += [f"none on {TASK_LABELS[task]}" for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
-        are = "is" if len(found) == 1 else "are"
-        text = f"{len(found)} of {len(decided)} differences {are} distinguishable from 0: {'; '.join(parts)}"
+        text = f"{len(found)} of {len(decided)} differences are measurable: {'; '.join(parts)}"
     undecided = len(differences) - len(decided)
-    return text + (f"; {undecided} more are {NOT_DECIDED} ({FEW})." if undecided else ".")
+    return text + (f"; {undecided} more are not decided ({FEW})." if undecided else ".")
 
 
 def score_points(run: Run) -> pd.DataFrame:
@@ -335,10 +332,17 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).dropna(subset="overall").reset_index(drop=True)
 
 
+def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:
+    """Logarithm of the ratio of the costs of two configurations, means over seeds, by Welch's t-test."""
+    one, other = (np.log([run.cost[quantity] for run in runs]) for runs in (first, second))
+    return welch(one, other)
+
+
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
-    """Ratio of the mean costs of two configurations; the lowest and the highest of all pairs of seeds."""
-    one, other = ([run.cost[quantity] for run in runs] for runs in (first, second))
-    return sum(one) / len(one) / (sum(other) / len(other)), min(one) / max(other), max(one) / min(other)
+    """Ratio of the costs of two configurations and its 95 % interval, which one seed on a side does not have."""
+    found = log_cost_ratio(first, second, quantity)
+    low, high = found.interval() if found.is_decided else (np.nan, np.nan)
+    return float(np.exp(found.value)), float(np.exp(low)), float(np.exp(high))
 
 
 def pareto(table: pd.DataFrame, cost: str) -> list[str]:
@@ -353,5 +357,5 @@ def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> p
     front = table.set_index("name").loc[pareto(table, cost), [cost, "overall", "seeds"]].rename_axis(None)
     for column, before in {"gain on the one before": front.index, "gain on the first": repeat(front.index[0])}.items():
         pairs = zip(front.index[1:], before, strict=False)
-        front[column] = ["–", *(_signed(*difference(runs[a], runs[b], pearson=0.5)[:3]) for a, b in pairs)]
+        front[column] = ["–", *(difference(runs[a], runs[b], pearson=0.5).text() for a, b in pairs)]
     return front.round({cost: 1, "overall": 3})

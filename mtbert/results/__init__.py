@@ -1,7 +1,15 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids and sweeps."""
 
 from mtbert.results.baselines import BASELINES, baseline_table, best_threshold
-from mtbert.results.compare import difference, overall_interval, scored, stack_predictions, summarize
+from mtbert.results.compare import (
+    difference,
+    lent_to,
+    overall_interval,
+    scored,
+    stack_predictions,
+    summarize,
+    training_key,
+)
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, run_file
@@ -10,6 +18,7 @@ from mtbert.results.sweep import SweepRun
 
 __all__ = [
     "BASELINES", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold", "data_root", "difference",
-    "find_run", "list_runs", "load_model", "load_or_run", "overall_interval", "read_grid",
-    "read_grids", "read_run", "run_file", "scored", "stack_predictions", "stored_runs", "summarize", "write_table",
+    "find_run", "lent_to", "list_runs", "load_model", "load_or_run", "overall_interval", "read_grid",
+    "read_grids", "read_run", "run_file", "scored", "stack_predictions", "stored_runs", "summarize", "training_key",
+    "write_table",
 ]  # fmt: skip

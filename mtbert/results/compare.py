@@ -1,13 +1,28 @@
-"""Scores over the seeds of a configuration, and differences between configurations, with intervals."""
+"""Scores over the seeds of a configuration, and differences between configurations, by the rule of `statistics`.
 
+A stratum of stored runs lends its seed variance to runs that are like them.
+"""
+
+import functools
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.results.store import Run, StoreError
-from mtbert.training import metrics_of, seed_mean
+from mtbert.paths import stores
+from mtbert.results.store import Run, StoreError, read_run, run_folders, stored_runs
+from mtbert.sharing import SharingPlan
+from mtbert.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
+from mtbert.statistics import difference as difference_of
+from mtbert.training import metrics_of
+
+UNTRAINED = ("seed", "cosine_every", "tensorboard")  # fields that do not change how a configuration is trained
+Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
+Stores = tuple[Path, ...]
 
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
@@ -21,10 +36,8 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarra
     return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
 
 
-def scored(
-    groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0
-) -> tuple[Callable, list[np.ndarray], np.ndarray]:
-    """What `seed_mean` takes of a task: a metric (default: the first), predictions (S, N) of each group, labels (N,).
+def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
+    """What `statistics` takes of a task: a metric (default: the first), predictions (S, N) of each group, labels (N,).
 
     pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
@@ -46,24 +59,122 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
     function, [predicted], labels = scored([runs], task, metric)
-    value, low, high, _ = seed_mean([(function, [predicted], labels)])
+    value, low, high = seed_mean([(function, [predicted], labels)])
     by_seed = function(predicted, labels)
     about = {"metric": metric or TASKS[task].metric, "value": value, "low": low, "high": high}
     spread = {"lowest seed": float(min(by_seed)), "highest seed": float(max(by_seed))}
     return {**about, **spread, "seeds": len(runs), "n": len(labels)}
 
 
-def difference(first: list[Run], second: list[Run], task: str | None = None, pearson: float = 1.0) -> tuple[float, ...]:
-    """Mean dev score of one configuration minus that of another on the same examples: value, low, high (95 %), p.
-
-    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
-    `overall` (paper 002), 1 in a plain mean.
-    """
-    both = [name for name in first[0].config.scored if name in second[0].config.scored]
-    return seed_mean([scored([first, second], name, pearson=pearson) for name in ([task] if task else both)])
-
-
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
     tasks = runs[0].config.tasks
-    return seed_mean([scored([runs], task, pearson=0.5 if len(tasks) > 1 else 1.0) for task in tasks])[:3]
+    return seed_mean([scored([runs], task, pearson=0.5 if len(tasks) > 1 else 1.0) for task in tasks])
+
+
+def difference(
+    first: list[Run],
+    second: list[Run],
+    task: str | None = None,
+    pearson: float = 1.0,
+    among: Sequence[Path] | None = None,
+) -> Difference:
+    """Mean dev score of one configuration minus that of another on the same examples.
+
+    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
+    `overall` (paper 002), 1 in a plain mean. among: stores whose runs lend their seed variance; default: `stores()`.
+    """
+    both = [name for name in first[0].config.scored if name in second[0].config.scored]
+    tasks = [task] if task else both
+    priors = tuple(lent_to(runs, tasks, pearson, among) for runs in (first, second))
+    return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
+
+
+def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
+    """What configurations have in common that train alike, but for the seed and, if given, some fields."""
+    return json.dumps(config.model_dump(mode="json", exclude={*UNTRAINED, *without}), sort_keys=True)
+
+
+def lent_to(
+    runs: list[Run], tasks: Sequence[str], pearson: float = 1.0, among: Sequence[Path] | None = None
+) -> Prior | None:
+    """The seed variance that a stratum of stored runs lends to a configuration; None where it has to know its own.
+
+    tasks: one, or those whose mean is compared; pearson: the factor of Pearson's correlation in that mean.
+    """
+    config = runs[0].config
+    strata = strata_of(config, runs[0].cost["steps"])
+    if not strata or not set(tasks) <= set(config.tasks):
+        return None
+    among = tuple(among or stores())
+    pearson = pearson if len(tasks) > 1 else 1.0
+    prior = _prior(among, tuple(run_folders(among)), strata[0], tuple(tasks), pearson)
+    if prior is None:
+        return None
+    score = np.mean([function(part, labels) for function, [part], labels in _all_scored(runs, tasks, pearson)])
+    return prior if prior.lends_to(float(score)) else None
+
+
+def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
+    """The strata that runs of this number of steps lend to; they borrow from the first.
+
+    A run of a single task borrows from runs of any scheme, which include its task. Runs with teachers have to know
+    their own seed variance.
+    """
+    is_unlike = (
+        config.weights != "pretrained"
+        or config.frozen
+        or SharingPlan.parse(config.plan, config.tasks).is_frozen
+        or config.keep != "last"
+        or config.pairs != "joint"
+        or config.pretrain in ("after", "both")
+        or config.scheme == "in_turn"
+        or config.teachers
+    )
+    if is_unlike:
+        return []
+    schemes = ["any"] if len(config.tasks) == 1 else [config.scheme, "any"]
+    return [(config.corpus, config.encoder, steps, scheme) for scheme in schemes]
+
+
+@functools.lru_cache(maxsize=2)
+def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
+    """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
+
+    run_ids: those of all stored runs, for the cache, as a new run makes new lenders.
+    """
+    found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
+    for folder, content in stored_runs(among):
+        config = content["config"]
+        for stratum in strata_of(config, content["cost"]["steps"]):
+            for task in config.tasks:
+                seeds = found.setdefault((stratum, task), {}).setdefault(training_key(config), {})
+                seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
+    return {
+        place: {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
+        for place, groups in found.items()
+    }
+
+
+@functools.lru_cache
+def _prior(
+    among: Stores, run_ids: tuple[str, ...], stratum: Stratum, tasks: tuple[str, ...], pearson: float
+) -> Prior | None:
+    """The prior of a stratum for a task, or for the mean of all tasks of some runs; None where no run lends."""
+    lenders = _lenders(among, run_ids).get((stratum, tasks[0]), {})
+    groups = [[_read(folder) for folder in lenders[key]] for key in sorted(lenders)]
+    if len(tasks) > 1:
+        groups = [runs for runs in groups if set(runs[0].config.tasks) == set(tasks)]
+    if not groups:
+        return None
+    estimates = [scores_and_covariance(_all_scored(runs, tasks, pearson)) for runs in groups]
+    return Prior.fit([scores for scores, _ in estimates], [example_share(covariance) for _, covariance in estimates])
+
+
+@functools.lru_cache
+def _read(folder: Path) -> Run:
+    return read_run(folder)
+
+
+def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:
+    return [scored([runs], task, pearson=pearson) for task in tasks]

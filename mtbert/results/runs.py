@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
 
 log = logging.getLogger(__name__)
+PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files of the folder of a model
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -85,6 +86,8 @@ def _stored_or_trained(
                 run = train_and_store(config, corpus, run_id, among, device, progress, data, wait)
                 if not processes.is_main:
                     return run
+    if processes.is_main:
+        clean_up(run_id, among)
         update_tables(among[0])
     return read_run(run_file(run_id, among).parent, config)
 
@@ -140,9 +143,10 @@ def train_and_store(
     with processes.main_first():
         teachers = _teachers_logits(config, corpus, run_ids, pick_device(device))
     seconds = round(time.perf_counter() - started, 2)
-    for path in model_folder(run_id).glob(".*.[0-9]*") if processes.is_main else ():
+    folder = model_folder(run_id)
+    for path in folder.rglob(PARTIAL) if processes.is_main else ():
         path.unlink()  # left by a process that was killed
-    checkpoint = model_folder(run_id) / "checkpoint.pt"
+    checkpoint = folder / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
     scores = [
         score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
@@ -166,18 +170,18 @@ def train_and_store(
     )
     if not processes.is_main:
         return run
+    is_kept = _keep_model(trained.model, folder)  # first: a run that is stored is not trained again
     if (stored := run_file(run_id, among)).exists():
         new, old = (f"{one.score():.4f}" for one in (run, read_run(stored.parent)))
         if new != old:
             log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
     else:
         write_run(run, among[0])
-    try:
-        for file in checkpoint.parent.glob("*.pt"):
+    with suppress(OSError):  # a read-only cache
+        for file in folder.rglob(CHECKPOINT):
             file.unlink()
-        trained.model.save(checkpoint.parent)
-    except (OSError, SafetensorError) as error:
-        log.warning("the model cannot be kept in %s (%s); its run is stored", checkpoint.parent, error)
+    if not is_kept and not _keep_model(trained.model, folder):  # in the room of the checkpoints
+        log.warning("the model of %s is not kept; the run is stored", run_id)
     return run
 
 
@@ -202,6 +206,31 @@ def _load_teacher(teacher: RunConfig, run_id: str) -> MultitaskBert:
             f"{folder}: the model is of run {model.run_config.digest}; delete the folder, train again"
         )
     return model
+
+
+def _keep_model(model: MultitaskBert, folder: Path) -> bool:
+    """Save a model in the cache; where that is impossible, a warning."""
+    try:
+        model.save(folder)
+    except (OSError, SafetensorError) as error:
+        log.warning("the model cannot be kept in %s (%s)", folder, error)
+        return False
+    return True
+
+
+def clean_up(run_id: str, among: list[Path]) -> None:
+    """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
+
+    A run that another process trains is left alone.
+    """
+    folder = model_folder(run_id)
+    patterns = (PARTIAL, CHECKPOINT) if is_done(run_id, among, again=True) else (PARTIAL,)
+    if not any(path for pattern in patterns for path in folder.rglob(pattern)):
+        return
+    with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
+        for pattern in patterns:
+            for path in folder.rglob(pattern):
+                path.unlink(missing_ok=True)
 
 
 def model_folder(run_id: str) -> Path:
@@ -231,7 +260,14 @@ def load_model(
             )
         if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
-    return MultitaskBert.load(model_folder(run_id))
+    model = MultitaskBert.load(model_folder(run_id))
+    config = model.run_config
+    if model.tokenizer == config.encoder != MINILM and not run_id.startswith(config.digest):
+        raise CheckpointError(
+            f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
+            "it was trained from; restore the encoder's files, or train the run again"
+        )
+    return model
 
 
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:

@@ -1,11 +1,12 @@
 """The results store: a folder for each run, and two tidy tables of all runs.
 
-results/runs/<run id>/run.json             configuration, scores, learning curve, cost, provenance
+results/runs/<run id>/run.json             configuration, tasks, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
-results/runs/<run id>/SHA256SUMS           checksums of these files; runs of earlier versions have none
+results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
+results/SHA256SUMS                         checksums of these two tables
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
 by its configuration. `.lock` is held by the process that writes runs or these two tables.
@@ -26,12 +27,17 @@ import pandas as pd
 from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_tasks
-from mtbert.paths import CHECKSUMS, damaged_files, replacing, write_checksums
+from mtbert.data import TASKS, changed_tasks
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums
 from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
+OPTIONAL = "cosines.parquet"
+FILES = ("run.json", "predictions.parquet", OPTIONAL)
+TABLES = ("scores.csv", "curves.csv")
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
+CHECKSUMS_SINCE = [0, 5]  # the version from which on runs have them
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
@@ -75,7 +81,7 @@ def store_lock(store: Path) -> Iterator[None]:
     """
     (store / "runs").mkdir(parents=True, exist_ok=True)
     with FileLock(store / ".lock"):
-        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", ".scores.csv.*", ".curves.csv.*"):
+        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", *(f".{name}.*" for name in (*TABLES, CHECKSUMS))):
             for path in store.glob(left):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -96,6 +102,7 @@ def write_run(run: Run, store: Path) -> Path:
         content = {
             "run_id": run.run_id,
             "config": run.config.model_dump(mode="json"),
+            "tasks": {task: TASKS[task].definition for task in run.config.scored},
             "scores": run.scores.to_dict("records"),
             "step_scores": run.step_scores.to_dict("records"),
             "curve": run.curve.to_dict("records"),
@@ -194,21 +201,41 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 def _read_content(folder: Path) -> dict:
     """The content of run.json, its `config` a RunConfig; raises StoreError if it or another file is damaged."""
     path = folder / "run.json"
-    if damaged := damaged_files(folder):
-        raise StoreError(f"{folder / damaged[0]} is damaged: its checksum is not that of {CHECKSUMS}; {REMEDY}")
     try:
+        is_checked = _check_sums(folder)
         content = json.loads(path.read_text(encoding="utf8"))
         if missing := {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if content["run_id"] != folder.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
+        version = content["provenance"]["mtbert"]
+        if not is_checked and [int(part) for part in version.split(".")[:2]] >= CHECKSUMS_SINCE:
+            raise StoreError(f"{folder}: {CHECKSUMS} is missing, which runs of version {version} have; {REMEDY}")
         if unknown := unknown_tasks(content["config"]):
             raise StoreError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
+        if changed := changed_tasks(content.get("tasks", {})):
+            raise StoreError(
+                f"{folder}: the run was trained with other tasks than those here: {changed}; restore the file of the "
+                "task, or give the changed task another name"
+            )
         return content | {"config": RunConfig.from_params(content["config"])}
     except StoreError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise StoreError(f"{error.filename or path} cannot be read ({error.strerror}); {REMEDY}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
+
+
+def _check_sums(folder: Path) -> bool:
+    """Whether a run has checksums; raises StoreError if they are not those of its files."""
+    if not (folder / CHECKSUMS).exists():
+        return False
+    if faults := checksum_faults(folder, [name for name in FILES if name != OPTIONAL or (folder / name).exists()]):
+        raise StoreError(f"{folder}: {'; '.join(faults)}; {REMEDY}")
+    if others := {path.name for path in folder.glob("[!.]*")} - {*FILES, CHECKSUMS}:
+        log.warning("%s: no part of the run, and not read: %s", folder, ", ".join(sorted(others)))
+    return True
 
 
 def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
@@ -238,19 +265,31 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write the tidy tables again from the folders of all runs, unless both have just these runs."""
-    stored = run_folders([store]).keys()
-    if any(_listed(store / name) != stored for name in ("scores.csv", "curves.csv")):
-        with store_lock(store):
-            _update_tables(store)
+    """Write the tidy tables again from the folders of all runs, unless both are as they were written, of these runs.
 
-
-def _listed(path: Path) -> set[str]:
-    """The run ids of a tidy table; none where it is missing or damaged."""
+    A store that cannot be written to is a warning: the next call tries again.
+    """
+    if _has_tables(store):
+        return
     try:
-        return set(pd.read_csv(path, usecols=["run_id"])["run_id"])
+        with store_lock(store):
+            if not _has_tables(store):  # another process may have written them meanwhile
+                _update_tables(store)
+    except OSError as error:
+        log.warning("%s of %s cannot be written (%s); the next call does it", " and ".join(TABLES), store, error)
+
+
+def _has_tables(store: Path) -> bool:
+    """Whether the tidy tables have just the stored runs, and no byte of them is changed or missing."""
+    stored = run_folders([store]).keys()
+    paths = [store / name for name in TABLES]
+    if not stored and not any(path.exists() for path in paths):
+        return True
+    try:
+        ids = [{line.partition(",")[0] for line in path.read_text(encoding="utf8").splitlines()[1:]} for path in paths]
+        return ids == [stored, stored] and not checksum_faults(store, TABLES)
     except (OSError, ValueError):
-        return set()
+        return False
 
 
 def _update_tables(store: Path) -> None:
@@ -265,5 +304,6 @@ def _update_tables(store: Path) -> None:
         where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}
         scores += [about | row | spent | where for row in content["scores"]]
         curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
-    for name, rows in (("scores.csv", scores), ("curves.csv", curves)):
+    for name, rows in zip(TABLES, (scores, curves), strict=True):
         write_table(pd.DataFrame(rows), store / name)
+    write_checksums(store, TABLES)

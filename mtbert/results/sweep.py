@@ -1,8 +1,10 @@
 """Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
 
-By default these are processes of this machine; with the address of a scheduler, those of any cluster, which need the
-same folders of results, data and, to share checkpoints, cache. A run that fails is tried again, and one whose worker
-dies is taken up by another from its checkpoint, each at most RETRIES times.
+By default these are processes of this machine, whose ports demand a certificate that only this sweep has: a dask server
+runs any code for whoever it lets in, and every user of the machine reaches the loopback. With the address of a
+scheduler they are those of any cluster, which need the same folders of results, data and, to share checkpoints, cache.
+A run that fails is tried again, and one whose worker dies is taken up by another from its checkpoint, each at most
+RETRIES times, as is a start at which a worker dies.
 """
 
 import heapq
@@ -12,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import count
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -26,17 +27,19 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
-from mtbert.results.runs import data_root, is_done
+from mtbert.results.runs import clean_up, data_root, is_done
 from mtbert.results.store import update_tables
+from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster, WorkerPlugin
 
 log = logging.getLogger(__name__)
 RETRIES = 2
 POLL = 0.2  # seconds between two looks at signals
 BUSY_SECONDS = 2.0  # between two tries of runs that other processes train
+IDLE_SECONDS = 30.0  # between two messages that say what the sweep waits for
 
 
 class SweepError(RuntimeError):
@@ -189,7 +192,10 @@ def train_missing(
     """
     missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
-    update_tables(results_dir())  # a process that was killed may have left them without its runs
+    for run in runs:  # what a process that was killed has left
+        if run.is_stored:
+            clean_up(run.run_id, stores())
+    update_tables(results_dir())
     if not missing:
         return failed
     left, how = list(missing), {"leave": False, "disable": None if progress is None else not progress}
@@ -200,8 +206,6 @@ def train_missing(
         ExitStack() as at_the_end,
     ):
         at_the_end.callback(update_tables, results_dir())
-        if find_spec("bokeh"):  # which dask's dashboard needs
-            tqdm.write(f"dashboard: {client.dashboard_link}")
         started = time.monotonic()
         ended = train_all(client, missing, threads, data, device, again, stop, bar)
         for done, (run, outcome, minutes) in enumerate(ended, 1):
@@ -225,33 +229,90 @@ def train_missing(
 @contextmanager
 def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end."""
-    import dask
-    from distributed import Client, LocalCluster
+    if not scheduler:
+        check_processes()
+    from distributed import Client  # without /proc it cannot be imported
 
     if scheduler:
         try:
             client = Client(scheduler)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two: dask's settings of TLS
             raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
         with client:
             yield client
         return
-    settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.scheduler.worker-saturation": 1.0}
-    settings |= {"distributed.worker.profile.enabled": False}  # a tenth of the time of tiny runs
-    settings |= {"distributed.scheduler.worker-ttl": None}  # by the clock; a dead process is noticed without it
-    local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
-    local |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # where root has a handler, silence_logs does not do it
     # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.
     resource_tracker.ensure_running()  # else multiprocessing starts it with the first worker, and then unblocks them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        with dask.config.set(settings):
-            cluster = LocalCluster(**local)
+        cluster = _start_workers(workers)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with cluster, Client(cluster) as client:
         yield client
+
+
+def _start_workers(workers: int) -> "LocalCluster":
+    """A scheduler and its workers on this machine, without web pages, that only the holder of their certificate enters.
+
+    A start at which a worker dies is tried again. Raises SweepError where none succeeds.
+    """
+    import dask
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.scheduler.worker-saturation": 1.0}
+    settings |= {"distributed.worker.profile.enabled": False}  # a tenth of the time of tiny runs
+    settings |= {"distributed.scheduler.worker-ttl": None}  # by the clock; a dead process is noticed without it
+    settings |= {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}  # pages for anyone
+    local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
+    local |= {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    local |= {"security": Security.temporary(), "silence_logs": logging.ERROR}
+    logger = logging.getLogger("distributed")
+    for tries_left in reversed(range(RETRIES + 1)):
+        logger.setLevel(logging.CRITICAL)  # dask's tracebacks of a start that is tried again help nobody
+        try:
+            with dask.config.set(settings):
+                return LocalCluster(**local)
+        except (RuntimeError, OSError) as error:
+            if not tries_left:
+                raise SweepError(f"the workers cannot be started ({_causes(error)})") from error
+            log.warning("the workers did not start (%s); once more", _causes(error))
+        finally:
+            logger.setLevel(logging.ERROR)  # where root has a handler, silence_logs does not do it
+
+
+def _causes(error: BaseException) -> str:
+    """The messages of an error and of what led to it, in one line."""
+    texts = [str(error) or type(error).__name__]
+    while error := error.__cause__:
+        if str(error) not in texts[-1]:
+            texts.append(str(error))
+    return ": ".join(texts)
+
+
+def _register(client: "Client", plugin: "WorkerPlugin", name: str) -> None:
+    """Give a plugin to all workers, those that start later included; tried again where a worker dies meanwhile."""
+    for tries_left in reversed(range(RETRIES + 1)):
+        try:
+            client.register_plugin(plugin, name)
+            return
+        except OSError as error:
+            if not tries_left:
+                raise SweepError(f"the sweep cannot be given to the workers ({error})") from error
+            time.sleep(POLL)
+
+
+def idle_because(client: "Client", resources: dict | None) -> str:
+    """Why no worker trains a run; nothing where one does, or is about to."""
+    if any(client.processing().values()):
+        return ""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if not workers:
+        return f"no worker has joined the scheduler {client.scheduler.address}"
+    if resources and not any(worker["resources"] for worker in workers):
+        return f"none of the {len(workers)} workers has a GPU; start one with --resources GPU=1"
+    return ""
 
 
 def train_all(
@@ -276,7 +337,7 @@ def train_all(
     by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
     data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
     among = [str(store.resolve()) for store in stores()]
-    client.register_plugin(Sweep(name, threads, data, among, device), name)
+    _register(client, Sweep(name, threads, data, among, device), name)
     for topic in (name, "all"):  # reports of the workers and the scheduler
         client.subscribe_topic(topic, events.put)
 
@@ -291,8 +352,14 @@ def train_all(
 
     for run in runs:
         submit(run)
-    is_stopped = False
+    is_stopped, told = False, time.monotonic()
     while futures or busy:
+        if time.monotonic() - told > IDLE_SECONDS:
+            told = time.monotonic()
+            if busy and not futures:
+                log.warning("waiting for runs that other processes train: %s", "; ".join(map(str, busy)))
+            elif reason := idle_because(client, resources):
+                log.warning("%s; runs that wait: %d", reason, len(futures) + len(busy))
         if stop.number and not is_stopped:
             is_stopped, busy = True, []
             with suppress(OSError):  # a worker died just now

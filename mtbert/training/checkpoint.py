@@ -5,6 +5,7 @@ no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (d
 """
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -71,6 +72,18 @@ class TrainingError(RuntimeError):
     """Training broke down; the message names the step and what to change."""
 
 
+def _setting(name: str, default: float) -> float:
+    """The number in an environment variable; raises TrainingError where it is none, or negative."""
+    text = os.environ.get(name) or str(default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number >= 0:
+        raise TrainingError(f"{name}: a number from 0 upwards is needed, got {text!r}")
+    return number
+
+
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
@@ -85,8 +98,8 @@ class Checkpoint:
         processes: Processes = ALONE,
     ) -> None:  # fmt: skip
         self.path, self.identity, self.parts, self.processes = path, identity, parts, processes
-        self.seconds = float(os.environ.get("MTBERT_CHECKPOINT_SECONDS", 60)) if seconds is None else seconds
-        self.steps = float(os.environ.get("MTBERT_CHECKPOINT_STEPS", "inf"))
+        self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
+        self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
         self._last, self._steps = time.monotonic(), 0
 
     @property

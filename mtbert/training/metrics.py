@@ -5,25 +5,21 @@ metric is a function of sums over the examples, so that R samples are a product 
 """
 
 import functools
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from mtbert.data import TASKS, DataError, Task
+from mtbert.paths import write_text
+from mtbert.statistics import Metric, seed_mean
 
-BLOCK = 2**17  # weights at a time, so that they stay in the processor's cache
 COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
     "sst": "Predicted_Sentiment",
     "cfimdb": "Predicted_Sentiment",
     "quora": "Predicted_Is_Paraphrase",
     "sts": "Predicted_Similiary",
 }
-# (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R)
-Metric = Callable[..., np.ndarray]
-# Of a task: its metric, the predictions (S, N) of one or two parts, and the labels (N,).
-Scored = tuple[Metric, list[np.ndarray], np.ndarray]
 
 
 def _total(terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -99,78 +95,10 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
     """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
     predicted, labels, rows = predicted.astype(float), labels.astype(float), []
     for name, metric in metrics_of(TASKS[task]).items():
-        _, low, high, _ = seed_mean([(metric, [predicted[None]], labels)])
+        _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))
         rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
     return pd.DataFrame(rows)
-
-
-def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float, float]:
-    """Mean of the tasks' metrics over seeds, of two parts that of the first minus that of the second.
-
-    Returns it, the ends of its 95 % interval, and the two-sided p-value of 0. Seeds and examples are crossed random
-    effects. The variance of the examples is the jackknife's (Efron 1982); every part of S > 1 seeds adds 1/S of the
-    variance of its scores that the examples do not explain. t has the degrees of freedom of Satterthwaite (1946).
-    """
-    from scipy.special import stdtr, stdtrit  # here, as it is slow to import
-
-    sizes = [len(part) for part in tasks[0][1]]
-    weights = np.repeat([1 / S if i == 0 else -1 / S for i, S in enumerate(sizes)], sizes)  # of each seed's score
-    scores = np.mean([metric(np.vstack(parts), labels) for metric, parts, labels in tasks], axis=0)
-    covariance = sum(_jackknife(*task) for task in tasks) / len(tasks) ** 2
-    value, variance, squares = weights @ scores, weights @ covariance @ weights, 0.0
-    several = [seeds for seeds in np.split(np.arange(len(scores)), np.cumsum(sizes)[:-1]) if len(seeds) > 1]
-    for seeds in several:
-        S, between, block = len(seeds), scores[seeds].var(ddof=1), covariance[np.ix_(seeds, seeds)]
-        of_examples = (np.trace(block) - block.sum() / S) / (S - 1)
-        variance += max(0.0, between - of_examples) / S
-        squares += (between / S) ** 2 / (S - 1)
-    freedom = max(variance**2 / squares, min(map(len, several)) - 1) if squares else np.inf
-    value, error = round(value, 10), np.sqrt(max(variance, 0.0)).round(10)  # equal scores are equal numbers
-    half = error * stdtrit(freedom, 0.975)
-    high = value + half if len(sizes) > 1 else min(value + half, 1.0)  # no score is higher
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * stdtr(freedom, -abs(value / error))
-    p = 1.0 if np.isnan(p) else p  # of equal predictions, or where a metric is not defined
-    return float(value), float(value - half), float(high), float(p)
-
-
-def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
-    """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
-    columns, counts = _kinds(metric, parts, labels)
-    left_out = []  # scores (S, B) without one example of each of B kinds
-    for kinds in np.array_split(np.arange(len(counts)), len(counts) ** 2 // BLOCK + 1):
-        with np.errstate(divide="ignore", invalid="ignore"):  # of a single example nothing is left
-            left_out.append(metric(columns[:-1], columns[-1], counts - (kinds[:, None] == np.arange(len(counts)))))
-    return (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
-
-
-def _kinds(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns of predictions and label that differ, (S + 1, K), and the number of examples of each kind, (K,).
-
-    For a difference of accuracies those examples are alike on which the same predictions are right.
-    """
-    columns = np.vstack([*parts, labels])
-    if metric is accuracy and len(parts) > 1:
-        columns = columns == labels
-    return np.unique(columns, axis=1, return_counts=True)
-
-
-def holm(p_values: np.ndarray) -> np.ndarray:
-    """p-values of m comparisons (m,), corrected for their number: at most 5 % risk of any false one below 0.05.
-
-    Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
-    """
-    p_values = np.asarray(p_values, dtype=float)
-    order, m = np.argsort(p_values), len(p_values)
-    corrected = np.empty(m)
-    corrected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(m, 0, -1)))
-    return corrected
-
-
-def verdict(low: float, high: float) -> str:
-    """What the 95 % interval of a difference says; where many are compared, correct their p-values with `holm`."""
-    return "better" if low > 0 else "worse" if high < 0 else "not distinguishable"
 
 
 def write_leaderboard(
@@ -181,7 +109,6 @@ def write_leaderboard(
     course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
     classifier.py), where quora is named para and a paraphrase is 1.0.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{'para' if course_format and task == 'quora' else task}-{split}-output.csv"
     if course_format:
         if task not in COURSE_COLUMNS:
@@ -189,8 +116,8 @@ def write_leaderboard(
         form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
         rows = zip(predictions["id"], predictions["predicted"], strict=True)
         lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
-        path.write_text("".join(lines), encoding="utf8")
+        write_text(path, "".join(lines))
     else:
         table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
-        table[["id", "predicted"]].to_csv(path, index=False, float_format="%.4f")
+        write_text(path, table[["id", "predicted"]].to_csv(index=False, float_format="%.4f", lineterminator="\n"))
     return path

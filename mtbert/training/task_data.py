@@ -40,7 +40,7 @@ class TaskRows:
     ) -> None:  # fmt: skip
         config, self.processes = model.run_config, processes
         self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
-        self.tokens: TokenizedTable = tokenize(task, table, config.encoder, config.pairs, config.max_length)
+        self.tokens: TokenizedTable = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
         self.teachers = teachers if teachers is None else teachers.to(device)
         self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None

@@ -1,5 +1,6 @@
 """What is measured in which order, what the table says, and that a row that cannot run stops no other."""
 
+import threading
 import time
 
 import pandas as pd
@@ -83,6 +84,19 @@ def test_a_row_replaces_the_one_of_its_name_and_leaves_the_others_as_they_are(tm
     renewed = path.read_text().splitlines()
     assert [lines[i] == renewed[i] for i in range(4)] == [True, True, False, True] and len(renewed) == 4
     assert pd.read_csv(path)["ratio"].tolist() == [0.333333, 2, 0.333333]
+
+
+def test_two_writers_lose_no_row(tmp_path):
+    def write(peer: str) -> None:
+        for size in range(8):
+            harness.write_row(tmp_path / "bench.csv", row(peer=peer, size=str(size)))
+
+    writers = [threading.Thread(target=write, args=(peer,)) for peer in ("p", "q")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(harness.read_rows(tmp_path / "bench.csv")) == 16
 
 
 @pytest.mark.parametrize(

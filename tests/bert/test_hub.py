@@ -1,8 +1,10 @@
 """Where checkpoints are found, and which are refused."""
 
+import shutil
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -28,10 +30,26 @@ def fresh_check():
     hub._packaged_minilm.cache_clear()
 
 
-def test_changed_packaged_weights_are_refused(monkeypatch, fresh_check):
-    monkeypatch.setattr(hub, "MINILM_SHA256", "0" * 64)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: sha256 53aa51.*expected 0000"):
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+def test_a_changed_file_of_the_packaged_encoder_is_refused(monkeypatch, fresh_check, name):
+    monkeypatch.setitem(hub.MINILM_SHA256, name, "0" * 64)
+    with pytest.raises(CheckpointError, match=rf"{name}: sha256 \w{{64}}, expected 0000.*install again"):
         locate("minilm")
+
+
+def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(monkeypatch, tmp_path, fresh_check):
+    """One digit of any of them is an error, not another result under the same digest."""
+    model = shutil.copytree(locate("minilm"), tmp_path / "package" / "model")
+    for path in [path for path in model.iterdir() if path.name in hub._FILES]:
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"1", b"2", 1))
+        where = SimpleNamespace(submodule_search_locations=[str(model.parent)])
+        monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name, where=where: where)
+        hub._packaged_minilm.cache_clear()
+        with pytest.raises(CheckpointError, match=rf"{path.name}: sha256"):
+            locate("minilm")
+        path.write_bytes(content)
+    assert locate("minilm") == model
 
 
 def test_missing_package_is_named(monkeypatch, fresh_check):

@@ -79,7 +79,7 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("[headline]", "[label]", "sentence_columns: id and label have a meaning in mtbert"),
+        ("[headline]", "[label]", "sentence_columns: label has a meaning in mtbert"),
         ("[sport, weather, science]", "3", "not a YAML mapping of a task's fields, each of its type"),
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
         ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary', 'similarity' or 'regression'"),
@@ -96,7 +96,26 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("label_column", "label_colum", "label_colum: Extra inputs are not permitted"),
         ("name: topics", "name: sst", "there is a task 'sst' already"),
         ("name: topics", "name: my topics", "name: String should match pattern"),
-        *(("name: topics", f"name: {name}", f"name: '{name}' means something else") for name in ("overall", "type")),
+        *(
+            ("name: topics", f"name: {name}", f"name: '{name}' means something else")
+            for name in ("overall", "type", "training")
+        ),
+        ("name: topics", f"name: {'a' * 250}", "name: String should have at most 64 characters"),
+        *(
+            ("[headline]", f"[{name}]", f"sentence_columns: {name} has a meaning")
+            for name in ("id", "predicted", "confidence")
+        ),
+        ("[headline]", "[headline, headline]", "columns: headline is given twice"),
+        ("[headline]", "[topic]", "columns: topic is given twice"),
+        ("id_column: null", "id_column: topic", "columns: topic is given twice"),
+        ("id_column: null", "id_column: headline", "columns: headline is given twice"),
+        ("label_column: topic", "label_column: id", "columns: the label's is named id"),
+        ("id_column: null", "id_column: label", "columns: the label's is named id, or the id's label"),
+        ("topics-{split}.csv", '"a\\0{split}"', "files: String should match pattern"),
+        ("topics-{split}.csv", '"{split}\\0"', "files: String should match pattern"),
+        ("id_column: null", 'test_split: "\\0"', "test_split: String should match pattern"),
+        ("class_names: [sport, weather, science]", "num_classes: 1000000000000", "num_classes: Input should be less"),
+        ("[sport, weather, science]", "[sport, weather, sport]", "class_names: sport is given twice"),
         (TOPICS, "a line", "not a YAML mapping"),
     ],
 )
@@ -104,6 +123,16 @@ def test_what_is_wrong_is_named(folder, old, new, message):
     (folder / "topics.yaml").write_text(TOPICS.replace(old, new))
     with pytest.raises(DataError, match=f"topics.yaml: .*{message}"):
         read_tasks(folder)
+
+
+@pytest.mark.parametrize("name", ["topics.yaml", "topics-dev.csv"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_not_waited_for(folder, monkeypatch, name, make):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    (folder / name).unlink()
+    make(folder / name)
+    with pytest.raises(DataError, match=f"{name}: not a regular file"):
+        _ = read_tasks(folder), load_table("topics", "dev", folder)
 
 
 def test_a_fault_of_a_users_file_does_not_send_to_the_courses_data(folder, monkeypatch, course_folder):

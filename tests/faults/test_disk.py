@@ -1,6 +1,7 @@
 """A full or read-only disk: training goes on, no finished run is lost, no partial file stays, no process dies."""
 
 import errno
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,11 +12,15 @@ import pandas as pd
 import pytest
 from torch import nn
 
+from mtbert.bert.hub import copy_tokenizer, locate, write_tokenizer
 from mtbert.cli import main
 from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.multitask import MultitaskBert
+from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
-from mtbert.results.runs import load_or_run
+from mtbert.results.runs import load_model, load_or_run
 from mtbert.training.checkpoint import Checkpoint
+from mtbert.training.metrics import write_leaderboard
 
 
 @pytest.fixture
@@ -91,6 +96,49 @@ def test_an_error_of_the_disk_names_the_file(small_disk):
     assert files(small_disk) == ["other"]
 
 
+@pytest.mark.parametrize("course_format", [False, True])
+def test_predictions_are_whole_or_not_there(small_disk, course_format):
+    table = pd.DataFrame({"id": [f"{i:020}" for i in range(20_000)], "predicted": 1})
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out/sst-dev-output.csv'"):
+        for _ in range(3):  # the first one has room
+            path = write_leaderboard(table, "sst", "dev", small_disk / "out", course_format)
+            (small_disk / "other").write_bytes(bytes(200_000))
+    assert path.read_text().count("\n") == 20_001 and files(small_disk) == ["other", path.name]
+
+
+@pytest.mark.parametrize("write", ["save", "save_pretrained", "export"])
+def test_a_model_without_room_is_an_error_that_names_the_file(small_disk, tiny_config, write):
+    model, folder = MultitaskBert(tiny_config), small_disk / "model"
+    calls = {
+        "save": model.save,
+        "save_pretrained": model.encoder.task_encoder("sst").save_pretrained,
+        "export": lambda folder: export_task(model, "sst", folder),
+    }
+    with pytest.raises(OSError, match=f"{folder}/model.safetensors: cannot be written .*No space left on device"):
+        calls[write](folder)
+    assert files(small_disk) == []
+
+
+def test_a_tokenizer_without_room_is_an_error_that_names_the_folder(small_disk):
+    (small_disk / "other").write_bytes(bytes(1_000_000))
+    with pytest.raises(OSError, match=f"{small_disk}.*No space left on device"):
+        write_tokenizer(locate("minilm"), small_disk, 512)
+    with pytest.raises(OSError, match=f"No space left on device: '{small_disk}/copy/tokenizer.json'"):
+        copy_tokenizer(locate("minilm"), small_disk / "copy")
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
+def test_files_have_the_mode_that_the_umask_gives(tiny_config, tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        MultitaskBert(tiny_config).save(tmp_path / "model")
+        export_task(MultitaskBert(tiny_config), "sst", tmp_path / "exported")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes["model.safetensors"] == mode and set(modes.values()) == {mode}
+
+
 @pytest.mark.parametrize("fault", ["full", "read-only", "not a folder"])
 def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, fault):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
@@ -108,14 +156,19 @@ def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, s
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
 
 
-def test_the_result_is_stored_before_the_model(tiny_config, course_data, monkeypatch):
-    def full(self, folder):
-        assert list((results_dir() / "runs").glob("*/run.json"))
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch):
+    save, saved = MultitaskBert.save, []
 
-    monkeypatch.setattr("mtbert.multitask.MultitaskBert.save", full)
+    def full(self, folder):
+        saved.append(len(list(folder.glob("*.pt"))))
+        if saved[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        save(self, folder)
+
+    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
+    monkeypatch.setattr(MultitaskBert, "save", full)
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    assert not list((cache_dir() / "models").rglob("*.pt")) and run.scores["n"].tolist() == [20, 20]
+    assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

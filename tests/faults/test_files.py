@@ -1,6 +1,7 @@
 """Damaged files of the store, of models, encoders and tokenizers are named, with what to do; none is read silently."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -10,17 +11,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mtbert.bert import BertModel, CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import DataError
 from mtbert.data.tasks import read_tasks
-from mtbert.data.tokens import load_tokenizer
+from mtbert.data.tokens import load_tokenizer, tokenize_texts
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import damaged_files, results_dir, write_checksums
+from mtbert.paths import checksum_faults, results_dir, write_checksums
 from mtbert.report.build import _record
 from mtbert.results import runs
-from mtbert.results.runs import load_model, load_or_run, model_folder
+from mtbert.results.runs import has_model, load_model, load_or_run, model_folder
 from mtbert.results.store import Run, StoreError, read_run, stored_runs
 
 
@@ -78,6 +80,14 @@ def folder_of(run: Run) -> Path:
     return results_dir() / "runs" / run.run_id
 
 
+def as_of_version(version: str, folder: Path) -> None:
+    """Change a stored run into one of this version, without checksums."""
+    content = json.loads((folder / "run.json").read_text())
+    content["provenance"]["mtbert"] = version
+    (folder / "run.json").write_text(json.dumps(content))
+    (folder / "SHA256SUMS").unlink()
+
+
 def test_no_flipped_bit_of_a_run_is_read(stored):
     folder = folder_of(stored)
     assert sorted(path.name for path in folder.iterdir()) == ["SHA256SUMS", "predictions.parquet", "run.json"]
@@ -101,15 +111,70 @@ def test_no_flipped_bit_of_ids_and_labels_is_read(stored):
 def test_the_message_says_what_to_do(stored, config):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text().replace('"value": 0', '"value": 1'))
-    with pytest.raises(StoreError, match=r"run\.json is damaged: its checksum .* delete the run's folder"):
+    with pytest.raises(StoreError, match=r"run\.json is damaged or was changed: .* delete the run's folder"):
         load_or_run(config, device="cpu", progress=False)
     shutil.rmtree(path.parent)
     pd.testing.assert_frame_equal(load_or_run(config, device="cpu", progress=False).predictions, stored.predictions)
 
 
 def test_runs_of_earlier_versions_have_no_checksums(stored, config):
-    (folder_of(stored) / "SHA256SUMS").unlink()
+    as_of_version("0.4.0", folder_of(stored))
     assert read_run(folder_of(stored), config).cost == stored.cost
+
+
+def test_checksums_that_a_run_had_are_missed(stored):
+    as_of_version("0.5.0", folder_of(stored))
+    with pytest.raises(StoreError, match=r"SHA256SUMS is missing, which runs of version 0\.5\.0 have"):
+        read_run(folder_of(stored))
+
+
+def test_a_file_that_is_no_part_of_a_run_is_said(stored, caplog):
+    (folder_of(stored) / "notes.txt").write_text("mine")
+    read_run(folder_of(stored))
+    assert f"{folder_of(stored)}: no part of the run, and not read: notes.txt" in caplog.text
+    (folder_of(stored) / "cosines.parquet").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"SHA256SUMS does not list cosines\.parquet"):
+        read_run(folder_of(stored))
+
+
+def cut_lists(folder: Path) -> list[str]:
+    """The checksums of a folder, emptied or cut at a line end, in any order of their lines."""
+    lines = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    return ["", "\n", *("".join(lines[:i] + lines[i + 1 :]) for i in range(len(lines)))]
+
+
+def refused_without_checksums(read: Callable, folder: Path, error: type) -> None:
+    """Assert that no shortened list of checksums turns the check of a file off."""
+    read()
+    for text in cut_lists(folder):
+        (folder / "SHA256SUMS").write_text(text)
+        with pytest.raises(error, match=r"SHA256SUMS does not list"):
+            read()
+
+
+def test_no_line_of_the_checksums_may_be_missing(stored, tiny_encoder, tmp_path):
+    folder, model = folder_of(stored), model_folder(stored.run_id)
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    lines = (encoder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith((" config.json\n", " model.safetensors\n", " tokenizer.json\n"))]
+    (encoder / "SHA256SUMS").write_text("".join(kept))  # what transformers alone reads is not required
+    refused_without_checksums(lambda: read_run(folder), folder, StoreError)
+    refused_without_checksums(lambda: load_model(stored.run_id), model, CheckpointError)
+    refused_without_checksums(lambda: BertModel.from_pretrained(encoder), encoder, CheckpointError)
+    (model / "SHA256SUMS").unlink()
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS is missing; delete the folder, train again"):
+        load_model(stored.run_id)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(stored, monkeypatch):
+    def forbidden(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("mtbert.paths.sha256", forbidden)
+    with pytest.raises(PermissionError):
+        load_model(stored.run_id)
+    with pytest.raises(StoreError, match=r"predictions\.parquet cannot be read \(Permission denied\)"):
+        read_run(folder_of(stored))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +197,7 @@ def test_a_run_under_another_name_is_refused(stored):
 
 def test_damaged_predictions_of_an_old_run_are_named(stored):
     folder = folder_of(stored)
-    (folder / "SHA256SUMS").unlink()
+    as_of_version("0.4.0", folder)
     (folder / "predictions.parquet").write_bytes(b"PAR1")
     with pytest.raises(StoreError, match=r"predictions\.parquet is damaged .*restore it"):
         read_run(folder)
@@ -142,7 +207,7 @@ def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text()[:100])
     other = load_or_run(config.but(seed=2), device="cpu", progress=False)
-    assert f"{path} is damaged" in caplog.text
+    assert f"{path.parent}: run.json is damaged" in caplog.text
     assert [content["run_id"] for _, content in stored_runs([results_dir()])] == [other.run_id]
 
 
@@ -171,7 +236,7 @@ def test_a_run_that_names_a_file_elsewhere_is_refused(stored, isolated, name):
     pd.DataFrame({"id": ["a"], "label": [1.0]}).to_parquet(results_dir().parent / "secret.parquet")
     content["examples"] = {"sst": name}
     (folder / "run.json").write_text(json.dumps(content))
-    (folder / "SHA256SUMS").unlink()
+    write_checksums(folder)
     with pytest.raises(StoreError):
         read_run(folder)
 
@@ -181,8 +246,14 @@ def test_a_run_that_names_a_file_elsewhere_is_refused(stored, isolated, name):
 
 def test_no_flipped_bit_of_a_trained_model_is_read(stored):
     folder = model_folder(stored.run_id)
-    names = ("SHA256SUMS", "encoder.json", "model.safetensors", "run_config.json")
+    names = ("SHA256SUMS", "encoder.json", "model.safetensors", "run_config.json", "tasks.json")
     refused(lambda: load_model(stored.run_id), [folder / name for name in names], CheckpointError, 8)
+    for path in (folder / "tokenizer").iterdir():
+        content = path.read_bytes()
+        flip(path, random.Random(1))
+        with pytest.raises(CheckpointError, match=re.escape(f"tokenizer/{path.name} is damaged or was changed")):
+            load_model(stored.run_id)
+        path.write_bytes(content)
 
 
 def test_no_flipped_bit_of_an_encoder_is_read(tiny_encoder, tmp_path):
@@ -196,15 +267,16 @@ def test_no_flipped_bit_of_an_encoder_is_read(tiny_encoder, tmp_path):
 
 
 def test_a_save_that_is_interrupted_is_not_read_as_a_model(stored, monkeypatch):
-    """Half of an earlier model and half of a later one: checksums are those of neither."""
+    """Half of an earlier model and half of a later one."""
     model = load_model(stored.run_id)
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    monkeypatch.setattr("mtbert.multitask.model.write_checksums", lambda folder, names: 1 / 0)
+    monkeypatch.setattr("mtbert.multitask.model.write_checksums", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save(model_folder(stored.run_id))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged or was changed"):
-        load_model(stored.run_id)
+    assert not has_model(stored.run_id)
+    with pytest.raises(CheckpointError, match=r"no trained model; run_config\.json missing"):
+        MultitaskBert.load(model_folder(stored.run_id))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +286,8 @@ def test_a_save_that_is_interrupted_is_not_read_as_a_model(stored, monkeypatch):
 )  # fmt: skip
 def test_an_old_model_whose_files_cannot_be_read_is_named(stored, name, text):
     folder = model_folder(stored.run_id)
-    (folder / "SHA256SUMS").unlink()
+    for part in ("SHA256SUMS", "tasks.json", "tokenizer"):
+        (folder / part).rename(folder.parent / part)
     (folder / name).write_text(text)
     with pytest.raises(CheckpointError, match=f"{folder}: a file is damaged .*, train again"):
         MultitaskBert.load(folder)
@@ -223,14 +296,19 @@ def test_an_old_model_whose_files_cannot_be_read_is_named(stored, name, text):
 WRONG = {
     "hidden_size": [0, -1, 1.5, "48", None, 10**30, [], True],
     "vocab_size": [10**30, 7, None],
-    "num_hidden_layers": [10**9, -3, "2"],
-    "layer_norm_eps": ["x", -1, None],
-    "hidden_dropout_prob": [2, "0.1", -0.5],
+    "num_hidden_layers": [10**9, 10**6, -3, "2"],
+    "num_attention_heads": [True, 0, 4.0],
+    "intermediate_size": [9_999_999],
+    "layer_norm_eps": ["x", -1, None, 0, 0.0, True],
+    "hidden_dropout_prob": [2, "0.1", -0.5, True],
     "attention_probs_dropout_prob": [None, 7],
     "initializer_range": ["x", -1],
     "pad_token_id": [-1, 10**9, "a"],
     "max_position_embeddings": [0, "512"],
     "model_type": [{}, 3],
+    "is_decoder": [True],
+    "is_encoder_decoder": [True],
+    "add_cross_attention": [True],
     "hidden_act": [None, "relu"],
 }
 
@@ -243,6 +321,49 @@ def test_a_wrong_value_of_an_encoder_s_config_is_named(tiny_encoder, tmp_path, k
     (folder / "config.json").write_text(json.dumps(values | {key: value}))
     with pytest.raises(CheckpointError, match=str(folder)):
         BertModel.from_pretrained(folder)
+
+
+def test_a_config_that_is_too_deep_is_named(tiny_encoder, tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json: not a readable config\.json"):
+        BertModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_weights_that_are_no_real_numbers_are_named(tiny_encoder, tmp_path, dtype):
+    shutil.copy(Path(tiny_encoder) / "config.json", tmp_path)
+    tensors = load_file(Path(tiny_encoder) / "model.safetensors")
+    tensors["encoder.layer.0.output.dense.bias"] = tensors["encoder.layer.0.output.dense.bias"].to(dtype)
+    torch.save(tensors | {3: torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}: .*output.dense.bias is {dtype}, expected float"):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_keys_of_a_pickle_that_are_no_names_are_ignored(tiny_encoder, tmp_path):
+    shutil.copy(Path(tiny_encoder) / "config.json", tmp_path)
+    tensors = load_file(Path(tiny_encoder) / "model.safetensors")
+    torch.save(tensors | {3: torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    found, expected = BertModel.from_pretrained(tmp_path), BertModel.from_pretrained(tiny_encoder)
+    assert torch.equal(found.pooler.weight, expected.pooler.weight)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pipe_in_the_folder_of_an_encoder_is_not_waited_for(tiny_encoder, tmp_path, name):
+    folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    for read in (BertModel.from_pretrained, load_tokenizer, lambda folder: RunConfig(encoder=str(folder)).digest):
+        with pytest.raises(CheckpointError, match=rf"{name}: not a regular file"):
+            read(folder)
+
+
+def test_tokens_that_the_encoder_does_not_have_are_named(tiny_encoder, tmp_path):
+    folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"vocab_size": 2000}))
+    assert len(tokenize_texts(["[SEP]"], str(folder))) == 1
+    with pytest.raises(CheckpointError, match=rf"{folder}: the tokenizer gives token \d+, but the encoder has 2000"):
+        tokenize_texts(["a bright violin"], str(folder))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json"])
@@ -268,12 +389,19 @@ def test_a_cut_tokenizer_is_named(tmp_path):
 def test_checksums_say_which_files_are_damaged(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
-    assert damaged_files(tmp_path) == []
+    assert checksum_faults(tmp_path, []) == ["SHA256SUMS is missing"]
     write_checksums(tmp_path, ["a", "b"])
-    assert damaged_files(tmp_path) == []
+    assert checksum_faults(tmp_path, ["a"]) == []
     (tmp_path / "a").unlink()
     (tmp_path / "b").write_text("c")
-    assert damaged_files(tmp_path) == ["a", "b"]
+    with (tmp_path / "SHA256SUMS").open("a") as file:
+        file.write(f"\n{'0' * 64} /dev/zero\n{'0' * 64}  /dev/zero\n")
+    assert checksum_faults(tmp_path, ["d"]) == [
+        "SHA256SUMS does not list d", "a is missing",
+        "b is damaged or was changed: its checksum is not that of SHA256SUMS",
+        "SHA256SUMS has a line that is no checksum", "SHA256SUMS has a line that is no checksum",
+        "/dev/zero is missing",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b"3"])

@@ -1,5 +1,6 @@
 """Grids and configurations that are wrong in any way end in a line that names the file and the field."""
 
+import os
 import resource
 
 import pytest
@@ -33,6 +34,21 @@ WRONG_FILES = {
     "base a list": ("base: [1]\nruns: {one: {}}", "must be mappings"),
     "a run a text": ("runs: {one: fast}", "must be mappings"),
     "seeds a mapping": ("seeds: {}\nruns: {one: {}}", "a list with at least one seed"),
+    "a name as 1 and 1.0": ("runs: {1: {}, 1.0: {epochs: 2}}", "1 and 1.0 are the same key"),
+    "a name as 1 and true": ("runs: {1: {}, true: {epochs: 2}}", "1 and true are the same key"),
+    "a name that is a decimal number": ("runs: {1.10: {}}", "run 1.1: YAML does not read this name as text; write it"),
+    "a name that is a truth value": ("runs: {on: {}}", "run True: YAML does not read this name as text"),
+    "a name that is nothing": ("runs: {~: {}}", "run None: YAML does not read this name as text"),
+    "a name that is a date": ("runs: {2026-01-02: {}}", "YAML does not read this name as text"),
+    "an octal seed": ("seeds: [010]\nruns: {one: {}}", "run 'one': seed: Input should be a valid integer, got '010'"),
+    "a sexagesimal seed": ("seeds: [1:30]\nruns: {one: {}}", "Input should be a valid integer, got '1:30'"),
+    "a hexadecimal seed": ("seeds: [0x10]\nruns: {one: {}}", "Input should be a valid integer, got '0x10'"),
+    "a rate with an underscore": ("runs: {one: {weight_decay: 1_0}}", "weight_decay: Input should be a valid number"),
+    "a rate as such a text": ("runs: {one: {weight_decay: '1_0'}}", "weight_decay: Input should be a valid number"),
+    "a rate of other digits": ("runs: {one: {weight_decay: '١'}}", "weight_decay: Input should be a valid number"),
+    "a run a list": ("runs: {one: []}", "must be mappings"),
+    "a run a truth value": ("runs: {one: false}", "must be mappings"),
+    "a base of nothing but a list": ("base: []\nruns: {one: {}}", "must be mappings"),
     "an empty tag": ("runs: {one: {seed: !!int ''}}", "not a readable YAML file"),
 }
 
@@ -65,6 +81,23 @@ def test_anchors_and_merges_are_read(tmp_path):
     (tmp_path / "grid.yaml").write_text(f"runs:\n  {one}\n  {two}\n  three: {{<<: *two, seeds: [3]}}\n")
     grid = read_grid(tmp_path / "grid.yaml")
     assert [(config.epochs, config.seed) for [config] in grid.values()] == [(2, 1), (4, 1), (4, 3)]
+
+
+def test_numbers_and_names_are_read_as_they_are_written(tmp_path):
+    text = "runs:\n  5: {learning_rate: 1e-5}\n  '1.10': {learning_rate: 2.5e-5, seeds: [0, 7]}\n  010: {warmup: .5}\n"
+    (tmp_path / "grid.yaml").write_text(text)
+    grid = read_grid(tmp_path / "grid.yaml")
+    assert [(name, c.learning_rate, c.warmup, c.seed) for name, configs in grid.items() for c in configs] == [
+        ("5", 1e-5, 0.1, 1), ("1.10", 2.5e-5, 0.1, 0), ("1.10", 2.5e-5, 0.1, 7), ("010", 1e-4, 0.5, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path, kind):
+    path = tmp_path / "grid.yaml"
+    {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
+    with pytest.raises(ConfigError, match=r"grid\.yaml: not a regular file"):
+        read_grid(path)
 
 
 HUGE = (10**30, 10**400, -1, float("nan"), float("inf"), "x" * 5000, "\0", [[]], {}, [None], {"sst": 10**30}, object())

@@ -157,6 +157,12 @@ def test_one_string_is_no_list_of_texts(build):
         build().predict("the kettle sings")
 
 
+@pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3]])
+def test_what_is_no_text_is_named(build, text):
+    with pytest.raises(ConfigError, match=r"texts: (number 1 is no text in UTF-8|sst takes 1 .*: number 1)"):
+        build().predict(["a kettle", text])
+
+
 def test_own_weights_are_those_of_the_task_not_of_its_namesake(build, monkeypatch):
     monkeypatch.setitem(TASKS, "sst2", TASKS["sst"].model_copy(update={"name": "sst2"}))
     config = build(tasks=["sst", "quora"], scheme="unified", weighting="uncertainty").run_config

@@ -130,7 +130,7 @@ def rows(*verdicts: str, task: str = "sst") -> pd.DataFrame:
 def test_verdicts_are_distinguishable_without_colour():
     assert len({(style.get("marker", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
     greys = [sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in CLAIM_COLOURS.values()]
-    decided = ["reproduced", "contradicted", "not distinguishable", "not measured yet"]
+    decided = ["reproduced", "contradicted", "too close to call", "not measured yet"]
     shades = [greys[list(CLAIM_COLOURS).index(name)] for name in decided]
     assert all(b - a > 0.15 for a, b in itertools.pairwise(shades))
 
@@ -143,7 +143,7 @@ def test_counts_stand_in_their_bars():
 
 
 def test_differences_have_a_panel_per_task_with_the_same_lines():
-    table = rows("better", "worse", "not distinguishable", "not decided yet (2 seeds)")
+    table = rows("better", "worse", "too close to call", "not decided")
     figure = plots_sweeps.differences_by_task(pd.concat([table, rows("worse", task="sts")]), "minus 1-bert")
     first, second = figure.axes
     assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and second.get_xlabel() == "minus 1-bert"

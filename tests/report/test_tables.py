@@ -6,15 +6,14 @@ import pytest
 import yaml
 
 from mtbert.config import RunConfig
-from mtbert.data.tasks import TASKS
 from mtbert.paths import results_dir
 from mtbert.report import tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
-from mtbert.results.compare import stack_predictions
+from mtbert.results.compare import difference
 from mtbert.results.runs import load_or_run
 from mtbert.results.store import write_run
-from mtbert.training.metrics import holm, metrics_of, seed_mean
+from mtbert.statistics import Difference, holm
 
 THREE = ("sst", "quora", "sts")
 BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
@@ -51,48 +50,40 @@ def test_words_follow_the_seeds(plans):
     for task in THREE:
         assert table.loc[("more", task), "verdict"] == "better"
         assert table.loc[("less", task), "verdict"] == "worse"
-        assert table.loc[("same", task), "verdict"] == "not distinguishable"
+        assert table.loc[("same", task), "verdict"] == "too close to call"
         row = table.loc[("two", task)]  # as far above as "more", whose difference is decided
-        assert row["verdict"] == "not decided yet (2 seeds)" and np.isnan(row["p"]) and row["low"] > 0
+        assert row["verdict"] == "not decided" and row["seeds"] == 2 and np.isnan(row["p"]) and row["low"] > 0
     assert table.loc[("more", "sst"), "value"] == pytest.approx(0.15)
 
 
 def test_p_values_are_corrected_for_the_decided_differences(plans):
     decided = plans.differences.dropna(subset="p")
     assert len(decided) == 9  # three tasks of three plans, without the one of two seeds
-    raw = []
-    for row in decided.itertuples():
-        metric = next(iter(metrics_of(TASKS[row.task]).values()))
-        (first, labels), (second, _) = (
-            stack_predictions(plans.runs[name], row.task) for name in (row.run, row.reference)
-        )
-        raw.append(seed_mean([(metric, [first, second], labels)])[3])
+    pairs = [(plans.runs[row.run], plans.runs[row.reference], row.task) for row in decided.itertuples()]
+    raw = [difference(*pair).p for pair in pairs]
     assert decided["p"].tolist() == holm(np.array(raw)).tolist()
     assert decided["p"].max() > max(raw) or decided["p"].max() == 1
 
 
 def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
-    monkeypatch.setattr(tables, "seed_mean", lambda tasks: (0.05, 0.01, 0.09, 0.02))
+    monkeypatch.setattr(tables, "difference", lambda *_, **how: Difference(0.05, np.array([0.02**2]), 3))
     table = Comparison(plans.grid, plans.references).differences
-    assert set(table["verdict"]) == {"not distinguishable", "not decided yet (2 seeds)"}
+    assert set(table["verdict"]) == {"too close to call"} and (table["low"] < 0).all()
 
 
 def test_the_differences_as_a_sentence(plans):
-    assert plans.answer.startswith(
-        "6 of 9 differences are distinguishable from 0: on STS, worse than one: *less* -0.40"
-    )
+    assert plans.answer.startswith("6 of 9 differences are measurable: on STS, worse than one: *less* -0.40")
     assert plans.answer.count("better than one: *more* +0.") == 3 and "same" not in plans.answer
-    assert plans.answer.endswith("; 3 more are not decided yet (fewer than 3 seeds).")
+    assert plans.answer.endswith("; 3 more are not decided (fewer than 3 seeds, and no runs that are alike).")
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
-    assert open_ones.startswith(
-        "None of the 3 differences is decided yet (fewer than 3 seeds); the largest is two minus"
-    )
+    assert open_ones.startswith("None of the 3 differences is decided (fewer than 3 seeds")
+    assert "; the largest is two minus" in open_ones
     assert not any(word in open_ones for word in ("better", "worse"))
     equal = tables.summary(table[table["run"] == "same"])
-    assert equal.startswith("None of the 3 differences is distinguishable from 0; the largest is same minus one on ")
+    assert equal.startswith("All 3 differences are too close to call; the largest is same minus one on ")
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
-    assert "1 of 4 differences is distinguishable from 0: on SST, better than one: *more* +" in tables.summary(one)
+    assert "1 of 4 differences are measurable: on SST, better than one: *more* +" in tables.summary(one)
     assert tables.summary(one).endswith("; none on Quora; none on STS.")
     many = pd.concat([table[table["run"] == "more"].assign(run=f"more {i}") for i in range(6)])
     assert tables.summary(many).count(", 2 more") == 3
@@ -101,9 +92,9 @@ def test_the_differences_as_a_sentence(plans):
 
 def test_differences_for_reading(plans):
     shown = plans.difference_table()
-    assert shown.loc["two", "seeds"] == "2: not decided yet" and shown.loc["more", "seeds"] == "3"
+    assert shown.loc["two", "seeds"] == "2" and shown.loc["more", "seeds"] == "3"
     assert shown.loc["more", "SST"].startswith("+0.150 (") and shown.loc["more", "SST"].endswith("), better")
-    assert shown.loc["two", "SST"].endswith(")") and list(shown["minus"].unique()) == ["one"]
+    assert shown.loc["two", "SST"].endswith("), not decided") and list(shown["minus"].unique()) == ["one"]
     assert Comparison(Grid((), {}, {}), {}).difference_table() is None
 
 
@@ -279,7 +270,8 @@ def test_the_front_holds_what_nothing_cheaper_beats():
 def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
     both = BASE.but(tasks=("quora", "sts"))
     first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
-    value, low, high = tables.difference(first, second, pearson=0.5)[:3]
+    found = tables.difference(first, second, pearson=0.5)
+    value, (low, high) = found.value, found.interval()
     assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
 
 

@@ -16,12 +16,12 @@ from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import demo
 from mtbert.data.tables import DataError, load_table
-from mtbert.paths import results_dir, write_checksums
+from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
-from mtbert.results.store import MissingRun, Run, StoreError, read_run, write_run
+from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.training import loop
 from mtbert.training.metrics import accuracy
 from mtbert.training.task_data import predict_table
@@ -112,7 +112,15 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
     run = run_of(config)  # the same process tries again
     assert_same(run, run_of(config, train_missing=False))
     [examples] = (results_dir() / "dev").glob("*.parquet")
-    expected = ["SHA256SUMS", "curves.csv", "predictions.parquet", "run.json", "scores.csv", examples.name]
+    expected = [
+        "SHA256SUMS",
+        "SHA256SUMS",
+        "curves.csv",
+        "predictions.parquet",
+        "run.json",
+        "scores.csv",
+        examples.name,
+    ]
     assert stored_files() == expected
 
 
@@ -180,7 +188,7 @@ def test_a_stored_configuration_that_differs_is_refused(config, course_data):
     content = json.loads(path.read_text())
     content["config"]["batch_size"] = 16
     path.write_text(json.dumps(content))
-    (path.parent / "SHA256SUMS").unlink()  # as in runs of earlier versions
+    write_checksums(path.parent)
     with pytest.raises(ValueError, match=f"{run.run_id}: has another configuration"):
         run_of(config)
     assert read_run(path.parent).config == config.but(batch_size=16)
@@ -333,3 +341,9 @@ def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, c
     whole = run_of(config, store=isolated / "again")
     pd.testing.assert_frame_equal(resumed.predictions, whole.predictions, check_exact=True)
     assert np.array_equal(resumed.curve["train_loss"], whole.curve["train_loss"])
+
+
+def test_every_committed_run_is_read_under_the_id_of_its_configuration():
+    runs = {folder.name: content["config"].digest for folder, content in stored_runs([REPOSITORY / "results"])}
+    assert runs.keys() == {path.name for path in (REPOSITORY / "results" / "runs").iterdir()}
+    assert [run_id for run_id, digest in runs.items() if not run_id.startswith(f"{digest}-")] == []

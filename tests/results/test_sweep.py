@@ -1,10 +1,14 @@
 """Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
 
+import asyncio
 import logging
+import os
 import shutil
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -22,6 +26,7 @@ from mtbert.paths import results_dir
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import has_model, load_or_run, model_folder
 from mtbert.results.sweep import (
+    RETRIES,
     SweepError,
     SweepRun,
     describe,
@@ -32,6 +37,7 @@ from mtbert.results.sweep import (
     train_all,
     train_missing,
 )
+from mtbert.runtime import MachineError
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
@@ -375,10 +381,21 @@ def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
     }
 
 
-def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data):
-    pytest.importorskip("dask").config.set({"distributed.comm.timeouts.connect": "0.1s"})
-    with pytest.raises(SweepError, match=r"--scheduler tcp://127.0.0.1:9: no scheduler answers there"):
-        train_missing(look_up(pairs), scheduler="tcp://127.0.0.1:9")
+@pytest.mark.parametrize(
+    "address, settings",
+    [
+        ("tcp://127.0.0.1:9", {}),
+        ("tls://127.0.0.1:9", {}),  # without a certificate
+        ("tcp://127.0.0.1:9", {"distributed.comm.require-encryption": True}),
+        ("nothing", {}),
+    ],
+)
+def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, settings):
+    pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
+    no_answer = pytest.raises(SweepError, match=rf"--scheduler {address}: no scheduler answers there")
+    with dask.config.set({"distributed.comm.timeouts.connect": "0.1s"} | settings), no_answer:
+        train_missing(look_up(pairs), scheduler=address)
 
 
 def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, monkeypatch):
@@ -512,6 +529,142 @@ def test_the_time_that_is_left():
 )
 def test_durations_are_readable(minutes, text):
     assert duration(minutes) == text
+
+
+def test_nobody_without_the_certificate_gets_into_the_local_cluster():
+    """Every user of the machine reaches its ports, and who gets in runs code on scheduler, nanny and worker."""
+    distributed = pytest.importorskip("distributed")
+    with open_cluster(1, None) as client:
+        [(worker, about)] = client.scheduler_info()["workers"].items()
+        assert client.run(os.getpid) != {worker: os.getpid()} and not find_pages(client)
+        for address in (client.scheduler.address, worker, about["nanny"]):
+            with pytest.raises(OSError):
+                asyncio.run(run_at(address.replace("tls://", "tcp://"), distributed.Security()))
+            with pytest.raises(OSError):
+                asyncio.run(run_at(address, distributed.Security.temporary()))
+
+
+async def run_at(address: str, security) -> None:
+    """Run code at this address, with no certificate or another one; an OSError if it is refused."""
+    from distributed.core import rpc
+    from distributed.protocol.pickle import dumps
+
+    arguments = security.get_connection_args("client")
+    async with rpc(address, timeout=3, connection_args=arguments) as server:
+        for operation in (server.run, server.run_function):
+            await asyncio.wait_for(operation(function=dumps(os.getpid), wait=True), 3)
+
+
+def find_pages(client) -> list[int]:
+    """The status of dask's pages that tell what runs here."""
+    ports = (
+        client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port),
+        *client.run(lambda dask_worker: dask_worker.http_server.port).values(),
+    )
+    found = []
+    for port in ports:
+        for page in ("info/main/workers.html", "metrics", "json/counts.json", "health"):
+            try:
+                found.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=5).status)
+            except urllib.error.HTTPError as error:
+                assert error.code == 404
+    return found
+
+
+def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog):
+    """The worker kills itself at its first start."""
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")
+    script = tmp_path / "die_once.py"
+    died = tmp_path / "died"
+    script.write_text(
+        "import os, pathlib\n"
+        f"if not (died := pathlib.Path({str(died)!r})).exists():\n"
+        "    died.touch()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    preload = dask.config.set({"distributed.worker.preload": [str(script)]})
+    with preload, open_cluster(1, None) as client:
+        assert died.exists() and client.submit(sum, [1, 2]).result(30) == 3
+    assert "the workers did not start (" in caplog.text
+
+
+def test_a_worker_that_dies_while_it_gets_the_sweep_ends_nothing(pairs, monkeypatch):
+    dask = pytest.importorskip("dask")
+    distributed = pytest.importorskip("distributed")
+    register, killed = distributed.Client.register_plugin, []
+
+    def kill_and_register(client, *args):
+        if not killed:
+            killed.extend(client.run(os.getpid).values())
+            os.kill(killed[0], signal.SIGKILL)
+        return register(client, *args)
+
+    monkeypatch.setattr(distributed.Client, "register_plugin", kill_and_register)
+    with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
+        assert train_missing(look_up(pairs[:1]), device="cpu", progress=False) == {} and len(killed) == 1
+
+
+def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
+    distributed = pytest.importorskip("distributed")
+    started = []
+
+    def fail(**local):
+        started.append(local)
+        raise RuntimeError("Cluster failed to start") from OSError("Cannot assign requested address")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    expected = r"the workers cannot be started \(Cluster failed to start: Cannot assign requested address\)"
+    with pytest.raises(SweepError, match=expected), open_cluster(1, None):
+        pass
+    assert len(started) == 1 + RETRIES
+
+
+NONE_FOR = {
+    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
+    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
+}
+
+
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        ("multiprocessing.Lock", r"need semaphores, .* is /dev/shm writable\? \(\[Errno 30\] Read-only"),
+        ("socket.create_connection", r"need 127\.0\.0\.1, .*\[Errno 30\].* is the loopback interface up\?"),
+    ],
+)
+def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken, message):
+    def fail(*args, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(broken, fail)
+    with pytest.raises(MachineError, match=message), open_cluster(1, None):
+        pass
+
+
+@pytest.mark.parametrize("place", NONE_FOR)
+def test_a_sweep_says_what_it_waits_for(pairs, monkeypatch, caplog, place):
+    """The worker that the sweep needs starts once it has been asked for."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert.results.sweep.IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("mtbert.results.workers.Sweep.train", lambda sweep, worker, run_id, config: ("trained", 0.5))
+    monkeypatch.setattr("mtbert.results.workers.Sweep.setup", lambda sweep, worker: None)  # it sets this process's log
+    spec = {"cls": distributed.Worker, "options": {"nthreads": 1}}
+    local = {"workers": {} if place == "cpu" else {"plain": spec}, "worker": spec}
+    options = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    local["scheduler"] = {"cls": distributed.Scheduler, "options": options}
+    with distributed.SpecCluster(**local) as cluster, distributed.Client(cluster) as client:
+
+        def start(handled: logging.LogRecord) -> bool:
+            spec["options"]["resources"] = {"GPU": 1}
+            if "wait" in handled.getMessage():
+                cluster.scale(len(local["workers"]) + 1)
+            return True
+
+        monkeypatch.setattr(logging.getLogger("mtbert.results.sweep"), "filter", start)
+        ended = train_all(client, look_up(pairs), 1, None, place, False, Stop(), tqdm(disable=True))
+        assert len(list(ended)) == 3
+    assert NONE_FOR[place] in caplog.text and "runs that wait: 3" in caplog.text
 
 
 def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):

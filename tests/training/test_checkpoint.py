@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mtbert.optim import AdamW
-from mtbert.training.checkpoint import Checkpoint, stopping
+from mtbert.training.checkpoint import Checkpoint, TrainingError, stopping
 
 
 @pytest.fixture
@@ -198,3 +198,11 @@ def test_training_goes_on_bit_for_bit_after_a_signal(
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
     pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True)
     assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()
+
+
+@pytest.mark.parametrize("name", ["MTBERT_CHECKPOINT_SECONDS", "MTBERT_CHECKPOINT_STEPS"])
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_a_wrong_setting_is_named_before_training(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(TrainingError, match=f"{name}: a number from 0 upwards is needed, got '{text}'"):
+        Checkpoint(None, "a", {})

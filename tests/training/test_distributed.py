@@ -19,7 +19,7 @@ from mtbert.bert import BertModel
 from mtbert.cli import app
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
-from mtbert.parallel import ALONE, Processes
+from mtbert.parallel import ALONE, LauncherError, Processes, connect
 from mtbert.results import load_or_run
 from mtbert.training import Trainer, load_corpus, predict_table, train
 from mtbert.training.loop import TrainedRun
@@ -242,3 +242,13 @@ def test_draws_differ_between_processes_and_steps():
 
 if __name__ == "__main__":
     work(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+
+
+@pytest.mark.parametrize("left, message", [("2", "WORLD_SIZE is 2, but RANK, MASTER_ADDR, MASTER_PORT of a launcher"),
+                                           ("two", "a number of processes is needed, got 'two'")])  # fmt: skip
+def test_a_leftover_of_a_launcher_is_named(monkeypatch, left, message):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", left)
+    with pytest.raises(LauncherError, match=message):
+        connect(torch.device("cpu"))

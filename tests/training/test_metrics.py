@@ -8,24 +8,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mtbert.data.tasks import TASKS
+from mtbert.statistics import Metric, difference, seed_mean
 from mtbert.training.metrics import (
-    Metric,
     accuracy,
     f1,
-    holm,
     macro_f1,
     metrics_of,
     pearson,
     r2,
     score_table,
-    seed_mean,
-    verdict,
     write_leaderboard,
 )
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    return seed_mean([(metric, [predicted[None]], labels)])[1:3]
+    return seed_mean([(metric, [predicted[None]], labels)])[1:]
 
 
 LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
@@ -162,12 +159,12 @@ def test_intervals_are_those_of_drawn_indices(task):
             np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
     for found, parts in (
-        (seed_mean([(metric, [first], labels)]), [first]),
-        (seed_mean([(metric, [first, second], labels)]), [first, second]),
+        (seed_mean([(metric, [first], labels)])[1:], [first]),
+        (difference([(metric, [first, second], labels)]).interval(), [first, second]),
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])
-        assert found[1:3] == pytest.approx(expected, abs=0.25 * draws.std())
+        assert found == pytest.approx(expected, abs=0.25 * draws.std())
 
 
 def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
@@ -188,112 +185,6 @@ def test_score_table():
     assert table["value"][0] == accuracy(predicted, labels)
 
 
-def test_the_mean_over_seeds_and_its_interval():
-    predicted, labels = drawn(300, right=0.8)
-    one = np.stack([predicted])
-    mean, low, high, _ = seed_mean([(accuracy, [one], labels)])
-    assert mean == pytest.approx(accuracy(predicted, labels))
-    assert (low, high) == pytest.approx(interval(accuracy, predicted, labels), abs=0.01)
-
-    worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
-    seeds = np.stack([predicted, predicted, worse])
-    mean, low_seeds, high_seeds, _ = seed_mean([(accuracy, [seeds], labels)])
-    assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
-    assert low_seeds < mean < high_seeds
-    assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
-    alike = seed_mean([(accuracy, [np.stack([predicted] * 3)], labels)])
-    assert alike[1:3] == pytest.approx((low, high)), "equal seeds are as good as one"
-
-
-def test_the_difference_of_two_methods_on_the_same_examples():
-    predicted, labels = drawn(300, right=0.7)
-    better = np.where(np.arange(300) < 60, labels, predicted)
-    difference, low, high, p = seed_mean([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
-    assert difference == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
-    assert 0 < low < difference < high and p < 0.05
-    paired = high - low
-    _, low, high, _ = seed_mean([(accuracy, [np.stack([predicted])], labels)])
-    assert paired < high - low, "the examples that both get right do not count"
-    assert seed_mean([(accuracy, [np.stack([better]), np.stack([better])], labels)]) == (0, 0, 0, 1)
-
-
-@pytest.mark.parametrize("gained", [6, 16, 40])
-def test_a_p_value_agrees_with_the_interval_and_the_normal_approximation(gained):
-    """Of two classifiers that differ on 40 examples; gained: those that the first one gets right."""
-    labels = np.zeros(2000, dtype=int)
-    first, second = labels.copy(), labels.copy()
-    second[:gained] = 1
-    first[gained:40] = 1
-    first[100:300], second[100:300] = 1, 1
-    _, low, high, p = seed_mean([(accuracy, [first[None], second[None]], labels)])
-    assert (p < 0.05) == (verdict(low, high) != "not distinguishable")
-    z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
-    assert p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.15, abs=1e-4)
-    assert seed_mean([(accuracy, [second[None], first[None]], labels)])[3] == pytest.approx(p)
-
-
-def test_a_metric_that_is_not_defined_shows_no_difference():
-    labels = np.arange(30.0)
-    constant, right = np.ones((3, 30)), np.stack([labels] * 3)
-    assert seed_mean([(pearson, [constant, right], labels)]) == pytest.approx((np.nan,) * 3 + (1,), nan_ok=True)
-
-
-def test_without_a_variance_over_the_examples_it_is_welchs_test():
-    random = np.random.default_rng(0)
-    first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)
-    parts = [np.tile(scores[:, None], 100) for scores in (first, second)]
-
-    def mean(predicted, labels, weights=None):  # of equal numbers, whichever examples are left out
-        return predicted.mean(-1) if weights is None else np.repeat(predicted.mean(-1)[:, None], len(weights), axis=1)
-
-    value, low, high, p = seed_mean([(mean, parts, np.arange(100))])
-    expected = stats.ttest_ind(first, second, equal_var=False)
-    assert (value, p) == pytest.approx((first.mean() - second.mean(), expected.pvalue))
-    assert (low, high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
-
-
-@pytest.mark.parametrize("seed_deviation", [0.0, 0.01, 0.03])  # that of a score by its examples alone is 0.015
-def test_95_percent_of_the_intervals_hold_the_true_difference(seed_deviation):
-    """Of two methods with the same score, three seeds each; on a third of the examples chance decides."""
-    random, held, repeats, N = np.random.default_rng(0), 0, 400, 400
-    for _ in range(repeats):
-        of_all = random.random(N) < 0.8
-        by_chance, parts = random.random(N) < 0.36, []
-        for _ in range(2):
-            share = 0.5 + random.normal(scale=seed_deviation / 0.36, size=(3, 1))
-            parts.append(np.where(by_chance, random.random((3, N)) < share, of_all))
-        _, low, high, p = seed_mean([(accuracy, parts, np.ones(N, dtype=bool))])
-        held += low <= 0 <= high
-        assert (p < 0.05) == (low > 0 or high < 0)
-    assert 0.92 < held / repeats < 0.985
-
-
-def test_the_mean_of_several_tasks_takes_a_seed_for_all_of_them():
-    """Of two seeds, one is right on the first task alone, the other on the second: either has the same mean."""
-    labels, wrong = np.zeros(50), np.ones((2, 50))
-    first, second = wrong * [[0], [1]], wrong * [[1], [0]]
-    tasks = [(accuracy, [part, wrong], labels) for part in (first, second)]
-    assert seed_mean(tasks) == (0.5, 0.5, 0.5, 0)
-    _, low, high, p = seed_mean(tasks[:1])
-    assert high - low == pytest.approx(2 * 12.706 / 2, rel=1e-3) and p == pytest.approx(0.5)  # t with one degree
-
-
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.7]).tolist() == [1, 1] and holm([0.02]).tolist() == [0.02] and len(holm([])) == 0
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_rejects_as_its_algorithm(p_values):
-    """From the smallest on, against 0.05 / m, 0.05 / (m - 1), ..., until one is not below."""
-    m, rejected = len(p_values), set()
-    for k, i in enumerate(sorted(range(m), key=p_values.__getitem__)):
-        if not p_values[i] * (m - k) < 0.05:
-            break
-        rejected.add(i)
-    assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
-
-
 @pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
 def test_leaderboard_file(tmp_path, task):
     value = 2.34567 if task == "sts" else 1
@@ -302,13 +193,6 @@ def test_leaderboard_file(tmp_path, task):
     assert path == tmp_path / "out" / f"{task}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
-
-
-@pytest.mark.parametrize(
-    "low, high, said", [(0.001, 0.02, "better"), (-0.02, -0.001, "worse"), (-0.01, 0.01, "not distinguishable")]
-)
-def test_verdict_of_an_interval(low, high, said):
-    assert verdict(low, high) == said
 
 
 def test_r2_is_one_minus_the_squared_error_over_the_variance():

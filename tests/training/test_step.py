@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtbert.bert.hub import locate
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
@@ -61,8 +59,7 @@ def calm_encoder(tmp_path_factory) -> str:
     torch.manual_seed(12345)
     shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
     calm = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1)
-    BertModel(BertConfig(**shape, **calm)).save_pretrained(folder)
-    shutil.copy(locate("minilm") / "tokenizer.json", folder)
+    BertModel(BertConfig(**shape, **calm)).save_pretrained(folder, tokenizer="minilm")
     return str(folder)
 
 

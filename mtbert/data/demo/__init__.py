@@ -14,7 +14,7 @@ from types import ModuleType
 
 from mtbert.data.demo import cfimdb, quora, sst, sts
 from mtbert.data.demo.words import Draw
-from mtbert.paths import CHECKSUMS, cache_dir, damaged_files, write_checksums
+from mtbert.paths import cache_dir, checksum_faults, write_checksums
 
 SEED = 11
 # The course's name for a task's files, its grammar, its columns, the numbers of rows in train, dev and test, and the
@@ -91,8 +91,8 @@ def _write_csv(path: Path, columns: tuple, rows: list[tuple], rng: random.Random
 
 def _is_whole(folder: Path) -> bool:
     """Whether every file is there and has its checksum."""
-    files = {f"{name}-{split}.csv" for name, *_ in TASKS for split in SPLITS} | {CHECKSUMS}
+    files = {f"{name}-{split}.csv" for name, *_ in TASKS for split in SPLITS}
     try:
-        return files <= {path.name for path in folder.iterdir()} and not damaged_files(folder)
+        return not checksum_faults(folder, files)
     except OSError:
         return False

@@ -1,0 +1,167 @@
+"""A saved model brings all that its predictions depend on, or says what has changed since."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+from mtbert.bert.hub import CheckpointError
+from mtbert.config import RunConfig
+from mtbert.data.tasks import COURSE, TASKS, Task
+from mtbert.data.tokens import load_tokenizer
+from mtbert.multitask.export import export_task
+from mtbert.multitask.model import FILES, MultitaskBert
+from mtbert.paths import results_dir, write_checksums
+from mtbert.results.runs import load_model, load_or_run, model_folder
+from mtbert.results.store import StoreError, read_run
+
+TEXTS = ["A Bright Story about a Violin", "the dull kitchen", "a Garden in winter, and a bicycle"]
+FIELDS = dict(name="cfimdb", files="{split}.csv", sentence_columns=("text",), label_column="label")
+CLASSES = FIELDS | dict(kind="classes", class_names=("bad", "good"))
+NUMBER = FIELDS | dict(kind="regression", label_range=(0, 5))
+
+
+@pytest.fixture
+def define(monkeypatch):
+    """Give the task cfimdb other fields, as an edit of its YAML file does."""
+    return lambda **fields: monkeypatch.setitem(TASKS, "cfimdb", Task(**fields))
+
+
+@pytest.fixture
+def encoder(tiny_encoder, tmp_path) -> Path:
+    return Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+
+
+@pytest.fixture
+def model(encoder) -> MultitaskBert:
+    torch.manual_seed(5)
+    found = MultitaskBert(RunConfig(tasks=("cfimdb",), encoder=str(encoder))).eval()
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return found
+
+
+def as_of_0_9(folder: Path) -> None:
+    """Change a saved model into one of version 0.9.0."""
+    (folder / "tasks.json").unlink()
+    shutil.rmtree(folder / "tokenizer")
+    write_checksums(folder, FILES)
+
+
+def change_tokenizer(encoder: Path) -> None:
+    """Another tokenizer in the folder of an encoder: two words have changed places in its vocabulary."""
+    path = encoder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    words = content["model"]["vocab"]
+    words["bright"], words["winter"] = words["winter"], words["bright"]
+    path.write_text(json.dumps(content))
+    (encoder / "SHA256SUMS").unlink()
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "before, after, change",
+    [
+        (CLASSES, {"class_names": ("good", "bad")}, r"class_names was \['bad', 'good'\], is \['good', 'bad'\]"),
+        (CLASSES, {"class_names": ("bad", "good", "fair")}, r"num_classes was 2, is 3"),
+        (CLASSES, {"kind": "binary"}, "kind was 'classes', is 'binary'"),
+        (CLASSES, {"sentence_columns": ("title",)}, r"sentence_columns was \['text'\], is \['title'\]"),
+        (CLASSES, {"sentence_columns": ("text", "title")}, r"sentence_columns was \['text'\], is \['text', 'title'\]"),
+        (NUMBER, {"label_range": (0, 10)}, r"label_range was \[0.0, 5.0\], is \[0.0, 10.0\]"),
+    ],
+)
+def test_a_task_that_was_changed_after_training_is_named(define, model, tmp_path, before, after, change):
+    define(**before)
+    model = MultitaskBert(model.run_config)
+    model.save(tmp_path / "model")
+    MultitaskBert.load(tmp_path / "model")
+    define(**before | after)
+    with pytest.raises(CheckpointError, match=rf"trained with other tasks than those here: cfimdb: .*{change}"):
+        MultitaskBert.load(tmp_path / "model")
+
+
+def test_where_a_task_s_files_are_and_how_they_are_read_may_change(define, model, tmp_path):
+    define(**CLASSES)
+    model.save(tmp_path / "model")
+    define(**CLASSES | {"files": "new/{split}.csv", "separator": ",", "metric": "macro_f1", "id_column": None})
+    MultitaskBert.load(tmp_path / "model")
+
+
+def test_of_a_model_without_definitions_the_heads_are_compared(define, model, tmp_path, caplog, monkeypatch):
+    define(**CLASSES)
+    model.save(tmp_path / "model")
+    as_of_0_9(tmp_path / "model")
+    MultitaskBert.load(tmp_path / "model")
+    assert "definition" not in caplog.text, "a task of the course never changes"
+    monkeypatch.delitem(COURSE, "cfimdb")
+    MultitaskBert.load(tmp_path / "model")
+    assert "saved without the definition of cfimdb; was it changed since?" in caplog.text
+    define(**CLASSES | {"class_names": ("bad", "good", "fair")})
+    with pytest.raises(CheckpointError, match="cfimdb: its head has 2 outputs, the task 3"):
+        MultitaskBert.load(tmp_path / "model")
+
+
+def test_a_stored_run_of_a_changed_task_is_not_read(define, tiny_config, course_data):
+    define(**COURSE["cfimdb"].model_dump())
+    run = load_or_run(tiny_config.but(tasks=["cfimdb"], frozen=True, epochs=1), device="cpu", progress=False)
+    folder = results_dir() / "runs" / run.run_id
+    read_run(folder)
+    define(**COURSE["cfimdb"].model_dump() | {"class_names": ("bad", "good")})
+    with pytest.raises(StoreError, match=r"other tasks than those here: cfimdb: class_names was \[\], is \['bad'"):
+        read_run(folder)
+
+
+# --- tokenizer and encoder --------------------------------------------------------------------------------------------
+
+
+def test_a_model_predicts_with_the_tokenizer_that_it_was_trained_with(model, encoder, tmp_path):
+    before = model.predict(TEXTS)
+    model.save(tmp_path / "model")
+    change_tokenizer(encoder)
+    assert not before.equals(model.predict(TEXTS)), "the folder has another tokenizer now"
+    pd.testing.assert_frame_equal(MultitaskBert.load(tmp_path / "model").predict(TEXTS), before)
+    shutil.rmtree(encoder)
+    loaded = MultitaskBert.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(loaded.predict(TEXTS), before)
+    loaded.save(tmp_path / "model")
+    loaded.save(tmp_path / "copy")
+    pd.testing.assert_frame_equal(MultitaskBert.load(tmp_path / "copy").predict(TEXTS), before)
+
+
+def test_a_model_is_exported_with_the_tokenizer_that_it_was_trained_with(model, encoder, tmp_path):
+    ids = load_tokenizer(encoder).encode(TEXTS[0]).ids
+    model.save(tmp_path / "model")
+    change_tokenizer(encoder)
+    assert load_tokenizer(encoder).encode(TEXTS[0]).ids != ids
+    export_task(MultitaskBert.load(tmp_path / "model"), None, tmp_path / "exported")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")(TEXTS[0])["input_ids"] == ids
+
+
+def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, encoder, course_data, caplog):
+    config = tiny_config.but(encoder=str(encoder), frozen=True, epochs=1)
+    run = load_or_run(config, device="cpu", progress=False)
+    as_of_0_9(model_folder(run.run_id))
+    assert len(load_model(run.run_id).predict(TEXTS)) == 3
+    assert f"was saved without a tokenizer; that of {encoder} is used as it is now" in caplog.text
+    change_tokenizer(encoder)
+    with pytest.raises(CheckpointError, match=r"is not the one that it was trained from"):
+        load_model(run.run_id)
+
+
+def test_token_types_are_those_of_the_encoder_of_the_model(encoder, tmp_path):
+    """They come from its config.json: a pair has other ids without them."""
+    torch.manual_seed(5)
+    model = MultitaskBert(RunConfig(tasks=("sts",), encoder=str(encoder))).eval()
+    pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+    before = model.predict(pairs)
+    model.save(tmp_path / "model")
+    values = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(values | {"type_vocab_size": 1}))
+    pd.testing.assert_frame_equal(MultitaskBert.load(tmp_path / "model").predict(pairs), before)

@@ -1,0 +1,319 @@
+"""The rule for verdicts: known tests as special cases, coverage by simulation, and a leave-out on the stored runs."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mtbert.paths import REPOSITORY
+from mtbert.report.tables import read_runs
+from mtbert.results import lent_to, scored
+from mtbert.statistics import (
+    CLOSE,
+    CONTRADICTED,
+    LENDERS,
+    NOT_DECIDED,
+    REPRODUCED,
+    SMALL,
+    Difference,
+    Prior,
+    Side,
+    benjamini_hochberg,
+    decide,
+    difference,
+    draw_variances,
+    example_share,
+    holm,
+    judge,
+    p_of_claim,
+    scores_and_covariance,
+    seed_mean,
+    welch,
+)
+from mtbert.training.metrics import accuracy, pearson
+
+
+def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(n)
+    labels = random.integers(0, 2, n)
+    return np.where(random.random(n) < right, labels, 1 - labels), labels
+
+
+def mean_of_numbers(predicted, labels, weights=None):
+    """A metric without any variance over the examples."""
+    return predicted.mean(-1) if weights is None else np.repeat(predicted.mean(-1)[:, None], len(weights), axis=1)
+
+
+def parts_of(*scores: np.ndarray) -> list[np.ndarray]:
+    return [np.tile(np.asarray(one)[:, None], 50) for one in scores]
+
+
+def normal(value: float, deviation: float, **changes) -> Difference:
+    return Difference(value, np.array([deviation**2]), 3, **changes)
+
+
+def test_the_mean_over_seeds_and_its_interval():
+    predicted, labels = drawn(300, right=0.8)
+    one = np.stack([predicted])
+    mean, low, high = seed_mean([(accuracy, [one], labels)])
+    assert mean == pytest.approx(accuracy(predicted, labels))
+    worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
+    seeds = np.stack([predicted, predicted, worse])
+    mean, low_seeds, high_seeds = seed_mean([(accuracy, [seeds], labels)])
+    assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
+    assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
+    alike = seed_mean([(accuracy, [np.stack([predicted] * 3)], labels)])
+    assert alike[1:] == pytest.approx((low, high)), "equal seeds are as good as one"
+
+
+def test_the_mean_of_several_tasks_takes_a_seed_for_all_of_them():
+    """One seed is right on the first task alone, the other on the second: both have the same mean."""
+    labels, wrong = np.zeros(50), np.ones((2, 50))
+    first, second = wrong * [[0], [1]], wrong * [[1], [0]]
+    tasks = [(accuracy, [part], labels) for part in (first, second)]
+    assert seed_mean(tasks) == (0.5, 0.5, 0.5)
+    _, low, high = seed_mean(tasks[:1])
+    assert min(high, 1) == 1 and low == pytest.approx(0.5 - 12.706 / 2, rel=1e-3)  # t with one degree of freedom
+
+
+def test_the_difference_of_two_methods_on_the_same_examples():
+    predicted, labels = drawn(300, right=0.7)
+    better = np.where(np.arange(300) < 60, labels, predicted)
+    found = difference([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
+    assert found.value == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
+    low, high = found.interval()
+    assert 0 < low < found.value < high and found.p < 0.05 and not found.is_decided
+    _, low_one, high_one = seed_mean([(accuracy, [np.stack([predicted])], labels)])
+    assert high - low < high_one - low_one, "the examples that both get right do not count"
+
+
+def test_the_same_predictions_under_two_names_are_equal():
+    predicted, labels = drawn(300, right=0.7)
+    seeds = np.stack([predicted] * 3)
+    found = difference([(accuracy, [seeds, seeds.copy()], labels)])
+    assert (found.value, found.p, found.interval()) == (0, 1, (0, 0)) and found.is_decided
+    assert judge("equal", found, 0.01, found.p_within(0.01)) == (REPRODUCED, 0, 0)
+
+
+@pytest.mark.parametrize("gained", [6, 16, 40])
+def test_with_one_seed_it_is_the_test_of_two_classifiers(gained):
+    """Two classifiers differ on 40 examples; gained: those that the first one gets right."""
+    labels = np.zeros(2000, dtype=int)
+    first, second = labels.copy(), labels.copy()
+    second[:gained] = 1
+    first[gained:40] = 1
+    first[100:300], second[100:300] = 1, 1
+    found = difference([(accuracy, [first[None], second[None]], labels)])
+    z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
+    assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.01, abs=1e-5)
+    low, high = found.interval()
+    assert (found.p < 0.05) == (low > 0 or high < 0)
+
+
+def test_a_metric_that_is_not_defined_shows_no_difference():
+    labels = np.arange(30.0)
+    constant, right = np.ones((3, 30)), np.stack([labels] * 3)
+    found = difference([(pearson, [constant, right], labels)])
+    assert np.isnan(found.value) and found.p == 1 and np.isnan(found.interval()).all()
+    for claimed in ("greater", "equal", "not greater"):
+        assert p_of_claim(claimed, found, 0.01) == (1, CLOSE)
+
+
+def test_without_a_prior_and_examples_a_side_has_the_distribution_of_student():
+    scores = np.array([0.5, 0.51, 0.507])
+    error = scores.std(ddof=1) / np.sqrt(3)
+    one = Difference(0.0, draw_variances(scores, None) / 3, 3)
+    for t in (1.0, 3.0, 6.0):
+        assert replace(one, value=t * error).p == pytest.approx(2 * stats.t.sf(t, 2), rel=0.05)
+    low, high = one.interval()
+    assert high == pytest.approx(stats.t.ppf(0.975, 2) * error, rel=0.02) and low == -high
+
+
+def test_welchs_test():
+    random = np.random.default_rng(0)
+    first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)
+    expected, found = stats.ttest_ind(first, second, equal_var=False), welch(first, second)
+    assert (found.value, found.p) == pytest.approx((first.mean() - second.mean(), expected.pvalue), rel=1e-3)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=1e-3)
+    assert found.is_decided and not welch(first[:1], second).is_decided
+    assert welch([1.0, 1.0], [2.0, 2.0]).p == 0 and welch([1.0, 1.0], [1.0, 1.0]).p == 1
+
+
+def lenders(random, d0: float, s0: float, count: int = 60, seeds: int = 3) -> list[np.ndarray]:
+    deviations = s0 * np.sqrt(d0 / random.chisquare(d0, count))
+    return [random.normal(0.8, deviation, seeds) for deviation in deviations]
+
+
+def test_the_prior_is_that_of_the_lenders():
+    random, found = np.random.default_rng(0), {}
+    for d0 in (2.0, 200.0):
+        priors = [Prior.fit(lenders(random, d0, 0.005), [0.0] * 60) for _ in range(20)]
+        found[d0] = np.median([prior.weights @ np.log(prior.d0) for prior in priors])
+        assert np.median([prior.deviation for prior in priors]) == pytest.approx(0.005, rel=0.1)
+    assert found[2.0] < np.log(5) < np.log(20) < found[200.0]
+    assert priors[0].freedom == 120 and priors[0].d0.max() == 120, "capped at the degrees of freedom"
+    cautious = priors[0].cautious
+    assert cautious.weights @ cautious.d0 < priors[0].weights @ priors[0].d0
+
+
+def test_equal_scores_do_not_break_the_prior():
+    scores = [np.array([0.8, 0.8]), np.array([0.81, 0.81]), *lenders(np.random.default_rng(0), 20, 0.005)]
+    prior = Prior.fit(scores, [0.0] * len(scores))
+    assert 0.003 < prior.deviation < 0.007 and np.isfinite(draw_variances(np.array([0.8, 0.8]), prior)).all()
+
+
+def test_who_lends():
+    scores = lenders(np.random.default_rng(0), 20, 0.005)
+    prior = Prior.fit(scores, [0.0] * 60)
+    assert prior.lends_to(prior.lowest - 1.9 * prior.deviation)
+    assert not prior.lends_to(prior.lowest - 2.1 * prior.deviation)
+    assert not Prior.fit(scores[: LENDERS - 1], [0.0] * (LENDERS - 1)).is_enough
+    assert not Prior.fit([one[:2] for one in scores[:15]], [0.0] * 15).is_enough, "15 degrees of freedom"
+
+
+def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
+    prior = Prior(60, 10**6, np.array([1e6]), np.array([0.005**2]), np.ones(1), examples=0.0, lowest=0.0)
+    found = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, prior))
+    assert found.is_decided and found.is_lent
+    assert found.p == pytest.approx(2 * stats.norm.sf(0.01 / (0.005 * np.sqrt(2))), rel=1e-3)
+    alone = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, None))
+    assert not alone.is_decided and judge("greater", alone, 0.01, 1.0)[0] == NOT_DECIDED
+    three = difference([(mean_of_numbers, parts_of([0.81], [0.80, 0.81, 0.79]), np.arange(50))], (prior, None))
+    assert three.is_decided, "a side without a stratum needs three seeds"
+
+
+@pytest.mark.parametrize("metric", [accuracy, pearson])
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize("deviation", [0.0, 0.03])  # of the seeds beyond the examples, on part of them
+def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, deviation):
+    """Two methods with the same true score; chance decides on a third of the examples. The stratum has 20 others."""
+    random, repeats, N = np.random.default_rng(7), 300, 300
+    labels = random.random(N) * 5 if metric is pearson else np.ones(N)
+
+    def part(of_all: np.ndarray, by_chance: np.ndarray, count: int) -> np.ndarray:
+        shift = random.normal(scale=deviation, size=(count, 1))
+        if metric is pearson:
+            noise = np.where(by_chance, random.normal(scale=1.5, size=(count, N)), of_all)
+            return labels * (1 + 3 * shift) + noise
+        return np.where(by_chance, random.random((count, N)) < 0.5 + shift / 0.36, of_all)
+
+    def examples() -> tuple[np.ndarray, np.ndarray]:
+        of_all = random.normal(scale=1.5, size=N) if metric is pearson else random.random(N) < 0.8
+        return of_all, random.random(N) < 0.36
+
+    held = 0
+    shared = examples()
+    stratum = [scores_and_covariance([(metric, [part(*shared, 3)], labels)]) for _ in range(20)]
+    prior = Prior.fit([scores for scores, _ in stratum], [example_share(one) for _, one in stratum])
+    for _ in range(repeats):
+        parts = [part(*shared, seeds) for _ in range(2)]
+        low, high = difference([(metric, parts, labels)], (prior, prior)).interval()
+        held += low <= 0 <= high
+    assert 0.92 <= held / repeats <= 0.99
+
+
+@cache
+def replicated(grid: str):
+    return [runs for runs in read_runs("cpu", grid, store=REPOSITORY / "results", train_missing=False).runs.values()]
+
+
+@pytest.mark.parametrize("task", ["sst", "quora", "sts"])
+@pytest.mark.parametrize("kept", [1, 2])
+def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
+    """Leave-out: one or two of three to five stored seeds; the full mean is covered in at least 95 % of the cases."""
+    among, inside, cases = [REPOSITORY / "results"], 0, 0
+    for runs in (runs for grid in ("hybrids", "progressive", "gradients") for runs in replicated(grid)):
+        if len(runs) < 3 or (prior := lent_to(runs, [task], among=among)) is None:
+            continue
+        scores, covariance = scores_and_covariance([scored([runs], task)])
+        for start in range(len(runs)):
+            chosen = [(start + i) % len(runs) for i in range(kept)]
+            explained = example_share(covariance[np.ix_(chosen, chosen)]) if kept > 1 else prior.examples
+            of_examples = covariance[np.ix_(chosen, chosen)].mean()
+            variances = of_examples + Side(scores[chosen], explained, prior).variances
+            low, high = Difference(scores[chosen].mean(), variances, kept).interval()
+            inside += low <= scores.mean() <= high
+            cases += 1
+    assert cases >= 30 and inside / cases >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("claimed", "value", "deviation", "expected"),
+    [
+        ("greater", 0.02, 0.005, REPRODUCED),
+        ("greater", -0.02, 0.005, CONTRADICTED),
+        ("greater", 0.005, 0.005, CLOSE),
+        ("smaller", -0.02, 0.005, REPRODUCED),
+        ("smaller", 0.02, 0.005, CONTRADICTED),
+        ("equal", 0.0, 0.005, REPRODUCED),
+        ("equal", 0.005, 0.001, SMALL),
+        ("equal", 0.03, 0.005, CONTRADICTED),
+        ("equal", 0.008, 0.005, CLOSE),
+        ("not greater", -0.05, 0.02, REPRODUCED),
+        ("not greater", 0.03, 0.005, CONTRADICTED),
+        ("not greater", 0.01, 0.005, CLOSE),
+    ],
+)
+@pytest.mark.parametrize("others", [1.0, 1.5])  # how much the correction raises the p-value
+def test_verdicts_agree_with_their_intervals(claimed, value, deviation, expected, others):
+    margin, found = 0.01, normal(value, deviation)
+    p, _ = p_of_claim(claimed, found, margin)
+    verdict, low, high = judge(claimed, found, margin, min(1.0, p * others))
+    if others == 1:
+        assert verdict == expected
+    if claimed in ("greater", "smaller"):
+        sign = 1 if claimed == "greater" else -1
+        assert (verdict == REPRODUCED) == (min(sign * low, sign * high) > 0)
+        assert (verdict == CONTRADICTED) == (max(sign * low, sign * high) < 0)
+    elif claimed == "equal":
+        assert (verdict in (REPRODUCED, SMALL)) == (-margin < low and high < margin)
+        assert (verdict == SMALL) == (-margin < low and high < margin and (low > 0 or high < 0))
+        assert (verdict == CONTRADICTED) == (low > margin or high < -margin)
+    else:
+        assert (verdict == REPRODUCED) == (high < margin) and (verdict == CONTRADICTED) == (low > margin)
+
+
+def test_a_family_is_corrected_and_its_intervals_with_it():
+    alone = decide([normal(0.011, 0.005)])
+    assert alone["verdict"].tolist() == ["better"] and alone["low"][0] > 0
+    several = decide(
+        [normal(0.011, 0.005), normal(-0.03, 0.005), normal(0.0, 0.005), normal(0.1, 0.005, is_decided=False)]
+    )
+    assert several["verdict"].tolist() == [CLOSE, "worse", CLOSE, NOT_DECIDED]
+    assert several["low"][0] < 0 < several["high"][0], "wider than alone"
+    raw = [normal(value, 0.005).p for value in (0.011, -0.03, 0.0)]
+    assert several["p"][:3].tolist() == holm(np.array(raw)).tolist() and np.isnan(several["p"][3])
+    assert decide([]).empty
+
+
+def test_a_cautious_verdict_takes_the_lower_bound_of_d0():
+    scores = lenders(np.random.default_rng(3), 4, 0.005, count=25)
+    prior = Prior.fit(scores, [0.0] * 25)
+    found = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, prior))
+    assert found.cautious.p != found.p and found.cautious.value == found.value
+    assert welch([1.0, 2.0], [2.0, 3.0]).cautious.p == welch([1.0, 2.0], [2.0, 3.0]).p
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]).tolist() == [1, 1] and holm([0.02]).tolist() == [0.02] and len(holm([])) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_as_its_algorithm(p_values):
+    """From the smallest on, against 0.05 / m, 0.05 / (m - 1), ..., until one is not below."""
+    m, rejected = len(p_values), set()
+    for k, i in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        if not p_values[i] * (m - k) < 0.05:
+            break
+        rejected.add(i)
+    assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_benjamini_and_hochberg_as_scipy_has_it(p_values):
+    assert benjamini_hochberg(p_values) == pytest.approx(stats.false_discovery_control(p_values), abs=1e-12)
