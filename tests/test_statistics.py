@@ -22,6 +22,7 @@ from mtbert.statistics import (
     Difference,
     Prior,
     Side,
+    _count_columns,
     benjamini_hochberg,
     decide,
     difference,
@@ -317,3 +318,10 @@ def test_holm_rejects_as_its_algorithm(p_values):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_benjamini_and_hochberg_as_scipy_has_it(p_values):
     assert benjamini_hochberg(p_values) == pytest.approx(stats.false_discovery_control(p_values), abs=1e-12)
+
+
+def test_columns_are_counted_as_numpy_does():
+    table = np.random.default_rng(0).integers(0, 3, (4, 500)).astype(float)
+    for part in (table, table[:, :1], np.zeros((2, 7))):
+        ours, theirs = _count_columns(part), np.unique(part, axis=1, return_counts=True)
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))

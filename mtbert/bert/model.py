@@ -8,6 +8,7 @@ Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediat
 batches together, padding included.
 """
 
+import functools
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -331,6 +332,7 @@ class BertModel(nn.Module):
         write_checksums(folder, [*present(folder), *tokenizer])
 
 
+@functools.cache
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
     with torch.device("meta"):
