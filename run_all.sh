@@ -7,13 +7,13 @@ usage() {
 usage: ./run_all.sh [--profile demo|cpu|gpu] [--only 03] [--data DIR] [--force] [--workers N]
        ./run_all.sh test
 
-Without a word: installs what is needed into .venv, executes every notebook from scratch on the
-embedded demo corpus and builds build/report/index.html, a site that shows each notebook as soon as it has been
-executed. What is up to date is not executed again; after an interruption the same command goes on.
+Without a word: installs what is needed into .venv, executes every notebook on the stored runs of the real
+datasets, and builds build/report/index.html, a site that shows each notebook as soon as it has been executed.
+It needs no dataset. What is up to date is not executed again; after an interruption the same command goes on.
 
-  --profile P   demo: embedded corpus, four minutes on two cores (default)
-                cpu:  the real datasets with the 6-layer MiniLM encoder
-                gpu:  bert-base-uncased with the papers' own settings
+  --profile P   cpu:  the stored runs with the 6-layer MiniLM encoder, and your own (default)
+                demo: every grid trained from scratch on the embedded corpus, four minutes on two cores
+                gpu:  bert-base-uncased with the papers' own settings; its runs have to be trained first
   --only 03     only this notebook (its number or the start of its name)
   --data DIR    folder with the datasets (see: mtbert data fetch)
   --force       execute again what is up to date

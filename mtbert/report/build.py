@@ -35,7 +35,7 @@ class ReportError(RuntimeError):
 
 
 def build_report(
-    profile: str = "demo",
+    profile: str,
     only: str = "",
     data: str | Path | None = None,
     force: bool = False,

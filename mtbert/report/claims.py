@@ -1,4 +1,4 @@
-"""The claims of the five papers (params/claims.yaml), checked against the stored runs; the tables of README.md.
+"""The claims of the five papers (params/claims.yaml), checked against the stored runs.
 
 The rule for verdicts is in `mtbert.statistics`; all compared claims are one family. A score is "not comparable".
 Arithmetic, and what stored runs count, is "reproduced" where it is equal to the printed digits, as far as the rounding
@@ -6,14 +6,12 @@ of the printed numbers it starts from allows, else "contradicted".
 
 A claim is a finding, a comparison with a trivial baseline, a question that the paper asks, a recommendation, or a slip:
 arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once.
-
-`python -m mtbert.report.claims` writes the tables of README.md between the marks `<!-- NAME -->` and `<!-- end -->`.
 """
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -25,12 +23,11 @@ import yaml
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY, results_dir
-from mtbert.report.tables import TOGETHER, Grid, compare, log_cost_ratio, read_runs, score_points
+from mtbert.report.tables import TOGETHER, Grid, log_cost_ratio, read_runs, score_points
 from mtbert.results import (
     MissingRun,
     Run,
     difference,
-    overall_interval,
     stack_predictions,
     summarize,
     write_table,
@@ -337,71 +334,3 @@ CHECKS = {
     **dict.fromkeys(("difference", "cost", *BY_SEED), _check_two_runs),
     "none": lambda claim, grids, store: {"verdict": "cannot be checked", "why": claim["none"]},
 }
-
-PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
-    "SST frozen": ".399 (000)",
-    "SST fine-tuned": ".519 (000), .523 (001), .513 (002)",
-    "CFIMDB frozen": ".751 (000)",
-    "CFIMDB fine-tuned": ".955 (000)",
-    "Quora fine-tuned": ".780 (001), .868 (002)",
-    "STS fine-tuned": ".521 (001), .872 (002)",
-}
-PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
-
-
-def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
-    """Write every table of the README again; returns its path. Raises ValueError for a mark that names no table."""
-    text = readme.read_text(encoding="utf8")
-    files = ("singles", "hybrids", "best_model")
-    singles, hybrids, models = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
-    tables = {"single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
-    tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
-    if (path := store / "claims.csv").exists():
-        tables["claims"] = count_verdicts(pd.read_csv(path))
-
-    def table(match: re.Match) -> str:
-        if match[1] not in tables:
-            raise ValueError(f"{readme.name}: <!-- {match[1]} --> names no table; known are {', '.join(tables)}")
-        return f"<!-- {match[1]} -->\n{tables[match[1]]}\n<!-- end -->"
-
-    readme.write_text(re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL), encoding="utf8")
-    return readme
-
-
-def single_tasks(grid: Grid) -> str:
-    """A row per task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
-    lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
-    for name, paper in PAPERS.items():
-        if runs := grid.runs.get(name):
-            lines.append(f"| {name} | {_score(runs)} | {len(runs)} | {paper} |")
-    return "\n".join(lines)
-
-
-def plans(grid: Grid, names: Iterable[str | None]) -> str:
-    """A row per run of three tasks: dev scores and overall with their intervals, seeds, parameters."""
-    lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
-    for name in names:
-        if runs := grid.runs.get(name):
-            scores = [_score(runs, task) for task in runs[0].config.tasks] + [_shown(overall_interval(runs))]
-            parameters = runs[0].cost["parameters"] / 1e6
-            lines.append(f"| {name} | {' | '.join(scores)} | {len(runs)} | {parameters:.1f} M |")
-    return "\n".join(lines)
-
-
-def best(grid: Grid, parameters: float = 45e6) -> str | None:
-    """The run with the highest mean overall score, with at most this number of parameters; None where there is none."""
-    small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
-    return max(small, key=lambda name: sum(run.score() for run in small[name]) / len(small[name]), default=None)
-
-
-def _score(runs: list[Run], task: str | None = None) -> str:
-    found = summarize(runs, task)
-    return _shown((found["value"], found["low"], found["high"]))
-
-
-def _shown(estimate: tuple[float, float, float]) -> str:
-    return "{:.3f} ({:.3f} to {:.3f})".format(*estimate)
-
-
-if __name__ == "__main__":
-    print(write_tables())

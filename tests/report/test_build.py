@@ -83,7 +83,7 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     (root / "params/demo/01_tiny.yaml").write_text("seed: 40\n")
     (root / "my data").mkdir()
     before = os.environ["MTBERT_RESULTS"]
-    index = build_report(data=root / "my data", root=root)
+    index = build_report("demo", data=root / "my data", root=root)
 
     assert index == root / "build/report/index.html"
     [results] = root.glob("build/executed/results-*")
@@ -105,20 +105,20 @@ def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
     grid = root / "params/demo/sweep.yaml"
     grid.write_text("runs: {}\n")
     (root / "params/demo/other.yaml").write_text("runs: {}\n")
-    build_report(root=root)
+    build_report("demo", root=root)
     (root / "params/demo/other.yaml").write_text("runs: {a: {}}\n")
-    build_report(root=root)
+    build_report("demo", root=root)
     assert executions(root) == 1
     changes = {root / "params/demo/01_tiny.yaml": "seed: 2\n", root / "mtbert/code.py": "ANSWER = 43\n"}
     changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n"}
     for count, (file, text) in enumerate(changes.items(), start=2):
         file.write_text(text)
-        build_report(root=root)
+        build_report("demo", root=root)
         assert executions(root) == count, file.name
-    build_report(root=root, force=True)
+    build_report("demo", root=root, force=True)
     assert executions(root) == count + 1
     (root / "notebooks/01_tiny.ipynb").rename(root / "notebooks/02_tiny.ipynb")
-    build_report(root=root)
+    build_report("demo", root=root)
     assert executed(root) == ["02_tiny"]
 
 
@@ -148,15 +148,15 @@ def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, 
 
 def test_demo_results_of_other_code_are_thrown_away(root, in_threads):
     write_notebook(root, "01_tiny")
-    build_report(root=root)
+    build_report("demo", root=root)
     [results] = root.glob("build/executed/results-*")
     (results / "old_run.csv").write_text("0.5")
-    build_report(root=root)
+    build_report("demo", root=root)
     assert (results / "old_run.csv").exists()
-    build_report(root=root, force=True)
+    build_report("demo", root=root, force=True)
     assert not (results / "old_run.csv").exists()
     (root / "mtbert/code.py").write_text("ANSWER = 43\n")
-    build_report(root=root)
+    build_report("demo", root=root)
     [other] = root.glob("build/executed/results-*")
     assert other != results
 
@@ -167,7 +167,7 @@ def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threa
     write_notebook(root, "03_tiny", COUNT)
     for _ in range(2):  # the second time: only the failed one is executed
         with pytest.raises(ReportError) as caught:
-            build_report(root=root)
+            build_report("demo", root=root)
         assert str(caught.value).splitlines()[:4] == [
             "02_fails.ipynb failed in cell [3]:",
             "    numbers = [1, 2]",
@@ -188,14 +188,14 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
         write_notebook(root, name, code)
         (root / f"params/demo/{name}.yaml").write_text("train_missing: true\n")
     write_notebook(root, "03_needs_none")
-    build_report(root=root, workers=2)
+    build_report("demo", root=root, workers=2)
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "3 notebooks to execute, 2 runs to train or look up"
     labels = [re.fullmatch(r"\[\d/5\] (.+?)(; .+ left)?", line)[1] for line in shown[1:6]]
     assert set(labels[:3]) == {"run first: a, seed 1", "run second: b, seed 1", "03_needs_none"}
     assert set(labels[3:]) == {"01_one", "02_two"}
-    build_report(root=root)
+    build_report("demo", root=root)
     assert "to train" not in capsys.readouterr().out
 
 
@@ -235,7 +235,7 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     wait_for(lambda: not is_alive(kernel))
 
     write_notebook(root, "02_slow", "print('fast now')")
-    build_report(root=root)
+    build_report("demo", root=root)
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
 
 
@@ -303,10 +303,10 @@ def test_only_selects_by_number_or_name(root, only):
 def test_only_executes_one_notebook(root, in_threads):
     write_notebook(root, "01_tiny")
     write_notebook(root, "03_single_task")
-    build_report(only="03", root=root)
+    build_report("demo", only="03", root=root)
     assert executed(root) == ["03_single_task"]
     with pytest.raises(ReportError, match="no notebook '07' found; there are: 01_tiny, 03_single_task"):
-        build_report(only="07", root=root)
+        build_report("demo", only="07", root=root)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_wrong_parameters_are_errors_before_anything_runs(root, text, message):
     write_notebook(root, "01_tiny", COUNT)
     (root / "params/demo/01_tiny.yaml").write_text(text)
     with pytest.raises(ReportError, match=message):
-        build_report(root=root)
+        build_report("demo", root=root)
     assert not (root / "build").exists()
 
 
@@ -329,4 +329,4 @@ def test_unknown_profile_and_missing_data_are_named(root):
     with pytest.raises(ReportError, match="unknown profile 'gpux'; params/ has: cpu, demo"):
         build_report("gpux", root=root)
     with pytest.raises(ReportError, match=r"there is no folder .*nowhere"):
-        build_report(data=root / "nowhere", root=root)
+        build_report("demo", data=root / "nowhere", root=root)

@@ -8,7 +8,7 @@ import pytest
 
 from mtbert.bench.harness import read_rows
 from mtbert.paths import REPOSITORY
-from mtbert.report.claims import best, write_tables
+from mtbert.report.findings import best, write_tables
 from mtbert.report.tables import costs, read_runs
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
@@ -16,8 +16,8 @@ TEXT = " ".join(README.split())
 
 
 def test_the_tables_are_what_the_store_gives(tmp_path):
-    """`python -m mtbert.report.claims` writes them again."""
-    assert README.count("<!-- end -->") == 5
+    """`python -m mtbert.report.findings` writes them again."""
+    assert README.count("<!-- end -->") == 6
     written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
     assert written.read_text(encoding="utf8") == README
 
@@ -25,7 +25,7 @@ def test_the_tables_are_what_the_store_gives(tmp_path):
 def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
-    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are single tasks, plans, plan"):
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are findings, single tasks, plans, plan"):
         write_tables(path, store=tmp_path)
 
 

@@ -1,0 +1,210 @@
+"""What was found: the box that opens README.md, notebook 00 and the site, and the tables of README.md.
+
+Each sentence of the box rests on the differences of a notebook's section, with their verdicts; one whose runs are not
+stored is left out.
+
+`python -m mtbert.report.findings` writes box and tables into README.md between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY, find_result
+from mtbert.report.claims import count_verdicts, facts
+from mtbert.report.plots import TASK_LABELS
+from mtbert.report.tables import Comparison, Grid, compare, read_runs
+from mtbert.results import Run, overall_interval, summarize
+from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED
+
+PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
+    "SST frozen": ".399 (000)",
+    "SST fine-tuned": ".519 (000), .523 (001), .513 (002)",
+    "CFIMDB frozen": ".751 (000)",
+    "CFIMDB fine-tuned": ".955 (000)",
+    "Quora fine-tuned": ".780 (001), .868 (002)",
+    "STS fine-tuned": ".521 (001), .872 (002)",
+}
+PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
+GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive")
+HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
+
+
+def findings(store: Path | None = None) -> list[str]:
+    """The sentences, in Markdown. store: default `stores()`."""
+    grids = {name: read_runs("cpu", name, store=store, train_missing=False) for name in GRIDS}
+    plans = compare(grids["hybrids"], "plan")
+    without_gain = {
+        "PALs and other adapters": compare(grids["pals_samplers"], "adapter", "adapter_size", "adapter_heads"),
+        "PCGrad, GEM and A-GEM": compare(grids["gradients"], "gradients", "memory_batch", where=_is_unified),
+        "progressive heads": compare(grids["progressive"], *HEADS),
+    }
+    sentences = [
+        _cost_of_sharing(plans),
+        _half_shared(plans),
+        _pairs_in_one_sequence(compare(grids["singles"], "pairs")),
+        _samplers(compare(grids["pals_samplers"], "sampling")),
+        _no_gain(without_gain),
+        _claims(store),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def box(store: Path | None = None) -> str:
+    """`findings` as a list in Markdown."""
+    return "\n".join(f"- {sentence}" for sentence in findings(store))
+
+
+def _is_unified(config: RunConfig) -> bool:
+    return config.scheme == "unified"
+
+
+def _measurable(comparison: Comparison, run: str) -> pd.DataFrame:
+    """The measurable differences of a run from its reference, the largest first."""
+    rows = comparison.differences
+    rows = rows[(rows["run"] == run) & rows["verdict"].isin(["better", "worse"])]
+    return rows.sort_values("value", key=abs, ascending=False)
+
+
+def _on_tasks(rows: pd.DataFrame) -> str:
+    """Such as "0.013 on Quora (0.009 to 0.017) and 0.012 on STS"; the first has its interval."""
+    parts = []
+    for row in rows.itertuples():
+        low, high = sorted((abs(row.low), abs(row.high)))
+        interval = "" if parts else f" ({low:.3f} to {high:.3f})"
+        parts.append(f"{abs(row.value):.3f} on {TASK_LABELS[row.task]}{interval}")
+    return " and ".join(parts)
+
+
+def _millions(comparison: Comparison, run: str) -> str:
+    return f"{comparison.runs[run][0].cost['parameters'] / 1e6:.1f}"
+
+
+def _cost_of_sharing(plans: Comparison) -> str:
+    if not {"1-bert", "3-bert"} <= plans.runs.keys():
+        return ""
+    rows = _measurable(plans, "3-bert")
+    others = [label for task, label in TASK_LABELS.items() if task in plans.runs["1-bert"][0].config.tasks]
+    others = [label for label in others if label not in rows["task"].map(TASK_LABELS).tolist()]
+    loses = f"loses {_on_tasks(rows)}" if len(rows) else "loses nothing measurable"
+    rest = f"; on {' and '.join(others)} the difference is not measurable" if others and len(rows) else ""
+    return f"**What sharing costs.** One encoder for three tasks {loses} against an encoder for each task{rest}."
+
+
+def _half_shared(plans: Comparison) -> str:
+    if not {"1-bert", "hybrid-3", "3-bert"} <= plans.runs.keys():
+        return ""
+    rows = _measurable(plans, "hybrid-3")
+    wins = f"wins back {_on_tasks(rows)}" if len(rows) and (rows["value"] > 0).all() else "wins back nothing measurable"
+    return (
+        f"**What it saves.** One encoder has {_millions(plans, '1-bert')} million parameters, three have "
+        f"{_millions(plans, '3-bert')}. Sharing only the lower half of the layers {wins}."
+    )
+
+
+def _pairs_in_one_sequence(pairs: Comparison) -> str:
+    rows = pd.concat([_measurable(pairs, f"{task} alone, concat") for task in ("STS", "Quora")])
+    if rows.empty or (rows["value"] > 0).any():
+        return ""
+    return (
+        "**What matters far more.** A pair of sentences read in one sequence, and not one by one, gains "
+        f"{_on_tasks(rows)}, more than any way of sharing."
+    )
+
+
+def _samplers(samplers: Comparison) -> str:
+    rows = _measurable(samplers, "1-bert, proportional")
+    gains, losses = (rows[rows["value"] > 0], rows[rows["value"] < 0])
+    if gains.empty or losses.empty:
+        return ""
+    return (
+        f"**What trades one task for another.** Tasks drawn by their size, and not equally often, gain "
+        f"{_on_tasks(gains)} and lose {_on_tasks(losses)}."
+    )
+
+
+def _no_gain(methods: dict[str, Comparison]) -> str:
+    """The methods of which no difference is "better"."""
+    decided = {name: part.differences for name, part in methods.items() if len(part.differences)}
+    names = [name for name, rows in decided.items() if not (rows["verdict"] == "better").any()]
+    if not names:
+        return ""
+    tried = sum(len(decided[name]) for name in names)
+    return (
+        f"**What gains nothing measurable.** {', '.join(names)}: none of {tried} differences from the same model "
+        "without them is a measurable gain."
+    )
+
+
+def _claims(store: Path | None) -> str:
+    path = find_result("claims.csv", [store] if store else None)
+    if not path.exists():
+        return ""
+    checked = facts(pd.read_csv(path))
+    verdicts = checked.loc[checked["kind"] == "finding", "verdict"]
+    counts = {verdict: int((verdicts == verdict).sum()) for verdict in (REPRODUCED, CONTRADICTED, CLOSE)}
+    return (
+        f"**What became of the papers' findings.** Our runs check {len(verdicts)}: {counts[REPRODUCED]} are reproduced "
+        f"and {counts[CONTRADICTED]} contradicted; most others are too close to call."
+    )
+
+
+def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
+    """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
+    text = readme.read_text(encoding="utf8")
+    files = ("singles", "hybrids", "best_model")
+    singles, hybrids, models = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
+    tables = {"findings": box(store), "single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
+    tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
+    if (path := store / "claims.csv").exists():
+        tables["claims"] = count_verdicts(pd.read_csv(path))
+
+    def table(match: re.Match) -> str:
+        if match[1] not in tables:
+            raise ValueError(f"{readme.name}: <!-- {match[1]} --> names no table; known are {', '.join(tables)}")
+        return f"<!-- {match[1]} -->\n{tables[match[1]]}\n<!-- end -->"
+
+    readme.write_text(re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL), encoding="utf8")
+    return readme
+
+
+def single_tasks(grid: Grid) -> str:
+    """A row per task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
+    lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
+    for name, paper in PAPERS.items():
+        if runs := grid.runs.get(name):
+            lines.append(f"| {name} | {_score(runs)} | {len(runs)} | {paper} |")
+    return "\n".join(lines)
+
+
+def plans(grid: Grid, names: Iterable[str | None]) -> str:
+    """A row per run of three tasks: dev scores and overall with their intervals, seeds, parameters."""
+    lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
+    for name in names:
+        if runs := grid.runs.get(name):
+            scores = [_score(runs, task) for task in runs[0].config.tasks] + [_shown(overall_interval(runs))]
+            parameters = runs[0].cost["parameters"] / 1e6
+            lines.append(f"| {name} | {' | '.join(scores)} | {len(runs)} | {parameters:.1f} M |")
+    return "\n".join(lines)
+
+
+def best(grid: Grid, parameters: float = 45e6) -> str | None:
+    """The run with the highest mean overall score, with at most this number of parameters; None where there is none."""
+    small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
+    return max(small, key=lambda name: sum(run.score() for run in small[name]) / len(small[name]), default=None)
+
+
+def _score(runs: list[Run], task: str | None = None) -> str:
+    found = summarize(runs, task)
+    return _shown((found["value"], found["low"], found["high"]))
+
+
+def _shown(estimate: tuple[float, float, float]) -> str:
+    return "{:.3f} ({:.3f} to {:.3f})".format(*estimate)
+
+
+if __name__ == "__main__":
+    print(write_tables())

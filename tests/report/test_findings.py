@@ -1,0 +1,51 @@
+"""The sentences of the box: what they say when differences are measurable, when they are not, and without runs."""
+
+import pandas as pd
+import pytest
+
+from mtbert.paths import REPOSITORY
+from mtbert.report import findings
+from mtbert.report.findings import box
+from mtbert.report.tables import compare, read_runs
+
+COLUMNS = ["run", "reference", "task", "value", "low", "high", "verdict"]
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return compare(read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False), "plan")
+
+
+def with_differences(comparison, *rows):
+    """The comparison with other differences."""
+    comparison.__dict__["differences"] = pd.DataFrame(rows, columns=COLUMNS)
+    return comparison
+
+
+def test_without_runs_there_are_no_sentences(tmp_path):
+    assert box(tmp_path) == ""
+
+
+def test_a_sentence_names_the_measurable_differences_alone(plans):
+    quora = ("3-bert", "1-bert", "quora", 0.02, 0.01, 0.03, "better")
+    sst = ("3-bert", "1-bert", "sst", 0.5, -0.2, 1.2, "too close to call")
+    text = findings._cost_of_sharing(with_differences(plans, quora, sst))
+    assert text.endswith(
+        "One encoder for three tasks loses 0.020 on Quora (0.010 to 0.030) against an encoder for each task; "
+        "on SST and STS the difference is not measurable."
+    )
+    text = findings._cost_of_sharing(with_differences(plans, sst))
+    assert text.endswith("loses nothing measurable against an encoder for each task.")
+
+
+def test_what_gains_is_not_among_what_gains_nothing(plans):
+    close = with_differences(plans, ("a", "b", "sst", 0.01, -0.1, 0.1, "too close to call"))
+    assert "PALs: none of 1 differences" in findings._no_gain({"PALs": close})
+    assert "PALs" in findings._no_gain({"PALs": close})
+    better = with_differences(plans, ("a", "b", "sst", 0.2, 0.1, 0.3, "better"))
+    assert findings._no_gain({"PALs": better}) == ""
+
+
+@pytest.mark.parametrize("line", box(REPOSITORY / "results").splitlines())
+def test_a_sentence_has_few_numbers(line):
+    assert 1 <= len(pd.Series([line]).str.findall(r"\b\d+\.\d+|\b\d+\b(?!-)")[0]) <= 5
