@@ -1,4 +1,4 @@
-"""The README's commands and its Python can be used as printed."""
+"""The commands and the Python of the README and of docs/ can be used as printed."""
 
 import re
 import shlex
@@ -10,7 +10,9 @@ from mtbert import cli
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf8"), flags=re.DOTALL)
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf8") for page in PAGES)
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, flags=re.DOTALL)
 LINES = [re.split("  #| > ", line)[0].strip() for _, block in BLOCKS for line in block.splitlines()]
 PYTHON = [block for language, block in BLOCKS if language == "python"]
 
@@ -40,3 +42,9 @@ def test_the_python_runs(block, monkeypatch, tmp_path):
     )
     monkeypatch.chdir(tmp_path)
     exec(block, {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_leads_to_a_file(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf8")):
+        assert (page.parent / target).exists(), target

@@ -7,6 +7,7 @@ import html
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 from docutils import nodes
@@ -49,10 +50,11 @@ def setup(app: Sphinx) -> None:
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
-    """Write the front page and the page of params beside the notebooks; only notebooks with a record are shown."""
+    """Write the front page, the page of params and those of docs/ beside the notebooks that have a record."""
     folder = Path(app.srcdir)
+    docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
     pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "04_pareto.png")
-    context = config.html_context = {"records": {}, "versions": versions()}
+    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
         context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
@@ -60,7 +62,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
     for page in ("index.md", "params.md"):
         (folder / page).write_text(templates.get_template(page).render(context), encoding="utf8")
-    config.include_patterns = ["index.md", "params.md", *(f"{name}.ipynb" for name in context["records"])]
+    config.include_patterns = ["index.md", "params.md", *docs, *(f"{name}.ipynb" for name in context["records"])]
 
 
 def read_card(notebook: Path) -> dict:
