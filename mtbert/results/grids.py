@@ -11,6 +11,9 @@ from reprlib import repr  # shortened
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import YamlError, read_yaml
 
+MOST_RUNS = 10_000
+TOO_MANY = f"a grid has at most {MOST_RUNS} runs, all seeds counted; split it into several files"
+
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     """Name -> the configurations of its seeds; raises ConfigError with a line for each run that is wrong."""
@@ -31,6 +34,8 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
             grid[str(name)] = _read_run(content.get("base"), fields, content.get("seeds", [1]))
         except ConfigError as error:
             errors.append(f"{path.name}, run {repr(name)}: {error}")
+        if sum(map(len, grid.values())) > MOST_RUNS:
+            raise ConfigError(f"{path}: {TOO_MANY}")
     if errors:
         raise ConfigError("\n".join(errors))
     return grid
@@ -45,6 +50,8 @@ def _read_run(base: dict | None, fields: dict | None, seeds: list[int]) -> list[
     seeds = fields.pop("seeds", seeds)
     if not isinstance(seeds, list) or not seeds or len({*map(str, seeds)}) < len(seeds):
         raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
+    if len(seeds) > MOST_RUNS:
+        raise ConfigError(f"seeds: {len(seeds)} are given; {TOO_MANY}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]

@@ -36,7 +36,7 @@ from mtbert.results.sweep import (
     train_all,
     train_missing,
 )
-from mtbert.runtime import MachineError
+from mtbert.runtime import MachineError, check_processes
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
@@ -542,12 +542,6 @@ def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
     assert len(started) == 1 + RETRIES
 
 
-NONE_FOR = {
-    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
-    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
-}
-
-
 @pytest.mark.parametrize(
     "broken, message",
     [
@@ -562,6 +556,27 @@ def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken,
     monkeypatch.setattr(broken, fail)
     with pytest.raises(MachineError, match=message), open_cluster(1, None):
         pass
+
+
+@pytest.mark.parametrize("most, workers", [(16, 1), (64, 4)])
+def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
+    """With too few of them dask's processes wait for each other, some limits for ever."""
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (most, most))
+    files = 30 + 10 * workers
+    message = f"need {files} open files, and {most} are allowed; `ulimit -n {files}` allows them"
+    with pytest.raises(MachineError, match=message), open_cluster(workers, None):
+        pass
+
+
+def test_any_number_of_open_files_is_enough(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
+    check_processes(1000)
+
+
+NONE_FOR = {
+    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
+    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
+}
 
 
 @pytest.mark.parametrize("place", NONE_FOR)
