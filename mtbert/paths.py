@@ -5,6 +5,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 """
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -170,6 +171,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or none, as `replacing` does."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a whole JSON file, or none."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, Path] | None = None) -> None:

@@ -19,7 +19,7 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, score_table, train
 
 log = logging.getLogger(__name__)
-PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files of the folder of a model
+PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -111,7 +111,7 @@ def train_and_store(
     """
     processes = connect(pick_device(device))
     folder = model_folder(run_id)
-    for path in folder.glob(PARTIAL) if processes.is_main else ():
+    for path in folder.rglob(PARTIAL) if processes.is_main else ():
         path.unlink()  # left by a process that was killed
     trained = train(config, corpus, device=device, checkpoint=folder / "checkpoint.pt", progress=progress)
     scores = [
@@ -168,11 +168,11 @@ def clean_up(run_id: str, among: list[Path]) -> None:
     """
     folder = model_folder(run_id)
     patterns = (PARTIAL, CHECKPOINT) if is_done(run_id, among, again=True) else (PARTIAL,)
-    if not any(path for pattern in patterns for path in folder.glob(pattern)):
+    if not any(path for pattern in patterns for path in folder.rglob(pattern)):
         return
     with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
         for pattern in patterns:
-            for path in folder.glob(pattern):
+            for path in folder.rglob(pattern):
                 path.unlink(missing_ok=True)
 
 
