@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -263,6 +264,23 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     assert "TrainingError: the loss of sst is nan at step" in failed["explodes, seed 4"] and len(failed) == 2
     assert "of 4] one, seed 1: failed: OSError: the disk is away (" in capsys.readouterr().out
     assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
+
+
+def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threads_as_workers, monkeypatch, caplog):
+    def write(table: pd.DataFrame, path: Path, **options) -> None:
+        if path.name == "predictions.parquet":
+            raise OSError(28, "Error writing bytes to file")  # as pyarrow, without the name of a file
+        to_parquet(table, path, **options)
+
+    to_parquet, trained = pd.DataFrame.to_parquet, train_counted(monkeypatch)
+    [run] = look_up(pairs[:1])
+    with monkeypatch.context() as disk:
+        disk.setattr(pd.DataFrame, "to_parquet", write)
+        failed = train_missing([run], device="cpu", progress=False)
+    folder = results_dir() / "runs" / run.run_id
+    assert failed == {"one, seed 1": f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
+    assert trained == [1] and "Traceback" not in caplog.text and not list(folder.parent.iterdir())
+    assert train_missing(look_up(pairs[:1]), device="cpu", progress=False) == {}
 
 
 def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
@@ -555,6 +573,14 @@ def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken,
 
     monkeypatch.setattr(broken, fail)
     with pytest.raises(MachineError, match=message), open_cluster(1, None):
+        pass
+
+
+def test_without_proc_a_sweep_is_an_error(monkeypatch):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self") and exists(path))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(MachineError, match="need /proc, which is not mounted"), open_cluster(1, None):
         pass
 
 
