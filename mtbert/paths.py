@@ -130,12 +130,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def remove_leftovers(folder: Path) -> int:
     """Remove the partial files of `replacing` whose process was killed from a folder; returns their bytes.
 
-    The system has released their locks, on whichever host the process was. Without such locks they stay.
+    The system has released their locks, on whichever host the process was. Without such locks they stay, and so does an
+    empty file: its process may be about to lock it.
     """
     size = 0
     for path in folder.glob(".*.[0-9]*-*"):
         with suppress(OSError), open(path, "rb+") as file:
-            if _is_locked(file):
+            if os.fstat(file.fileno()).st_size and _is_locked(file):
                 size += os.fstat(file.fileno()).st_blocks * 512
                 path.unlink()
     return size
