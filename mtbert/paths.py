@@ -5,6 +5,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 """
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -30,7 +31,7 @@ if not (REPOSITORY / "params").is_dir():
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it
-MOST_VALUES = 100_000  # of a YAML file
+MOST_VALUES = 20_000  # of a YAML file, which is read in two seconds
 NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
@@ -129,12 +130,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def remove_leftovers(folder: Path) -> int:
     """Remove the partial files of `replacing` whose process was killed from a folder; returns their bytes.
 
-    The system has released their locks, on whichever host the process was. Without such locks they stay.
+    The system has released their locks, on whichever host the process was. Without such locks they stay, and so does an
+    empty file: its process may be about to lock it.
     """
     size = 0
     for path in folder.glob(".*.[0-9]*-*"):
         with suppress(OSError), open(path, "rb+") as file:
-            if _is_locked(file):
+            if os.fstat(file.fileno()).st_size and _is_locked(file):
                 size += os.fstat(file.fileno()).st_blocks * 512
                 path.unlink()
     return size
@@ -170,6 +172,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or none, as `replacing` does."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a whole JSON file, or none."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, Path] | None = None) -> None:

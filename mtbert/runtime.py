@@ -22,6 +22,7 @@ from mtbert import __version__
 MIB = 2**20
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # options of mallopt, from malloc.h
 CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
+FILES_ALONE, FILES_EACH = 30, 10  # open files of a sweep without workers, and for each worker
 SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
 
 
@@ -48,9 +49,14 @@ class MachineError(RuntimeError):
     """A machine that cannot run several processes; the message says what it lacks."""
 
 
-def check_processes() -> None:
+def check_processes(workers: int) -> None:
     """Raises MachineError where this machine lacks what the processes of a sweep speak to each other by."""
+    import resource  # Windows does not have it, and no sweeps
+
     lacks = "the processes of a sweep need"
+    files = FILES_ALONE + FILES_EACH * workers
+    if 0 <= (most := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < files:  # -1: any number
+        raise MachineError(f"{lacks} {files} open files, and {most} are allowed; `ulimit -n {files}` allows them")
     if platform.system() == "Linux" and not Path("/proc/self").exists():
         raise MachineError(f"{lacks} /proc, which is not mounted; `mount -t proc proc /proc` does it")
     try:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
-from mtbert.paths import replacing, write_text
+from mtbert.paths import replacing, write_json
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -130,7 +130,7 @@ def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str,
     write_tensors(folder / "model.safetensors", named)
     theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
     content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
-    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+    write_json(folder / "config.json", content)
 
 
 def their_name(name: str, model_type: str = "bert") -> str:

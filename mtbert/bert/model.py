@@ -328,8 +328,8 @@ class BertModel(nn.Module):
         folder = Path(folder)
         write_checkpoint(folder, self.state_dict(), asdict(self.config))
         source = self.source if tokenizer is None else locate(tokenizer)
-        tokenizer = write_tokenizer(source, folder, self.config.positions)
-        write_checksums(folder, [*present(folder), *tokenizer])
+        written = write_tokenizer(source, folder, self.config.positions)
+        write_checksums(folder, [*present(folder), *written])
 
 
 @functools.cache

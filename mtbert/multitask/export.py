@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from mtbert.bert import write_tensors
 from mtbert.data import TASKS
 from mtbert.multitask.model import MultitaskBert
-from mtbert.paths import write_checksums, write_text
+from mtbert.paths import write_checksums, write_json
 
 WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
@@ -43,6 +43,6 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     names = [task] if about.is_number else about.class_names or [str(label) for label in range(about.num_classes)]
     content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
     content |= {"label2id": {name: i for i, name in enumerate(names)}}
-    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+    write_json(folder / "config.json", content)
     write_checksums(folder)
     return WITH_HEAD

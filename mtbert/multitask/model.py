@@ -20,7 +20,7 @@ from mtbert.config import ConfigError, RunConfig, unknown_tasks
 from mtbert.data import COURSE, TASKS, UNDECODED, changed_tasks, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, output_width, sentence_embedding
 from mtbert.multitask.losses import predict
-from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_text
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_json
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
@@ -194,11 +194,11 @@ class MultitaskBert(nn.Module):
         folder, config = Path(folder), self.run_config
         (folder / "run_config.json").unlink(missing_ok=True)  # without it this is no model: it is written last
         write_tensors(folder / "model.safetensors", self.state_dict())
-        write_text(folder / "encoder.json", _json(asdict(self.encoder.config)))
-        write_text(folder / DEFINITIONS, _json({task: TASKS[task].definition for task in config.scored}))
+        write_json(folder / "encoder.json", asdict(self.encoder.config))
+        write_json(folder / DEFINITIONS, {task: TASKS[task].definition for task in config.scored})
         names = ["encoder.json", "model.safetensors", DEFINITIONS, *self._save_tokenizer(folder)]
         with replacing(folder / "run_config.json") as partial:
-            partial.write_text(_json(config.model_dump(mode="json")), encoding="utf8")
+            write_json(partial, config.model_dump(mode="json"))
             write_checksums(folder, names, {"run_config.json": partial})
 
     def _save_tokenizer(self, folder: Path) -> list[str]:
@@ -248,10 +248,6 @@ class MultitaskBert(nn.Module):
 def _is_text(value: Any) -> bool:
     """Whether a value is a string without the surrogates that stand for bytes that are no UTF-8."""
     return isinstance(value, str) and not UNDECODED.search(value)
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _read_json(path: Path) -> Any:

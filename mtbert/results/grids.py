@@ -17,6 +17,9 @@ from mtbert.results.store import MissingRun, read_run, run_folders
 
 IN_GRID = re.compile(r"(.+\.ya?ml):(.+?)(?::(\d+))?")  # GRID.yaml:NAME or GRID.yaml:NAME:SEED
 
+MOST_RUNS = 10_000
+TOO_MANY = f"a grid has at most {MOST_RUNS} runs, all seeds counted; split it into several files"
+
 
 def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
     """Name -> the configurations of its seeds; raises ConfigError with a line for each run that is wrong."""
@@ -28,6 +31,8 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
             grid[str(name)] = _read_run(path, content, name, ())
         except (ConfigError, MissingRun) as error:
             errors.append(f"{path.name}, run {repr(name)}: {error}")
+        if sum(map(len, grid.values())) > MOST_RUNS:
+            raise ConfigError(f"{path}: {TOO_MANY}")
     if errors:
         raise ConfigError("\n".join(errors))
     return grid
@@ -78,6 +83,8 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
     seeds = fields.pop("seeds", seeds)
     if not isinstance(seeds, list) or not seeds or len({*map(str, seeds)}) < len(seeds):
         raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
+    if len(seeds) > MOST_RUNS:
+        raise ConfigError(f"seeds: {len(seeds)} are given; {TOO_MANY}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
     if "teachers" in fields:

@@ -24,7 +24,7 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
 
 log = logging.getLogger(__name__)
-PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files of the folder of a model
+PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:

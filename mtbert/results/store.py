@@ -99,30 +99,40 @@ def write_run(run: Run, store: Path) -> Path:
     with store_lock(store):
         partial = folder.with_name(f".{run.run_id}.{os.getpid()}")
         partial.mkdir(parents=True)
-        content = {
-            "run_id": run.run_id,
-            "config": run.config.model_dump(mode="json"),
-            "tasks": {task: TASKS[task].definition for task in run.config.scored},
-            "scores": run.scores.to_dict("records"),
-            "step_scores": run.step_scores.to_dict("records"),
-            "curve": run.curve.to_dict("records"),
-            "cost": run.cost,
-            "provenance": run.provenance,
-            "examples": _write_examples(run.predictions, store),
-        }
-        (partial / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-        table = run.predictions[["task", "predicted", "confidence"]]
-        table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
-        table.to_parquet(partial / "predictions.parquet", compression="zstd", index=False)
-        if len(run.cosines):
-            run.cosines.astype({"cosine": "float32"}).to_parquet(partial / "cosines.parquet", index=False)
-        write_checksums(partial, sorted(path.name for path in partial.iterdir()))
-        if (folder / "run.json").exists():  # from a process that finished the same run, with a cache of its own
-            shutil.rmtree(partial)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
-            os.replace(partial, folder)
+        try:
+            _write_files(run, partial, store)
+            if not (folder / "run.json").exists():  # else another process, with a cache of its own, has finished it
+                shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
+                os.replace(partial, folder)
+        except OSError as error:
+            if error.errno and not error.filename:  # a full disk, while writing
+                error.filename = str(folder)
+            raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _write_files(run: Run, folder: Path, store: Path) -> None:
+    """The files of a run's folder, and those of its examples."""
+    content = {
+        "run_id": run.run_id,
+        "config": run.config.model_dump(mode="json"),
+        "tasks": {task: TASKS[task].definition for task in run.config.scored},
+        "scores": run.scores.to_dict("records"),
+        "step_scores": run.step_scores.to_dict("records"),
+        "curve": run.curve.to_dict("records"),
+        "cost": run.cost,
+        "provenance": run.provenance,
+        "examples": _write_examples(run.predictions, store),
+    }
+    (folder / "run.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+    table = run.predictions[["task", "predicted", "confidence"]]
+    table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
+    table.to_parquet(folder / "predictions.parquet", compression="zstd", index=False)
+    if len(run.cosines):
+        run.cosines.astype({"cosine": "float32"}).to_parquet(folder / "cosines.parquet", index=False)
+    write_checksums(folder, sorted(path.name for path in folder.iterdir()))
 
 
 def _write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:

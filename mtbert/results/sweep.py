@@ -230,7 +230,7 @@ def train_missing(
 def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end."""
     if not scheduler:
-        check_processes()
+        check_processes(workers)
     from distributed import Client  # without /proc it cannot be imported
 
     if scheduler:

@@ -5,6 +5,7 @@ stopped, and when the worker closes, be it by SIGTERM or as its scheduler is los
 as dask is slow to import.
 """
 
+import errno
 import logging
 import signal
 import time
@@ -23,6 +24,7 @@ from mtbert.results.store import read_run
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
 
 
@@ -85,7 +87,8 @@ class Sweep(WorkerPlugin):
 def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[str, float | str, float]:
     """A task of dask: trained, stored (by another process), busy (trained by another), failed or stopped; minutes.
 
-    Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again.
+    Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again, except
+    those of a full or read-only disk: the same command goes on later.
     """
     worker, started = get_worker(), time.monotonic()
     if sweep not in worker.plugins:
@@ -97,7 +100,7 @@ def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[
     except SystemExit:
         state, outcome = "stopped", ""
     except Exception as error:
-        if not type(error).__module__.startswith("mtbert."):
+        if not (type(error).__module__.startswith("mtbert.") or getattr(error, "errno", None) in NO_ROOM):
             raise
         state, outcome = "failed", f"{type(error).__name__}: {error}"
     finally:

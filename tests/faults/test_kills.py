@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mtbert.cli import app
 from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
-from mtbert.paths import REPOSITORY, cache_dir, results_dir
+from mtbert.paths import REPOSITORY, cache_dir, remove_leftovers, replacing, results_dir
 from mtbert.results import runs
 from mtbert.results.runs import has_model, load_model, load_or_run, model_folder
 
@@ -107,7 +107,7 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
     config = tiny_config.but(epochs=1, frozen=True)
     run_id = load_or_run(config, device="cpu", progress=False).run_id
     folder = model_folder(run_id)
-    left = [folder / "checkpoint.pt", folder / ".log.csv.12-3f"]
+    left = [folder / "checkpoint.pt", folder / ".log.csv.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
     for path in left:
         path.touch()
     with runs.run_lock(run_id):
@@ -115,7 +115,7 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
         assert all(path.exists() for path in left)
     model = (folder / "run_config.json").rename(folder / "elsewhere")
     load_or_run(config, device="cpu", progress=False)
-    assert [path.exists() for path in left] == [True, False], "with --again training goes on from the checkpoint"
+    assert [path.exists() for path in left] == [True, False, False], "with --again training goes on from the checkpoint"
     model.rename(folder / "run_config.json")
     load_or_run(config, device="cpu", progress=False)
     assert not any(path.exists() for path in left)
@@ -188,6 +188,18 @@ def test_the_reserved_file_of_a_killed_process_is_removed_by_the_next_one(tmp_pa
 
     assert (mapped_array(path, (2, 3), fill) == 2).all()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+
+
+def test_a_file_that_is_just_made_is_not_removed_before_it_is_locked(tmp_path, monkeypatch):
+    def is_locked(file) -> bool:
+        if file.mode == "xb":  # another process looks for leftovers meanwhile
+            remove_leftovers(tmp_path)
+        return True
+
+    monkeypatch.setattr("mtbert.paths._is_locked", is_locked)
+    with replacing(tmp_path / "a") as partial:
+        partial.write_text("whole")
+    assert (tmp_path / "a").read_text() == "whole"
 
 
 def test_what_nobody_has_read_for_long_is_removed():

@@ -12,7 +12,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 WRONG_FILES = {
-    "bomb": (f"{BOMB}runs: {{one: {{tasks: *i}}}}", "more than 100000 values"),
+    "bomb": (f"{BOMB}runs: {{one: {{tasks: *i}}}}", "more than 20000 values"),
     "an alias inside of itself": ("runs: &a {one: *a}", "an alias inside of what it stands for"),
     "latin-1": ("runs: {é: {}}".encode("latin-1"), "UnicodeDecodeError"),
     "binary": (bytes(range(256)), "not a readable YAML file"),
@@ -34,6 +34,8 @@ WRONG_FILES = {
     "base a list": ("base: [1]\nruns: {one: {}}", "must be mappings"),
     "a run a text": ("runs: {one: fast}", "must be mappings"),
     "seeds a mapping": ("seeds: {}\nruns: {one: {}}", "a list with at least one seed"),
+    "too many seeds": (f"seeds: {list(range(15_000))}\nruns: {{one: {{}}}}", "seeds: 15000 are given; a grid has"),
+    "too many runs": (f"seeds: {list(range(6_000))}\nruns: {{one: {{}}, two: {{}}, three: 1}}", "at most 10000 runs"),
     "a name as 1 and 1.0": ("runs: {1: {}, 1.0: {epochs: 2}}", "1 and 1.0 are the same key"),
     "a name as 1 and true": ("runs: {1: {}, true: {epochs: 2}}", "1 and true are the same key"),
     "a name that is a decimal number": ("runs: {1.10: {}}", "run 1.1: YAML does not read this name as text; write it"),

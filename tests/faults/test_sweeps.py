@@ -22,7 +22,7 @@ from mtbert.results.grids import read_grids
 from mtbert.results.runs import load_model, load_or_run, run_lock
 from mtbert.results.sweep import SweepRun, look_up
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 OPTIONS = ("--in-order", "--threads", "1", "--device", "cpu")
 
 
@@ -120,6 +120,7 @@ def test_a_killed_worker_loses_no_run(grid, course_data, start, tmp_path):
     check_all(runs, tmp_path)
 
 
+@slow
 def test_a_sweep_goes_on_after_the_death_of_itself(grid, course_data, start, tmp_path):
     runs = runs_of(grid)
     sweep = start("train", grid, *OPTIONS, "--workers", 2)
@@ -187,6 +188,7 @@ class OnATerminal:
         return self.process.returncode, output
 
 
+@slow
 def test_ctrl_c_on_a_terminal(grid, course_data, tmp_path):
     runs = runs_of(grid)
     stopped = OnATerminal(grid, *OPTIONS, "--workers", 2)
@@ -222,6 +224,7 @@ def cluster(start, tmp_path, monkeypatch):
     return cluster
 
 
+@slow
 def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, tmp_path):
     """A worker is killed, then the scheduler; another cluster gets the same command."""
     runs = runs_of(grid)
@@ -249,6 +252,7 @@ CLOCKS = {
 }
 
 
+@slow
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_clock_that_jumps_loses_no_run(grid, course_data, start, tmp_path, monkeypatch, clock):
     """The clock of all processes. Farther back, dask may wait until the clock is again where it was."""
@@ -294,6 +298,7 @@ def is_free(run: SweepRun) -> bool:
         return False
 
 
+@slow
 def test_a_link_that_is_cut_and_restored_loses_no_run(grid, course_data, start, two_hosts, tmp_path, monkeypatch):
     """A worker that misses its scheduler saves its run and ends; the loop that README names starts it again."""
     monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "11s")  # by default 30; dask refuses fewer
@@ -321,6 +326,7 @@ def test_a_link_that_is_cut_and_restored_loses_no_run(grid, course_data, start, 
     assert sorted(path.name for path in (results_dir() / "runs").iterdir()) == sorted(run.run_id for run in runs)
 
 
+@slow
 def test_two_hundred_tiny_runs_are_stored_once_and_looked_up(grid, course_data, start):
     text = grid.read_text().replace("steps_per_epoch: 200", "steps_per_epoch: 2, frozen: true")
     grid.write_text(f"{text.partition('runs:')[0]}seeds: {list(range(1, 201))}\nruns: {{one: {{}}}}\n")

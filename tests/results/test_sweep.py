@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -37,7 +38,7 @@ from mtbert.results.sweep import (
     train_all,
     train_missing,
 )
-from mtbert.runtime import MachineError
+from mtbert.runtime import MachineError, check_processes
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 
@@ -343,6 +344,23 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
 
 
+def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threads_as_workers, monkeypatch, caplog):
+    def write(table: pd.DataFrame, path: Path, **options) -> None:
+        if path.name == "predictions.parquet":
+            raise OSError(28, "Error writing bytes to file")  # as pyarrow, without the name of a file
+        to_parquet(table, path, **options)
+
+    to_parquet, trained = pd.DataFrame.to_parquet, train_counted(monkeypatch)
+    [run] = look_up(pairs[:1])
+    with monkeypatch.context() as disk:
+        disk.setattr(pd.DataFrame, "to_parquet", write)
+        failed = train_missing([run], device="cpu", progress=False)
+    folder = results_dir() / "runs" / run.run_id
+    assert failed == {"one, seed 1": f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
+    assert trained == [1] and "Traceback" not in caplog.text and not list(folder.parent.iterdir())
+    assert train_missing(look_up(pairs[:1]), device="cpu", progress=False) == {}
+
+
 def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
     monkeypatch.setattr("mtbert.results.sweep.BUSY_SECONDS", 0.01)
     runs = look_up(pairs)
@@ -620,12 +638,6 @@ def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
     assert len(started) == 1 + RETRIES
 
 
-NONE_FOR = {
-    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
-    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
-}
-
-
 @pytest.mark.parametrize(
     "broken, message",
     [
@@ -640,6 +652,35 @@ def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken,
     monkeypatch.setattr(broken, fail)
     with pytest.raises(MachineError, match=message), open_cluster(1, None):
         pass
+
+
+def test_without_proc_a_sweep_is_an_error(monkeypatch):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self") and exists(path))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(MachineError, match="need /proc, which is not mounted"), open_cluster(1, None):
+        pass
+
+
+@pytest.mark.parametrize("most, workers", [(16, 1), (64, 4)])
+def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
+    """With too few of them dask's processes wait for each other, some limits for ever."""
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (most, most))
+    files = 30 + 10 * workers
+    message = f"need {files} open files, and {most} are allowed; `ulimit -n {files}` allows them"
+    with pytest.raises(MachineError, match=message), open_cluster(workers, None):
+        pass
+
+
+def test_any_number_of_open_files_is_enough(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
+    check_processes(1000)
+
+
+NONE_FOR = {
+    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
+    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
+}
 
 
 @pytest.mark.parametrize("place", NONE_FOR)
