@@ -33,6 +33,7 @@ pygments_dark_style = "github-dark"
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
+nb_ipywidgets_js = {}  # by default two other hosts, for notebooks that were saved with the state of widgets
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
