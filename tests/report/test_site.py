@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from mtbert.paths import REPOSITORY
 from mtbert.report.build import _build_site
+from mtbert.report.notebook import SYNTHETIC
 
 WIDGETS = {  # what a notebook has that was saved in JupyterLab with a slider in it
     "application/vnd.jupyter.widget-state+json": {
@@ -109,21 +110,19 @@ def test_a_site_without_notebooks_says_so(tmp_path):
     assert "The notebooks are being executed" in front
 
 
-def test_the_front_page_has_questions_and_answers_and_the_demo_a_banner(tiny, tmp_path):
+def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path):
     front = tiny["index"]
     assert "Does it?" in front and "42, <math" in front and "torch 2" in front
     assert "Synthetic corpus" not in front + tiny["01_tiny"]
-    write(tmp_path / "executed", "01_tiny", [new_markdown_cell(CARD)], profile="demo")
-    write(tmp_path / "executed", "02_tiny", [new_markdown_cell(CARD)], profile="cpu")
-    (tmp_path / "executed" / "03_failed.ipynb").write_text("{}")
-    pages = {path.stem: path.read_text() for path in _build_site(tmp_path / "executed").parent.glob("*.html")}
-    assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == [
-        "01_tiny",
-        "index",
-        "params",
-        "search",
-    ]
-    assert "Answer" not in pages["index"] and "03_failed" not in pages
+    folder = tmp_path / "executed"
+    trained = new_code_cell("", outputs=[output(text_markdown=SYNTHETIC), output(text_markdown="**Answer.** 99 %")])
+    real = new_code_cell("", outputs=[output(text_markdown="**Answer.** 42 %")])
+    write(folder, "01_trained", [new_markdown_cell(CARD), trained], profile="demo")
+    write(folder, "02_real", [new_markdown_cell(CARD), real], profile="demo")
+    (folder / "03_failed.ipynb").write_text("{}")
+    pages = {path.stem: path.read_text() for path in _build_site(folder).parent.glob("*.html")}
+    assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == ["01_trained"]
+    assert "42 %" in pages["index"] and "99 %" not in pages["index"] and "03_failed" not in pages
 
 
 @pytest.fixture(scope="module")
