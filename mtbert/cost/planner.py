@@ -162,8 +162,8 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
     """Predictions for a CPU against the stored runs of a configuration's encoder and precision, a row a run.
 
-    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds. Runs
-    of older code, which do not have it, are left out.
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
+    the pass that makes features. Runs of older code, which do not have it, are left out.
     """
     rows, texts = [], Texts(data)
     for _, content in stored_runs([store]):
@@ -171,7 +171,10 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
-            row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": cost["train_cpu_seconds"]}
+            spent = cost["train_cpu_seconds"] + cost.get(
+                "feature_cpu_seconds", 0.0
+            )  # older runs: in the former, or read
+            row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": spent}
             rows.append({"run_id": content["run_id"], "mtbert": content["provenance"]["mtbert"], **row})
     return pd.DataFrame(rows)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,17 @@ from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing
 log = logging.getLogger(__name__)
 KINDS = ("tokens", "pos", "frozen")  # the folders of the cache that have arrays: what is in them can be computed again
 DAY = 86_400  # seconds
+
+
+class MappedArray(NamedTuple):
+    """An array on disk, and the time that computing it took, whenever that was: of the clock, and of the processor."""
+
+    array: np.ndarray
+    seconds: float
+    cpu_seconds: float
+
+
+TIMES = 16  # bytes: two float64 behind the array, in front of the digest
 
 
 def cached_arrays(
@@ -44,7 +56,7 @@ def cached_arrays(
     return arrays
 
 
-def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]) -> np.ndarray:
+def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]) -> MappedArray:
     """A float32 array of this shape, memory-mapped from disk; changes to it stay in memory.
 
     If there is no such file, or it is damaged, `fill` computes the array. The file's room is reserved before, since a
@@ -52,32 +64,42 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     """
     size = 4 * math.prod(shape)
     if path.exists():
-        if path.stat().st_size == size + SEAL and is_sealed(path):
+        if path.stat().st_size == size + TIMES + SEAL and is_sealed(path):
             _note_use(path)
-            return np.memmap(path, np.float32, "c", shape=shape)
+            times = np.fromfile(path, np.float64, 2, offset=size)
+            return MappedArray(np.memmap(path, np.float32, "c", shape=shape), *times.tolist())
         log.warning("%s is damaged; it is computed again", path)
     array = None
     remove_leftovers(path.parent)
     try:
         with replacing(path) as partial:
             with open(partial, "wb+") as file:
-                file.truncate(size + SEAL)
+                file.truncate(size + TIMES + SEAL)
                 if hasattr(os, "posix_fallocate"):  # macOS does not have it
-                    os.posix_fallocate(file.fileno(), 0, size + SEAL)
+                    os.posix_fallocate(file.fileno(), 0, size + TIMES + SEAL)
                 array = np.memmap(file, np.float32, "r+", shape=shape)
-            fill(array)
+            times = _timed(fill, array)
             array.flush()
             with open(partial, "rb+") as file:
                 file.seek(size)
-                file.write(hashlib.sha256(array).digest())
-        return np.memmap(path, np.float32, "c", shape=shape)
+                tail = np.array(times).tobytes()
+                digest = hashlib.sha256(array)
+                digest.update(tail)
+                file.write(tail + digest.digest())
+        return MappedArray(np.memmap(path, np.float32, "c", shape=shape), *times)
     except OSError as error:
         if array is not None:  # there was room: an error of `fill`, or of the disk
             raise
         log.warning("%s cannot be written (%s); its %.1f MB stay in memory", path, error.strerror, size / 1e6)
     array = np.empty(shape, dtype=np.float32)
+    return MappedArray(array, *_timed(fill, array))
+
+
+def _timed(fill: Callable[[np.ndarray], None], array: np.ndarray) -> tuple[float, float]:
+    """Fill an array; the seconds of the clock and of the processor."""
+    started, cpu_started = time.perf_counter(), time.process_time()
     fill(array)
-    return array
+    return time.perf_counter() - started, time.process_time() - cpu_started
 
 
 def _note_use(path: Path) -> None:

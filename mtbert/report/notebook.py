@@ -1,5 +1,6 @@
 """What the report's notebooks share: their parameters, checked, and where the numbers come from."""
 
+import ast
 import html
 import math
 import platform
@@ -30,27 +31,24 @@ const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) =>
 [...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
   .forEach(row => body.append(row))"""
 ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
-PLAIN = (bool, int, float, str, list, tuple, dict, type(None))  # what papermill can inject
+INJECTED = "# Parameters\n"  # how the cell begins that papermill adds behind the parameters cell
 
 
 def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     """The notebook's parameters, from its `globals()`, called in the cell behind the parameters cell.
 
-    Declared are the annotated names of the parameters cell (`seed: int = 1`); papermill injects plain values.
-    Raises ConfigError for a plain value that is not declared, since papermill only warns about those, and for a
-    value of another type than declared. `1e-5`, which YAML reads as a string, counts as a float.
+    Declared are the annotated names of the parameters cell (`seed: int = 1`). Raises ConfigError for a name that
+    papermill injects and that is not declared, since papermill only warns about it, and for a value of another type
+    than declared. `1e-5`, which YAML reads as a string, counts as a float. Other names do not matter: in a kernel that
+    runs the notebook again, the later cells have left theirs.
     """
     declared = namespace.get("__annotations__", {})
-    given = {
-        name: value
-        for name, value in namespace.items()
-        if isinstance(value, PLAIN)
-        and name not in ("In", "Out")  # IPython's own
-        and (not (name.startswith("_") or name.isupper()) or name.removeprefix("_").lower() in declared)
-    }
-    if unknown := sorted(given.keys() - declared.keys()):
+    cells = [cell for cell in namespace.get("In", ()) if cell.startswith(INJECTED)]  # In: the cells that have run
+    nodes = ast.walk(ast.parse(cells[-1])) if cells else ()
+    injected = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if unknown := sorted(injected - declared.keys()):
         raise ConfigError(f"{', '.join(unknown)}: no parameter of this notebook; it has {', '.join(declared)}")
-    return {name: _checked(name, given[name], declared[name]) for name in declared if name in given}
+    return {name: _checked(name, namespace[name], declared[name]) for name in declared if name in namespace}
 
 
 def _checked(name: str, value: Any, expected: type) -> Any:

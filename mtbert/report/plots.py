@@ -11,6 +11,7 @@ import seaborn as sns
 from IPython.display import Image, display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -111,18 +112,26 @@ def ratios(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> Axes:
     """A sharing plan, from the input at the bottom upward: a row per level, a column per task, a box per copy.
 
-    table: `SharingPlan.table()`. The colour is the mode; tasks in one box share its weights, also over a gap that a bar
-    crosses.
+    table: `SharingPlan.table()`. The colour is the mode; weights that one task has for itself are individual, whatever
+    the level's mode. Of several groups that share, each has its own shade; a bridge joins tasks over a column between
+    them.
     """
     ax = ax or plt.gca()
-    for height, (mode, groups) in enumerate(zip(table["mode"], table["groups"], strict=True)):
-        for group in groups.split(" | "):
-            places = sorted(tasks.index(task) for task in group.split(", "))
-            together = dict(facecolor=COLOURS[mode], edgecolor="white", linewidth=0, hatch=HATCHES.get(mode))
+    for height, (level_mode, text) in enumerate(zip(table["mode"], table["groups"], strict=True)):
+        groups = [sorted(tasks.index(task) for task in group.split(", ")) for group in text.split(" | ")]
+        shades = itertools.count()
+        for places in groups:
+            is_alone = len(places) == 1 and len(groups) > 1
+            mode = "individual" if level_mode == "shared" and is_alone else level_mode
+            lighter = next(shades) / len(groups) if mode == "shared" else 0.0
+            colour = tuple(1 - (1 - part) * (1 - lighter) for part in to_rgb(COLOURS[mode]))
+            look = dict(facecolor=colour, edgecolor="white", linewidth=0, hatch=HATCHES.get(mode))
             for place in places:
                 neighbours = place + 1 in places
-                ax.barh(height, 1.0 if neighbours else 0.9, left=place - 0.45, height=0.8, **together)
-            ax.barh(height, places[-1] - places[0], left=places[0], height=0.2, zorder=0, **together)
+                ax.barh(height, 1.0 if neighbours else 0.9, left=place - 0.45, height=0.8, **look)
+            if places[-1] - places[0] >= len(places):  # a column of another group lies between them
+                bridge = look | dict(height=0.2, linewidth=1.5, zorder=2)
+                ax.barh(height + 0.4 * lighter, places[-1] - places[0] + 0.2, left=places[0] - 0.1, **bridge)
     ax.set_yticks(range(len(table)), table.index)
     ax.set_xticks(range(len(tasks)), [TASK_LABELS[task] for task in tasks])
     ax.set_xlim(-0.5, len(tasks) - 0.5)

@@ -1,11 +1,13 @@
 """Looking around in a live notebook: attention, plans, errors, two sentences, and a run in training.
 
-A viewer has a function that makes what it shows, and shows controls only in a kernel of a Jupyter server: an executed
-notebook keeps static figures and no state of widgets.
+A viewer has a function that makes what it shows, and makes controls only in a kernel of a Jupyter server: an executed
+notebook keeps static figures and no state of widgets, for which its page would load scripts.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
 from itertools import groupby
 
 import ipywidgets
@@ -17,6 +19,7 @@ from IPython.display import display
 from ipywidgets import Dropdown, IntSlider, Text, Widget, interactive_output
 from tokenizers import Tokenizer
 from torch import Tensor
+from traitlets import Bunch
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
@@ -35,6 +38,17 @@ ANY, PAGE = "any", 10  # errors at a time
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
 
+def _in_jupyter(viewer: Callable[..., None]) -> Callable[..., None]:
+    """A viewer that does nothing, and so makes no widget, in a kernel that no Jupyter server started."""
+
+    @wraps(viewer)
+    def viewed(*arguments: object, **options: object) -> None:
+        if "JPY_SESSION_NAME" in os.environ:
+            viewer(*arguments, **options)
+
+    return viewed
+
+
 def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
     """The attention weights of one sequence without padding: (1, T) -> (L, h, T, T), each row summing to 1."""
     hidden, maps = model.embeddings(input_ids), []
@@ -45,6 +59,7 @@ def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
     return torch.stack(maps)
 
 
+@_in_jupyter
 def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str) -> None:
     """The attention of any sentence, by layer and head."""
 
@@ -80,6 +95,7 @@ def plan_figure(plan: str, tasks: Sequence[str], encoder: BertConfig) -> plt.Fig
     return figure
 
 
+@_in_jupyter
 def plan_editor(tasks: Sequence[str]) -> None:
     """A plan as text, or layer by layer, with its drawing and parameters; the message where it is not a plan."""
 
@@ -93,20 +109,42 @@ def plan_editor(tasks: Sequence[str]) -> None:
     encoder = Dropdown(options=list(ENCODERS), description="encoder")
     options = [("frozen", "F"), ("shared", "S"), ("individual", "I")]
     boxes = [ipywidgets.ToggleButtons(options=options, value="S", description=f"layer {i + 1}") for i in range(12)]
+    levels = list(SharingPlan.parse("S12", tasks).layers)  # of the buttons; a level of the text may say more than S
+    ends: list[str] = []  # emb: and pool:, which have no button
+
+    def read(_: object) -> None:
+        """Set the buttons to a new text, where it is a plan."""
+        with suppress(PlanError):
+            plan = SharingPlan.parse(text.value, tasks, ENCODERS[encoder.value].num_hidden_layers)
+            levels[: len(plan.layers)] = plan.layers
+            ends[:] = [word for word in str(plan).split() if ":" in word]
+            for box, level in zip(boxes, levels, strict=True):
+                box.value = level.mode
 
     def write(_: object) -> None:
+        """Write the plan of the buttons, for a new encoder or after a click."""
         layers = ENCODERS[encoder.value].num_hidden_layers
         for i, box in enumerate(boxes):
             box.layout.display = "flex" if i < layers else "none"
-        modes = [box.value for box in boxes[:layers]]
-        text.value = " ".join(f"{mode}{len(list(same))}" for mode, same in groupby(modes))
+        segments = [f"{level.mode}{len(list(same))}{level}" for level, same in groupby(levels[:layers])]
+        first, last = ([word for word in ends if word.startswith(part)] for part in ("emb:", "pool:"))
+        text.value = " ".join([*first, *segments, *last])
 
-    for control in (*boxes, encoder):
-        control.observe(write, "value")
+    def click(change: Bunch) -> None:
+        i = boxes.index(change.owner)
+        if change.new != levels[i].mode:  # else the text has set the button
+            [levels[i]] = SharingPlan.parse(f"{change.new}1", tasks).layers
+            write(change)
+
+    for box in boxes:
+        box.observe(click, "value")
+    encoder.observe(write, "value")
+    text.observe(read, "value")
     write(None)
     _view(draw, *reversed(boxes), plan=text, encoder=encoder)
 
 
+@_in_jupyter
 def error_browser(errors: pd.DataFrame) -> None:
     """The errors of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time."""
     names = ("task", "model", "kind")
@@ -147,6 +185,7 @@ def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)[["task", "of", "predicted", "range"]]
 
 
+@_in_jupyter
 def two_sentences(first: str, second: str) -> None:
     """Two sentences to type, and what the demo model says of them."""
     wide = dict(continuous_update=False, layout={"width": "100%"})
@@ -171,9 +210,8 @@ def watch(config: RunConfig) -> plt.Figure:
 
 
 def _view(draw: Callable, *boxes: Widget, **controls: Widget) -> None:
-    """Show controls and what `draw` makes of their values, where somebody can use them."""
-    if "JPY_SESSION_NAME" in os.environ:  # a Jupyter server started this kernel
-        display(ipywidgets.VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
+    """Show controls and what `draw` makes of their values."""
+    display(ipywidgets.VBox([*boxes, *controls.values(), interactive_output(draw, controls)]))
 
 
 def _show(figure: plt.Figure) -> None:

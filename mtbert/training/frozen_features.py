@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtbert.data import TokenizedTable, mapped_array
+from mtbert.data import MappedArray, TokenizedTable, mapped_array
 from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
-VERSION = "1"  # of the files' content; after a change all files are made again
+VERSION = "2"  # of the files' content; after a change all files are made again
 
 
 class TokenStates:
     """Hidden states (tokens, d) of every sequence of a table, one sequence after the other."""
 
-    def __init__(self, tokens: TokenizedTable, states: Tensor) -> None:
-        self.tokens, self.states = tokens, states
+    def __init__(self, tokens: TokenizedTable, mapped: MappedArray) -> None:
+        self.tokens, self.mapped, self.states = tokens, mapped, torch.from_numpy(mapped.array)
         self.starts = _starts(tokens)
 
     def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
@@ -52,12 +52,12 @@ def token_states(
     depth = encoder.frozen_depth
     modules = [encoder.embeddings[0], *(copies[0] for copies in encoder.layers[:depth])]
     path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
-    return TokenStates(tokens, torch.from_numpy(mapped_array(path, shape, fill)))
+    return TokenStates(tokens, mapped_array(path, shape, fill))
 
 
 def embeddings_of_all_rows(
     encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, batches: Iterable[tuple[np.ndarray, Tensor]]
-) -> Tensor:
+) -> MappedArray:
     """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole.
 
     batches: examples and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
@@ -68,7 +68,7 @@ def embeddings_of_all_rows(
             array[examples] = embeddings.cpu().numpy()
 
     path = _path([encoder], tokens, f"embeddings {encoder.config} {about}")
-    return torch.from_numpy(mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill))
+    return mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill)
 
 
 def _starts(tokens: TokenizedTable) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, MappedArray, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
@@ -80,28 +80,39 @@ class TaskRows:
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
-        return self._all_embeddings[rows] if self._keeps_embeddings else in_order(self._in_batches(rows, self._embed))
+        return (
+            self._all_embeddings[1][rows] if self._keeps_embeddings else in_order(self._in_batches(rows, self._embed))
+        )
 
     def _embed(self, rows: np.ndarray) -> Tensor:
         return encode(self.model, {self.task: self}, {self.task: rows})[self.task]
 
     @cached_property
-    def _all_embeddings(self) -> Tensor:
+    def _all_embeddings(self) -> tuple[MappedArray, Tensor]:
+        """Of all rows: on disk, and on the device."""
         about = f"{self.config.pooling} {self._arithmetic}"
         batches = self._in_batches(np.arange(len(self)), self._embed)
         k = self.config.encodings(self.task)
-        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches).to(self.device)
+        mapped = embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches)
+        return mapped, torch.from_numpy(mapped.array).to(self.device)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
         return self._states.batch(rows, batch.attention_mask) if self._keeps_states else None
 
-    def make_files(self) -> None:
-        """Compute what frozen layers make of all rows, if it is kept, before the first row is asked for."""
+    def make_features(self) -> tuple[float, float]:
+        """Compute what frozen layers make of all rows, if it is kept, before the first row is asked for.
+
+        Returns the seconds that it took when it was computed, by this run or by another one: of the clock, and of the
+        processor. Zeros where nothing is kept.
+        """
         if self._keeps_states:
-            _ = self._states
+            mapped = self._states.mapped
         elif self._keeps_embeddings and self.model.features_are_fixed:
-            _ = self._all_embeddings
+            mapped = self._all_embeddings[0]
+        else:
+            return 0.0, 0.0
+        return mapped.seconds, mapped.cpu_seconds
 
     @cached_property
     def _states(self) -> TokenStates:

@@ -153,6 +153,15 @@ def test_stored_runs_beside_their_predictions(config, calibration, course_data):
     assert row["train_cpu_seconds"] == run.cost["train_cpu_seconds"]
 
 
+def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, calibration, course_data):
+    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    assert '"feature_cpu_seconds": 0.0' in path.read_text()  # nothing is frozen
+    path.write_text(path.read_text().replace('"feature_cpu_seconds": 0.0', '"feature_cpu_seconds": 100.0'))
+    [spent] = check_runs(results_dir(), config, calibration, course_data)["train_cpu_seconds"]
+    assert spent == run.cost["train_cpu_seconds"] + 100
+
+
 def test_runs_of_the_old_code_are_left_out(config, calibration, course_data):
     run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
     path = results_dir() / "runs" / run.run_id / "run.json"

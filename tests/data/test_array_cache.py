@@ -1,6 +1,7 @@
 """The cache: what was computed is read again for the same input only, and not from a damaged file."""
 
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -62,21 +63,31 @@ def test_two_hosts_with_the_same_process_id_do_not_mix_their_files(tmp_path):
 
     def fill(array: np.ndarray) -> None:
         array[0] = 2.5
-        assert (mapped_array(path, (2, 3), other) == 2.5).all()  # by the other host, meanwhile
+        assert (mapped_array(path, (2, 3), other).array == 2.5).all()  # by the other host, meanwhile
         array[1:] = 2.5
 
-    assert (mapped_array(path, (2, 3), fill) == 2.5).all()
+    assert (mapped_array(path, (2, 3), fill).array == 2.5).all()
 
 
 def test_a_mapped_array_is_computed_once(tmp_path):
     fill, calls = counting(2.5)
     path = tmp_path / "folder" / "a.npy"
     for _ in range(2):
-        array = mapped_array(path, (3, 4), fill)
+        array = mapped_array(path, (3, 4), fill).array
         assert isinstance(array, np.memmap) and array.dtype == np.float32 and (array == 2.5).all()
         array[0] = 7  # stays in memory
     assert calls == [(3, 4)]
     assert sorted(file.name for file in path.parent.iterdir()) == ["a.npy"]
+
+
+def test_a_mapped_array_tells_how_long_it_took_also_to_who_reads_it_later(tmp_path):
+    def fill(array: np.ndarray) -> None:
+        time.sleep(0.2)
+        array[:] = 1
+
+    made = mapped_array(tmp_path / "a.npy", (3, 4), fill)
+    assert made.seconds >= 0.2 > made.cpu_seconds >= 0
+    assert mapped_array(tmp_path / "a.npy", (3, 4), fill)[1:] == made[1:]
 
 
 @pytest.mark.parametrize("damage", ["a byte", "cut", "another shape"])
@@ -91,7 +102,7 @@ def test_a_damaged_mapped_array_is_computed_again(tmp_path, damage, caplog):
         path.write_bytes(bytes(content[:-8]))
     fill, calls = counting(2.0)
     with caplog.at_level(logging.WARNING):
-        array = mapped_array(path, (3, 5) if damage == "another shape" else (3, 4), fill)
+        array = mapped_array(path, (3, 5) if damage == "another shape" else (3, 4), fill).array
     assert len(calls) == 1 and (array == 2.0).all() and "damaged" in caplog.text
 
 

@@ -63,7 +63,7 @@ def test_training_ends_as_without_the_fault(run, tiny_config, small_disk, caplog
 
 
 def test_a_mapped_array_without_room_is_in_memory(small_disk, caplog):
-    array = mapped_array(small_disk / "a.npy", (1000, 1000), lambda array: array.fill(3))
+    array = mapped_array(small_disk / "a.npy", (1000, 1000), lambda array: array.fill(3)).array
     assert not isinstance(array, np.memmap) and (array == 3).all() and not files(small_disk)
     assert "a.npy cannot be written (No space left on device); its 4.0 MB stay in memory" in caplog.text
 
@@ -76,7 +76,7 @@ def test_the_room_of_a_mapped_array_is_reserved(small_disk):
             (small_disk / "other").write_bytes(bytes(900_000))
         array[:] = 2
 
-    array = mapped_array(small_disk / "a.npy", (100, 1000), fill)
+    array = mapped_array(small_disk / "a.npy", (100, 1000), fill).array
     assert isinstance(array, np.memmap) and (array == 2).all()
 
 

@@ -186,7 +186,7 @@ def test_the_reserved_file_of_a_killed_process_is_removed_by_the_next_one(tmp_pa
         assert partial.exists(), "its process lives"
         array.fill(2)
 
-    assert (mapped_array(path, (2, 3), fill) == 2).all()
+    assert (mapped_array(path, (2, 3), fill).array == 2).all()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]
 
 

@@ -1,6 +1,8 @@
 """The notebooks as committed, and what they share (`mtbert.notebook`)."""
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -8,6 +10,8 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
@@ -18,9 +22,13 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 
 
 def namespace(**values):
-    """A notebook's globals behind a parameters cell `seed: int = 1; rate: float = 0.1; name: str = "a"`."""
+    """A notebook's globals behind a parameters cell `seed: int = 1; rate: float = 0.1; name: str = "a"`, and values
+    that papermill has injected.
+    """
     declared = {"seed": int, "rate": float, "name": str}
-    hidden = {"In": [], "_": 3, "__name__": "__main__", "RATES": [1], "Path": Path}
+    injected = "\n".join(["# Parameters", *(f"{name} = {value!r}" for name, value in values.items())])
+    cells = ["", "seed: int = 1", injected, "notebook.parameters(globals())"]
+    hidden = {"In": cells, "_": 3, "__name__": "__main__", "RATES": [1], "found": "of a later cell", "Path": Path}
     return {"__annotations__": declared, "seed": 1, "rate": 0.1, "name": "a", **hidden, **values}
 
 
@@ -50,6 +58,17 @@ def test_a_float_may_be_an_int_or_a_yaml_string():
 def test_unknown_and_wrong_parameters_are_named(values, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         notebook.parameters(namespace(**values))
+
+
+def test_papermill_injects_declared_parameters_and_others_are_refused(tmp_path):
+    cells = ["seed: int = 1  # a number", "from mtbert.report import notebook\nprint(notebook.parameters(globals()))"]
+    cells = [new_code_cell(cells[0], metadata={"tags": ["parameters"]}), new_code_cell(cells[1])]
+    nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "a.ipynb")
+    how = dict(input_path=tmp_path / "a.ipynb", output_path=None, kernel_name="python3", progress_bar=False)
+    *_, printed = papermill.execute_notebook(**how, parameters={"seed": 2}).cells
+    assert printed.outputs[0].text == "{'seed': 2}\n"
+    with pytest.raises(papermill.PapermillExecutionError, match="sed: no parameter of this notebook; it has seed"):
+        papermill.execute_notebook(**how, parameters={"sed": 2})
 
 
 def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
@@ -87,3 +106,45 @@ def test_notebook_takes_a_seed_and_its_profiles_name_its_parameters(path):
     for file in sorted((REPOSITORY / "params").glob(f"*/{path.stem}.yaml")):
         unknown = yaml.safe_load(file.read_text(encoding="utf8")).keys() - declared.keys()
         assert not unknown, f"{file.relative_to(REPOSITORY)}: {unknown}"
+
+
+@every_notebook
+def test_the_parameters_of_a_kernel_that_has_run_the_notebook_are_read_again(path):
+    """Every name that a cell of the notebook assigns has a plain value when its first cells run again."""
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    [declaring] = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    kernel = {"In": [cell.source for cell in cells]}
+    exec(declaring, kernel)
+    before = notebook.parameters(kernel)
+    kernel |= dict.fromkeys(assigned(cells), "of the first time")
+    exec(next_seed(declaring), kernel)
+    after = notebook.parameters(kernel)
+    assert after == {**before, "seed": before["seed"] + 1}
+
+
+def next_seed(source: str) -> str:
+    """A parameters cell with another seed."""
+    return re.sub(r"(?<=seed: int = )\d+", lambda default: str(int(default[0]) + 1), source)
+
+
+SHORT = "00_start"  # the others, some of which take minutes, run twice with --slow
+marked = [pytest.param(path, marks=() if path.stem == SHORT else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", marked)
+def test_a_notebook_runs_twice_in_one_kernel_with_a_changed_parameter(path, isolated, monkeypatch):
+    monkeypatch.setenv("MTBERT_RESULTS", str(REPOSITORY / "results"))
+    monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
+    once, again = (nbformat.read(path, 4) for _ in range(2))
+    [declaring] = [cell for cell in again.cells if "parameters" in cell.metadata.get("tags", [])]
+    declaring.source = next_seed(declaring.source)
+    for number, cell in enumerate(again.cells):
+        cell.id = f"again-{number}"
+    once.cells += again.cells
+    NotebookClient(once, kernel_name="python3", resources={"metadata": {"path": str(isolated)}}).execute()
+
+
+def assigned(cells) -> set[str]:
+    """The global names that cells assign, functions and imports left out."""
+    nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

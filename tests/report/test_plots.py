@@ -86,7 +86,7 @@ def test_ratios_are_on_a_log_axis():
 
 def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     tasks = ("sst", "quora", "sts")
-    table = SharingPlan.parse("F1 S1(sst,sts|quora) I1", tasks, 3).table()
+    table = SharingPlan.parse("F1 S1 I1", tasks, 3).table()
     ax = plots.plan(table, tasks)
     boxes = [patch for patch in ax.patches if patch.get_height() > 0.5]
     assert len(boxes) == 5 * 3
@@ -96,6 +96,25 @@ def test_a_plan_has_a_box_for_every_level_and_task_in_the_colour_of_its_mode():
     modes = ["frozen", "frozen", "shared", "individual", "individual"]
     assert colours == {level: {plots.COLOURS[mode]} for level, mode in enumerate(modes)}
     assert [label.get_text() for label in ax.get_yticklabels()] == list(table.index)
+
+
+def test_a_plan_shows_which_tasks_share():
+    def at_first_layer(plan: str, tasks: tuple[str, ...]) -> tuple[list, list]:
+        """The colour of each task's box of the first layer, and the ends of what joins the tasks."""
+        ax = plots.plan(SharingPlan.parse(plan, tasks).table(), tasks, plt.subplots()[1])
+        patches = [patch for patch in ax.patches if 0.5 < patch.get_y() + patch.get_height() / 2 < 1.5]
+        boxes = sorted((patch for patch in patches if patch.get_height() > 0.5), key=lambda box: box.get_x())
+        bridges = [patch for patch in patches if patch.get_height() < 0.5]
+        ends = [(round(b.get_x() + 0.1), round(b.get_x() + b.get_width() - 0.1)) for b in bridges]
+        assert all(bridge.zorder > box.zorder for bridge in bridges for box in boxes)  # else a box hides it
+        return [to_hex(box.get_facecolor()) for box in boxes], ends
+
+    three, four = ("sst", "quora", "sts"), ("sst", "quora", "sts", "cfimdb")
+    shared, own = (plots.COLOURS[mode].lower() for mode in ("shared", "individual"))
+    assert at_first_layer("S4 I2", three) == ([shared] * 3, [])
+    assert at_first_layer("S4(sst,sts|quora) I2", three) == ([shared, own, shared], [(0, 2)])
+    (sst, quora, sts, cfimdb), ends = at_first_layer("S4(sst,sts|quora,cfimdb)", four)
+    assert sst == sts == shared and quora == cfimdb not in (shared, own) and ends == [(0, 2), (1, 3)]
 
 
 def test_names_of_points_cover_nothing():

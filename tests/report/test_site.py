@@ -15,7 +15,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from mtbert.paths import REPOSITORY
 from mtbert.report.build import _build_site
+from mtbert.report.notebook import SYNTHETIC
 
+WIDGETS = {  # what a notebook has that was saved in JupyterLab with a slider in it
+    "application/vnd.jupyter.widget-state+json": {
+        "state": {"1": {"model_name": "IntSliderModel", "model_module": "@jupyter-widgets/controls", "state": {}}},
+        "version_major": 2,
+        "version_minor": 0,
+    }
+}
 RECORD = {"profile": "cpu", "params": {"hybrids": "runs: {}\n"}}
 START = """# 00 - Start
 
@@ -45,7 +53,7 @@ def output(**data):
 def write(folder, name, cells, **record):
     folder.mkdir(exist_ok=True)
     executed = {"start_time": "2026-01-31T12:00", "duration": 12.3}
-    about = {"language_info": {"name": "python"}, "papermill": executed}
+    about = {"language_info": {"name": "python"}, "papermill": executed, "widgets": WIDGETS}
     nbformat.write(new_notebook(cells=cells, metadata=about), folder / f"{name}.ipynb")
     (folder / f"{name}.record").write_text(json.dumps(RECORD | record))
 
@@ -102,21 +110,19 @@ def test_a_site_without_notebooks_says_so(tmp_path):
     assert "The notebooks are being executed" in front
 
 
-def test_the_front_page_has_questions_and_answers_and_the_demo_a_banner(tiny, tmp_path):
+def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path):
     front = tiny["index"]
     assert "Does it?" in front and "42, <math" in front and "torch 2" in front
     assert "Synthetic corpus" not in front + tiny["01_tiny"]
-    write(tmp_path / "executed", "01_tiny", [new_markdown_cell(CARD)], profile="demo")
-    write(tmp_path / "executed", "02_tiny", [new_markdown_cell(CARD)], profile="cpu")
-    (tmp_path / "executed" / "03_failed.ipynb").write_text("{}")
-    pages = {path.stem: path.read_text() for path in _build_site(tmp_path / "executed").parent.glob("*.html")}
-    assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == [
-        "01_tiny",
-        "index",
-        "params",
-        "search",
-    ]
-    assert "Answer" not in pages["index"] and "03_failed" not in pages
+    folder = tmp_path / "executed"
+    trained = new_code_cell("", outputs=[output(text_markdown=SYNTHETIC), output(text_markdown="**Answer.** 99 %")])
+    real = new_code_cell("", outputs=[output(text_markdown="**Answer.** 42 %")])
+    write(folder, "01_trained", [new_markdown_cell(CARD), trained], profile="demo")
+    write(folder, "02_real", [new_markdown_cell(CARD), real], profile="demo")
+    (folder / "03_failed.ipynb").write_text("{}")
+    pages = {path.stem: path.read_text() for path in _build_site(folder).parent.glob("*.html")}
+    assert [name for name in sorted(pages) if "Synthetic corpus" in pages[name]] == ["01_trained"]
+    assert "42 %" in pages["index"] and "99 %" not in pages["index"] and "03_failed" not in pages
 
 
 @pytest.fixture(scope="module")
@@ -131,25 +137,37 @@ def site(tmp_path_factory):
 
 
 class Links(HTMLParser):
-    """Of a page: its ids, what it links, what it loads."""
+    """The ids of a page, its links, what it loads, and the addresses of other hosts in anything but links and text."""
 
     def __init__(self, page):
         super().__init__()
-        self.ids, self.links, self.loaded = set(), [], []
+        self.ids, self.links, self.loaded, self.outside, self.tag = set(), [], [], [], ""
         self.feed(page.read_text(encoding="utf8"))
 
     def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
+        attributes, self.tag = dict(attributes), tag
         self.ids.add(attributes.get("id"))
         self.links += [attributes["href"]] if "href" in attributes else []
         self.loaded += [attributes.get("src") or attributes.get("href")] if tag in ("script", "img", "link") else []
+        names = attributes.keys() - {"xmlns", "xmlns:xlink", *(["href"] if tag == "a" else [])}
+        self.outside += [attributes[name] for name in names if OUTSIDE.search(attributes[name] or "")]
+
+    def handle_endtag(self, tag):
+        self.tag = ""
+
+    def handle_data(self, text):
+        self.outside += OUTSIDE.findall(text) if self.tag in ("script", "style") else []
+
+
+OUTSIDE = re.compile(r"""(?:https?:|^|["'(=])//[\w.-]+\.\w+""")
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_another_host(site):
     pages = {path.name: Links(path) for path in site.glob("*.html")}
+    assert pages.keys() >= {f"{path.stem}.html" for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
     assert "_images/04_pareto.png" in pages["index.html"].loaded
     for name, page in pages.items():
-        assert not [link for link in page.loaded if link and re.match(r"(https?:)?//", link)], name
+        assert not page.outside, name
         for link in page.links:
             if re.match(r"https?:", link):
                 continue

@@ -75,6 +75,20 @@ def test_the_plan_editor_writes_the_plan_of_its_buttons(live, capsys):
     assert parts["plan"].value == "F1 S4 I1 S6"
 
 
+def test_the_plan_editor_sets_its_buttons_to_a_plan_that_is_typed(live, capsys):
+    viewers.plan_editor(THREE)
+    parts = controls(live[-1])
+    parts["plan"].value = "hybrid-3"
+    assert [parts[f"layer {i}"].value for i in range(1, 7)] == list("SSSIII")
+    parts["plan"].value = "emb:F S4(sst,sts|quora) I2"
+    assert [parts[f"layer {i}"].value for i in range(1, 7)] == list("SSSSII")
+    assert parts["plan"].value == "emb:F S4(sst,sts|quora) I2"  # the buttons do not write what they were set to
+    parts["layer 6"].value = "S"
+    assert parts["plan"].value == "emb:F S4(sst,sts|quora) I1 S1"
+    parts["plan"].value = "S9"  # no plan of six layers
+    assert [parts[f"layer {i}"].value for i in range(1, 7)] == list("SSSSIS")
+
+
 def test_any_sentence_has_an_attention_viewer(live, tiny_encoder):
     model, tokenizer = BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm")
     viewers.attention_viewer(model, tokenizer, "A lantern.")
@@ -104,10 +118,18 @@ def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     assert said[-1] == "No such errors."
 
 
-def test_nothing_is_shown_without_a_server(monkeypatch, tiny_encoder):
+def test_no_widget_is_made_without_a_server(monkeypatch, tiny_encoder):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    monkeypatch.setattr(viewers, "display", lambda *args: pytest.fail("an executed notebook would hold a widget"))
+    made = []
+    monkeypatch.setattr(ipywidgets.Widget, "_widget_construction_callback", made.append)
+    ipywidgets.IntSlider()
+    assert made
+    made.clear()
     viewers.plan_editor(THREE)
+    viewers.attention_viewer(BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm"), "A lantern.")
+    viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
+    viewers.two_sentences("A lantern.", "A violin.")
+    assert not made
 
 
 def test_two_sentences_get_a_prediction_of_every_task(tiny_encoder):

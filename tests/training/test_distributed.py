@@ -174,6 +174,7 @@ def test_the_first_process_alone_writes(two):
     assert first["writes"] and not second["writes"]
     assert len(list((folder / "results" / "runs").iterdir())) == 1
     assert first["stored"].run_id == second["stored"].run_id and first["stored"].cost["processes"] == 2
+    assert first["stored"].cost["feature_seconds"] == second["stored"].cost["feature_seconds"]  # both read it
     assert first["stored"].scores.equals(second["stored"].scores)
 
 

@@ -1,6 +1,7 @@
 """Runs over a frozen prefix give the same numbers with and without what is kept on disk, and read it when they can."""
 
 import logging
+import time
 
 import numpy as np
 import pandas as pd
@@ -8,13 +9,17 @@ import pytest
 import torch
 
 from mtbert.bert.model import BertModel
+from mtbert.data import mapped_array
 from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import cache_dir
 from mtbert.sharing.shared_encoder import SharedEncoder
+from mtbert.training import frozen_features
 from mtbert.training import task_data as module
+from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, encode, load_corpus
 
 CPU = torch.device("cpu")
+TIMES = ("feature_seconds", "feature_cpu_seconds")
 
 
 @pytest.fixture(params=["joint", "concat"])
@@ -82,6 +87,25 @@ def test_features_of_a_frozen_encoder_are_read_by_the_next_seed(run, tiny_config
     assert len(files()) == 2
     monkeypatch.setattr(module, "encode", lambda *_: pytest.fail("the encoder ran again"))
     run(tiny_config.but(frozen=True, seed=2))
+
+
+@pytest.mark.parametrize("plan", ["frozen", "F1 S1"])
+def test_features_are_made_before_the_clock_starts_and_every_run_tells_their_seconds(
+    run, tiny_config, monkeypatch, plan
+):
+    step, made = Trainer.step, []
+    monkeypatch.setattr(Trainer, "step", lambda *arguments: made.append(len(files())) or step(*arguments))
+
+    def slowly(path, shape, fill):
+        return mapped_array(path, shape, lambda array: time.sleep(0.2) or fill(array))
+
+    monkeypatch.setattr(frozen_features, "mapped_array", slowly)
+    first = run(tiny_config.but(plan=plan)).cost
+    assert made[0] == 2  # train and dev
+    assert 0.2 <= first["feature_seconds"] > first["feature_cpu_seconds"] >= 0
+    second = run(tiny_config.but(plan=plan, seed=2)).cost  # reads what the first one made
+    assert {name: second[name] for name in TIMES} == {name: first[name] for name in TIMES}
+    assert [run(tiny_config.but(plan="S2")).cost[name] for name in TIMES] == [0, 0]
 
 
 def test_states_of_a_batch(config, course_folder):

@@ -18,7 +18,7 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.paths import REPOSITORY
-from mtbert.report.notebook import versions
+from mtbert.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
 extensions = ["myst_nb"]
@@ -34,6 +34,7 @@ pygments_dark_style = "github-dark"
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
+nb_ipywidgets_js = {}  # by default two other hosts, for notebooks that were saved with the state of widgets
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
@@ -66,13 +67,17 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def read_card(notebook: Path) -> dict:
-    """What the site says of an executed notebook; its answer is the one it printed, else that of its card."""
+    """What the site says of an executed notebook; its answer is the one it printed, else that of its card.
+
+    It is synthetic if it says so itself: some notebooks show the numbers of the real data in the demo profile as well.
+    """
     content = json.loads(notebook.read_text("utf8"))
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
     shown = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
     texts = ["".join(data.get("text/markdown", "")) for data in shown] + rest
     answer = next((text for text in texts if text.startswith("**Answer")), "")
-    return content["metadata"]["papermill"] | {"title": title.lstrip("# "), "question": question, "answer": answer}
+    about = {"title": title.lstrip("# "), "question": question, "answer": answer, "is_synthetic": SYNTHETIC in texts}
+    return content["metadata"]["papermill"] | about
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
