@@ -171,9 +171,7 @@ def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: s
         if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
             forecast = Forecast(run, texts[run], calibration)
             row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
-            spent = cost["train_cpu_seconds"] + cost.get(
-                "feature_cpu_seconds", 0.0
-            )  # older runs: in the former, or read
+            spent = cost["train_cpu_seconds"] + cost.get("feature_cpu_seconds", 0.0)  # which older runs do not have
             row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": spent}
             rows.append({"run_id": content["run_id"], "mtbert": content["provenance"]["mtbert"], **row})
     return pd.DataFrame(rows)

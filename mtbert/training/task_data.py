@@ -80,9 +80,9 @@ class TaskRows:
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
-        return (
-            self._all_embeddings[1][rows] if self._keeps_embeddings else in_order(self._in_batches(rows, self._embed))
-        )
+        if self._keeps_embeddings:
+            return self._all_embeddings[1][rows]
+        return in_order(self._in_batches(rows, self._embed))
 
     def _embed(self, rows: np.ndarray) -> Tensor:
         return encode(self.model, {self.task: self}, {self.task: rows})[self.task]

@@ -10,7 +10,7 @@ from mtbert.cost.planner import check_runs
 from mtbert.cost.time import Calibration
 from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
-from mtbert.paths import results_dir
+from mtbert.paths import CHECKSUMS, results_dir, write_checksums
 from mtbert.results.runs import load_or_run
 from mtbert.results.store import write_table
 from mtbert.runtime import SLACK_MIB
@@ -158,6 +158,8 @@ def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, 
     path = results_dir() / "runs" / run.run_id / "run.json"
     assert '"feature_cpu_seconds": 0.0' in path.read_text()  # nothing is frozen
     path.write_text(path.read_text().replace('"feature_cpu_seconds": 0.0', '"feature_cpu_seconds": 100.0'))
+    (path.parent / CHECKSUMS).unlink()
+    write_checksums(path.parent, sorted(file.name for file in path.parent.iterdir()))
     [spent] = check_runs(results_dir(), config, calibration, course_data)["train_cpu_seconds"]
     assert spent == run.cost["train_cpu_seconds"] + 100
 
