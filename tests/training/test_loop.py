@@ -18,8 +18,8 @@ from mtbert.multitask.losses import divergence
 from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
 from mtbert.samplers import train_batches
+from mtbert.training import distillation
 from mtbert.training import loop as module
-from mtbert.training import step as updates
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
 from mtbert.training.metrics import accuracy, pearson
@@ -251,13 +251,13 @@ def test_a_first_score_of_nan_is_beaten(run, tiny_config, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_names_step_and_rows(run, tiny_config, monkeypatch, course_folder):
-    real, calls = updates.task_loss, []
+    real, calls = distillation.task_loss, []
 
     def loss(*args):
         calls.append(1)
         return real(*args) * (math.nan if len(calls) == 7 else 1)
 
-    monkeypatch.setattr(updates, "task_loss", loss)
+    monkeypatch.setattr(distillation, "task_loss", loss)
     with pytest.raises(TrainingError) as error:
         run(tiny_config)
     config = tiny_config

@@ -16,6 +16,7 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import results_dir
 from mtbert.results import runs as stored_runs
 from mtbert.results.runs import load_model, load_or_run
+from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training import step as updates
@@ -194,7 +195,7 @@ def test_score_tasks_select_no_model(run, config):
     ids=str,
 )
 def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, monkeypatch, fields):
-    real, calls = updates.task_loss, []
+    real, calls = distillation.task_loss, []
 
     def loss(task, *args):
         value = real(task, *args)
@@ -210,7 +211,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
         memories.clear()
         return result
 
-    monkeypatch.setattr(updates, "task_loss", loss)
+    monkeypatch.setattr(distillation, "task_loss", loss)
     monkeypatch.setattr(updates.Updates, "_memory_gradients", of_memory)
     config = config.but(**fields)
     with pytest.raises(TrainingError) as error:
