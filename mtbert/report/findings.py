@@ -16,8 +16,8 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import count_verdicts, facts
 from mtbert.report.plots import TASK_LABELS
-from mtbert.report.tables import Comparison, Grid, compare, read_runs
-from mtbert.results import Run, overall_interval, summarize
+from mtbert.report.tables import Comparison, Grid, compare, count_seeds, read_runs
+from mtbert.results import Run, difference, overall_interval, summarize
 from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
@@ -155,10 +155,13 @@ def _claims(store: Path | None) -> str:
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
     text = readme.read_text(encoding="utf8")
-    files = ("singles", "hybrids", "best_model")
-    singles, hybrids, models = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
+    files = ("singles", "hybrids", "best_model", "controls")
+    singles, hybrids, models, controls = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
     tables = {"findings": box(store), "single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
     tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
+    tables["longer training"] = longer_training(
+        hybrids | read_runs("cpu", "controls", store=store, train_missing=False)
+    )
     if (path := store / "claims.csv").exists():
         tables["claims"] = count_verdicts(pd.read_csv(path))
 
@@ -189,6 +192,19 @@ def plans(grid: Grid, names: Iterable[str | None]) -> str:
             parameters = runs[0].cost["parameters"] / 1e6
             lines.append(f"| {name} | {' | '.join(scores)} | {len(runs)} | {parameters:.1f} M |")
     return "\n".join(lines)
+
+
+def longer_training(grid: Grid) -> str:
+    """One sentence: 3-bert minus 1-bert overall, after the usual and after more steps."""
+    parts = []
+    for names in (("3-bert", "1-bert"), ("3-bert, long", "1-bert, long")):
+        first, second = (grid.runs.get(name) for name in names)
+        if first and second:
+            found = difference(first, second, pearson=0.5, among=grid.among)
+            seeds = count_seeds(min(len(first), len(second)))
+            verdict = f"{seeds}, not decided" if not found.is_decided else found.text().partition(" ")[2].strip("()")
+            parts.append(f"{found.value:+.3f} after {first[0].cost['steps']:,} steps ({verdict})")
+    return f"Overall, 3-bert minus 1-bert is {' and '.join(parts)}." if parts else ""
 
 
 def best(grid: Grid, parameters: float = 45e6) -> str | None:
