@@ -159,9 +159,7 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
     singles, hybrids, models, controls = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
     tables = {"findings": box(store), "single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
     tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
-    tables["longer training"] = longer_training(
-        hybrids | read_runs("cpu", "controls", store=store, train_missing=False)
-    )
+    tables["longer training"] = longer_training(hybrids | controls)
     if (path := store / "claims.csv").exists():
         tables["claims"] = count_verdicts(pd.read_csv(path))
 
