@@ -36,7 +36,7 @@ from mtbert.training import overall, turn_ends
 
 FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
 NAMED = 3  # differences of a summary that have numbers
-WORDS = "no one two three four five six seven eight nine ten eleven twelve".split()
+WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -266,9 +266,9 @@ def summary(differences: pd.DataFrame) -> str:
     row = (differences if decided.empty else decided).iloc[0]
     largest = f"*{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {_signed(row.value, row.low, row.high)}"
     if decided.empty:
-        return f"No difference can be judged ({FEW}); the largest of {len(differences)} is {largest}."
+        return f"No difference can be judged ({FEW}). The largest of {len(differences)} is {largest}."
     if found.empty:
-        sentences = [f"There is no measurable difference; the largest of {len(decided)} is {largest}."]
+        sentences = [f"There is no measurable difference. The largest of {len(decided)} is {largest}."]
     else:
         groups = found.groupby(["task", "verdict"], sort=False)
         sentences = [_sentence(*key, part, with_size=i < NAMED) for i, (key, part) in enumerate(groups)]

@@ -82,10 +82,10 @@ def test_the_differences_as_sentences(plans):
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
     assert open_ones.startswith("No difference can be judged (fewer than 3 seeds")
-    assert "; the largest of 3 is *two* minus *one* on" in open_ones
+    assert ". The largest of 3 is *two* minus *one* on" in open_ones
     assert not any(word in open_ones for word in ("better", "worse"))
     equal = tables.summary(table[table["run"] == "same"])
-    assert equal.startswith("There is no measurable difference; the largest of 3 is *same* minus *one* on ")
+    assert equal.startswith("There is no measurable difference. The largest of 3 is *same* minus *one* on ")
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
     assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
     assert tables.summary(one).endswith(". On Quora and STS there is no measurable difference.")

@@ -51,7 +51,7 @@ def setup(app: Sphinx) -> None:
 def write_pages(app: Sphinx, config: Config) -> None:
     """Write the front page and the page of params beside the notebooks; only notebooks with a record are shown."""
     folder = Path(app.srcdir)
-    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "04_pareto.png")
+    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.png")
     context = config.html_context = {"records": {}, "versions": versions()}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
