@@ -263,12 +263,14 @@ def summary(differences: pd.DataFrame) -> str:
     differences = differences.sort_values("value", key=abs, ascending=False)
     decided = differences[differences["verdict"] != NOT_DECIDED]
     found = decided[decided["verdict"] != CLOSE]
-    row = (differences if decided.empty else decided).iloc[0]
-    largest = f"*{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {_signed(row.value, row.low, row.high)}"
+    judged = differences if decided.empty else decided
+    row, which = judged.iloc[0], f"largest of {len(judged)}" if len(judged) > 1 else "only one"
+    shown = _signed(row.value, row.low, row.high)
+    largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}"
     if decided.empty:
-        return f"No difference can be judged ({FEW}). The largest of {len(differences)} is {largest}."
+        return f"No difference can be judged ({FEW}). {largest}."
     if found.empty:
-        sentences = [f"There is no measurable difference. The largest of {len(decided)} is {largest}."]
+        sentences = [f"There is no measurable difference. {largest}."]
     else:
         groups = found.groupby(["task", "verdict"], sort=False)
         sentences = [_sentence(*key, part, with_size=i < NAMED) for i, (key, part) in enumerate(groups)]

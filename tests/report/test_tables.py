@@ -89,6 +89,8 @@ def test_the_differences_as_sentences(plans):
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
     assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
     assert tables.summary(one).endswith(". On Quora and STS there is no measurable difference.")
+    alone = tables.summary(table[(table["run"] == "same") & (table["task"] == "sst")])
+    assert alone.startswith("There is no measurable difference. The only one is *same* minus *one* on SST, ")
     assert tables.summary(table.iloc[:0]) == ""
 
 
