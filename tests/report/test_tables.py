@@ -9,7 +9,7 @@ import yaml
 
 from mtbert.config import RunConfig
 from mtbert.paths import results_dir
-from mtbert.report import tables
+from mtbert.report import notebook, tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
 from mtbert.results.compare import difference
@@ -105,6 +105,24 @@ def test_a_sentence_names_two_others_or_counts_them(plans):
     assert sentence(3).endswith("), and so are *more 1* and *more 2*.")
     assert sentence(6).endswith("), and so are five others.")
     assert sentence(6, reference="two").endswith("), and five others are better than their references.")
+
+
+def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda output, **about: shown.append(output.data))
+    monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
+    notebook.differences(plans, "00_plans")
+    said, figure, differences, scores, stored = shown
+    assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
+    assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
+    assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores
+    shown.clear()
+    notebook.differences(plans, "00_plans", finding="More is better.")
+    assert shown[0] == "**Finding.** More is better."
+    shown.clear()
+    notebook.differences(compare(grid_of(one=("1-bert", 0.8, 1)), "plan"), "00_plans")
+    assert len(shown) == 1 and "There are no runs of this question here" in shown[0], "no finding and no figure"
 
 
 def test_differences_for_reading(plans):
