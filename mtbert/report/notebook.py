@@ -91,18 +91,30 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
     return grids
 
 
-def differences(comparison: Comparison, name: str, label: str = "", table: pd.DataFrame | None = None) -> None:
-    """The figure of a comparison's differences, their table, folded, and what they say; nothing where there are none.
+def differences(
+    comparison: Comparison,
+    name: str,
+    label: str = "",
+    table: pd.DataFrame | None = None,
+    finding: str = "",
+    constants: pd.DataFrame | None = None,
+) -> None:
+    """What a comparison says, the figure of its differences, their table and the scores, folded, what is stored.
 
     name: of the figure's file; label: of the axes, by default with the name of the reference; table: the differences in
-    another order or with other names of runs.
+    another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
+    baselines among the scores.
     """
     if comparison.answer:
         label = label or f"dev score minus that of {' or '.join(dict.fromkeys(comparison.references.values()))}"
+        say(f"**Finding.** {finding or comparison.answer}")
         figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
         plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
         folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")
-        say(f"**Finding.** {comparison.answer} {comparison.lent}")
+    if (scores := comparison.scores(constants)) is not None:
+        scores.columns = [" ".join(column).strip() for column in scores]
+        folded(scores.rename_axis("run").reset_index(), "The scores")
+    say(f"{comparison.stored} {comparison.lent}".strip())
 
 
 def provenance(*grids: Grid) -> None:

@@ -35,7 +35,8 @@ from mtbert.statistics import CLOSE, NOT_DECIDED, SEEDS, Difference, decide, wel
 from mtbert.training import overall, turn_ends
 
 FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
-NAMED = 4  # differences that a sentence names
+NAMED = 3  # differences of a summary that have numbers
+WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -205,7 +206,7 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """What the differences say, in a sentence; empty where there are none."""
+        """What the differences say, in sentences; empty where there are none."""
         return summary(self.differences)
 
 
@@ -228,33 +229,57 @@ def _signed(value: float, low: float, high: float) -> str:
     return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
-def _named(row) -> str:
-    return f"{row.run} minus {row.reference} on {TASK_LABELS[row.task]}, {row.shown}"
+def _count(n: int) -> str:
+    return WORDS[n] if n < len(WORDS) else str(n)
+
+
+def _by(row) -> str:
+    """The size of a difference with its interval, without signs."""
+    low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
+    return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
+
+
+def _sentence(task: str, verdict: str, part: pd.DataFrame, with_size: bool) -> str:
+    """What a task's differences with one verdict say; the first is named, and two others where there are no more."""
+    first, *others = part.itertuples()
+    text = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
+    text += f" by {_by(first)}" if with_size else ""
+    names = " and ".join(f"*{row.run}*" for row in others) if len(others) < 3 else f"{_count(len(others))} others"
+    verb = "is" if len(others) == 1 else "are"
+    if others and {row.reference for row in others} == {first.reference}:
+        text += f", and so {verb} {names}"
+    elif others:
+        text += f", and {names} {verb} {verdict} than {'its reference' if verb == 'is' else 'their references'}"
+    return f"{text}."
 
 
 def summary(differences: pd.DataFrame) -> str:
-    """What a table of differences says, in a sentence; empty where it has no rows."""
+    """What a table of differences says, in sentences; empty where it has no rows.
+
+    A sentence per task and verdict, those with the largest differences first, NAMED of them with numbers.
+    """
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
-    differences["shown"] = [_signed(*row) for row in differences[["value", "low", "high"]].to_numpy()]
     decided = differences[differences["verdict"] != NOT_DECIDED]
+    found = decided[decided["verdict"] != CLOSE]
+    judged = differences if decided.empty else decided
+    row, which = judged.iloc[0], f"largest of {len(judged)}" if len(judged) > 1 else "only one"
+    shown = _signed(row.value, row.low, row.high)
+    largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}"
     if decided.empty:
-        largest = _named(differences.iloc[0])
-        return f"None of the {len(differences)} differences is decided ({FEW}); the largest is {largest}."
-    found, parts = decided[decided["verdict"] != CLOSE], []
-    for (task, verdict, reference), part in found.groupby(["task", "verdict", "reference"], sort=False):
-        names = [f"*{row.run}* {row.shown}" for row in part.head(NAMED).itertuples()]
-        names += [f"{len(part) - NAMED} more"] if len(part) > NAMED else []
-        parts.append(f"on {TASK_LABELS[task]}, {verdict} than {reference}: {', '.join(names)}")
+        return f"No difference can be judged ({FEW}). {largest}."
     if found.empty:
-        largest = _named(decided.iloc[0])
-        text = f"All {len(decided)} differences are too close to call; the largest is {largest}"
+        sentences = [f"There is no measurable difference. {largest}."]
     else:
-        parts += [f"none on {TASK_LABELS[task]}" for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
-        text = f"{len(found)} of {len(decided)} differences are measurable: {'; '.join(parts)}"
-    undecided = len(differences) - len(decided)
-    return text + (f"; {undecided} more are not decided ({FEW})." if undecided else ".")
+        groups = found.groupby(["task", "verdict"], sort=False)
+        sentences = [_sentence(*key, part, with_size=i < NAMED) for i, (key, part) in enumerate(groups)]
+        same = [TASK_LABELS[task] for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
+        sentences += [f"On {' and '.join(same)} there is no measurable difference."] if same else []
+    if undecided := len(differences) - len(decided):
+        more = f"{_count(undecided)} more {'difference' if undecided == 1 else 'differences'} cannot be judged ({FEW})."
+        sentences.append(more[0].upper() + more[1:])
+    return " ".join(sentences)
 
 
 def score_points(run: Run) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 from mtbert.data import TASKS, find_data, load_table
 from mtbert.paths import REPOSITORY
 
-START, ERRORS = (REPOSITORY / "notebooks" / f"{name}.ipynb" for name in ("00_start", "06_error_analysis"))
+START, ERRORS = (REPOSITORY / "notebooks" / f"{name}.ipynb" for name in ("00_start", "08_error_analysis"))
 
 
 def text_of(path):

@@ -1,5 +1,7 @@
 """Tables of grids on synthetic runs: which words a difference gets, what is compared with what, what a front holds."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ import yaml
 
 from mtbert.config import RunConfig
 from mtbert.paths import results_dir
-from mtbert.report import tables
+from mtbert.report import notebook, tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
 from mtbert.results.compare import difference
@@ -71,23 +73,56 @@ def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plan
     assert set(table["verdict"]) == {"too close to call"} and (table["low"] < 0).all()
 
 
-def test_the_differences_as_a_sentence(plans):
-    assert plans.answer.startswith("6 of 9 differences are measurable: on STS, worse than one: *less* -0.40")
-    assert plans.answer.count("better than one: *more* +0.") == 3 and "same" not in plans.answer
-    assert plans.answer.endswith("; 3 more are not decided (fewer than 3 seeds, and no runs that are alike).")
+def test_the_differences_as_sentences(plans):
+    first, *others = plans.answer.split(". ")
+    assert re.fullmatch(r"On STS \*less\* is worse than \*one\* by 0\.40\d \(0\.\d{3} to 0\.\d{3}\)", first)
+    assert plans.answer.count(" by 0.") == 3, "the largest have numbers"
+    assert plans.answer.count("*more* is better than *one*") == 3 and "same" not in plans.answer
+    assert others[-1] == "Three more differences cannot be judged (fewer than 3 seeds, and no runs that are alike)."
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
-    assert open_ones.startswith("None of the 3 differences is decided (fewer than 3 seeds")
-    assert "; the largest is two minus" in open_ones
+    assert open_ones.startswith("No difference can be judged (fewer than 3 seeds")
+    assert ". The largest of 3 is *two* minus *one* on" in open_ones
     assert not any(word in open_ones for word in ("better", "worse"))
     equal = tables.summary(table[table["run"] == "same"])
-    assert equal.startswith("All 3 differences are too close to call; the largest is same minus one on ")
+    assert equal.startswith("There is no measurable difference. The largest of 3 is *same* minus *one* on ")
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
-    assert "1 of 4 differences are measurable: on SST, better than one: *more* +" in tables.summary(one)
-    assert tables.summary(one).endswith("; none on Quora; none on STS.")
-    many = pd.concat([table[table["run"] == "more"].assign(run=f"more {i}") for i in range(6)])
-    assert tables.summary(many).count(", 2 more") == 3
+    assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
+    assert tables.summary(one).endswith(". On Quora and STS there is no measurable difference.")
+    alone = tables.summary(table[(table["run"] == "same") & (table["task"] == "sst")])
+    assert alone.startswith("There is no measurable difference. The only one is *same* minus *one* on SST, ")
     assert tables.summary(table.iloc[:0]) == ""
+
+
+def test_a_sentence_names_two_others_or_counts_them(plans):
+    row = plans.differences.query("run == 'more' and task == 'sst'")
+
+    def sentence(n, **changes):
+        copies = [row.assign(run=f"more {i}", value=row["value"] - i / 1000, **changes) for i in range(1, n)]
+        return tables.summary(pd.concat([row, *copies]))
+
+    assert sentence(2).endswith("), and so is *more 1*.")
+    assert sentence(3).endswith("), and so are *more 1* and *more 2*.")
+    assert sentence(6).endswith("), and so are five others.")
+    assert sentence(6, reference="two").endswith("), and five others are better than their references.")
+
+
+def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda output, **about: shown.append(output.data))
+    monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
+    notebook.differences(plans, "00_plans")
+    said, figure, differences, scores, stored = shown
+    assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
+    assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
+    assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores
+    shown.clear()
+    notebook.differences(plans, "00_plans", finding="More is better.")
+    assert shown[0] == "**Finding.** More is better."
+    shown.clear()
+    notebook.differences(compare(grid_of(one=("1-bert", 0.8, 1)), "plan"), "00_plans")
+    assert len(shown) == 1 and "There are no runs of this question here" in shown[0], "no finding and no figure"
 
 
 def test_differences_for_reading(plans):

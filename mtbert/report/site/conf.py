@@ -54,7 +54,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     """Write the front page, the page of params and those of docs/ beside the notebooks that have a record."""
     folder = Path(app.srcdir)
     docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
-    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "04_pareto.png")
+    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.png")
     context = config.html_context = {"records": {}, "versions": versions(), "docs": docs}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
