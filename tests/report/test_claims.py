@@ -18,12 +18,12 @@ from mtbert.report.claims import (
     COLUMNS,
     KINDS,
     SIMILARITY,
-    best,
     claims_table,
     count_verdicts,
     find,
     read_claims,
 )
+from mtbert.report.findings import best
 from mtbert.report.tables import Grid, read_runs
 from mtbert.results import overall_interval
 from mtbert.results.grids import read_grid
