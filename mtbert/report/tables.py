@@ -202,7 +202,7 @@ class Comparison:
         lenders = sorted({prior.lenders for prior in priors.values()})
         shown = ", ".join(f"{prior.deviation:.4f} on {TASK_LABELS[task]}" for task, prior in priors.items())
         count = " to ".join(map(str, dict.fromkeys([lenders[0], lenders[-1]])))
-        return f"Seed variance lent by {count} configurations of the same scheme (standard deviation {shown})."
+        return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
 
     @property
     def answer(self) -> str:
