@@ -111,7 +111,7 @@ def _pairs_in_one_sequence(pairs: Comparison) -> str:
         return ""
     return (
         "**What matters far more.** A pair of sentences read in one sequence, and not one by one, gains "
-        f"{_on_tasks(rows)}, more than any way of sharing."
+        f"{_on_tasks(rows)}, more than any way of sharing an encoder that is trained."
     )
 
 
