@@ -61,6 +61,7 @@ BENCHMARKS: Benchmarks = {
     "plans": (steps.plans, (dict(B=32, T=31, precision="bf16"),)),
     "pal": (steps.pal, (THREE | dict(s=96, heads=12),)),
     "pcgrad": (steps.pcgrad_step, (THREE,)),
+    "distillation": (steps.distillation_step, (THREE,)),
     "gem": (steps.gem_projection, (dict(parameters=22_700_000, memories=3),)),
     "growth-length": (growth_length, (dict(sizes=(16, 128, 512), B=4),)),
     "growth-batch": (growth_batch, (dict(sizes=(4, 32, 256), T=26),)),

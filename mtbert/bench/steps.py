@@ -118,6 +118,16 @@ def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
     return Contest(f"3x{B}x{T}", timed(ours.step), {"TorchJD, one task at a time": theirs})
 
 
+def distillation_step(setting: Setting, B: int, T: int) -> Contest:
+    """A unified step on three tasks that learns from stored logits of teachers and from labels, and from labels alone."""
+    teacher = RunConfig.from_params({"tasks": list(THREE), "encoder": setting.encoder})
+    ours = on_words(setting, B, T, THREE, teachers=[teacher], distil=0.5)
+    for table in ours.tables.values():
+        table.teachers = torch.zeros_like(table.logits())  # all numbers cost the same
+    without = Peer(timed(on_words(setting, B, T, THREE).step))
+    return Contest(f"3x{B}x{T}", timed(ours.step), {"ours, without teachers": without})
+
+
 def gem_projection(setting: Setting, parameters: int, memories: int) -> Contest:
     """GEM's projection alone, of gradients that violate every constraint."""
     g, M = violating_gradients(parameters, memories, setting.device)

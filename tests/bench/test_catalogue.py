@@ -22,6 +22,7 @@ TINY = {
     "plans": dict(B=2, T=8, precision="bf16"),
     "pal": dict(B=2, T=8, s=12, heads=3),
     "pcgrad": dict(B=2, T=8),
+    "distillation": dict(B=2, T=8),
     "gem": dict(parameters=4096, memories=3),
     "growth-length": dict(sizes=(6, 12), B=2),
     "growth-batch": dict(sizes=(2, 4), T=8),
