@@ -98,7 +98,6 @@ def html(handler, body):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT", 0.3)
     monkeypatch.setattr(download, "RETRIES", 2)
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
     monkeypatch.setattr(download, "CHECKSUMS", {name: sha256(body) for name, body in FILES.items()})
@@ -131,7 +130,9 @@ def test_downloads_every_file_once(server, tmp_path):
 
 
 @pytest.mark.parametrize("behaviour", [break_off, stall, error_500, unasked_part])
-def test_tries_again_after_temporary_failures(server, tmp_path, behaviour):
+def test_tries_again_after_temporary_failures(server, tmp_path, monkeypatch, behaviour):
+    if behaviour is stall:
+        monkeypatch.setattr(download, "TIMEOUT", 1.0)
     server.behaviours = [behaviour] * 2
     fetch(tmp_path)
     assert_only_complete_files(tmp_path)
