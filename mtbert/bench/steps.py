@@ -119,7 +119,7 @@ def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
 
 
 def distillation_step(setting: Setting, B: int, T: int) -> Contest:
-    """A unified step on three tasks that learns from stored logits of teachers and from labels, and from labels alone."""
+    """A unified step on three tasks that learns from labels and stored logits of teachers, against labels alone."""
     teacher = RunConfig.from_params({"tasks": list(THREE), "encoder": setting.encoder})
     ours = on_words(setting, B, T, THREE, teachers=[teacher], distil=0.5)
     for table in ours.tables.values():

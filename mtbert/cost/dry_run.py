@@ -28,7 +28,6 @@ from mtbert.cost.steps import Rows, Shapes, Steps
 from mtbert.gradients import gram
 from mtbert.multitask import meta_model
 from mtbert.runtime import MIB
-from mtbert.training import encode
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
@@ -55,7 +54,7 @@ class DryRun:
         with self._entered():
             self.model = model.to_empty(device="cuda" if cuda else "cpu")
             self.steps = Steps(self.model)
-        self.ledger.flat_size = self.steps.trainer.updates.shared.size
+        self.ledger.flat_size = self.steps.flat_size
         weights = {id(self.ledger.block(parameter)) for parameter in self.model.parameters()}
         for block in self.ledger.living.values():
             block.part = "weights" if id(block) in weights else "moments"
@@ -79,7 +78,8 @@ class DryRun:
         with self._entered(), torch.no_grad():
             self.model.eval()
             self.ledger.start()
-            encode(self.model, {task: Rows(self.model, task, [shape])}, {task: np.arange(shape[0])})
+            batch = Rows(self.model, task, [shape]).batch(np.arange(shape[0]))
+            self.model.embed({task: batch.to(self.model.device)})
         return self.ledger.done()
 
     @contextmanager

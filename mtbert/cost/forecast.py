@@ -68,9 +68,12 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
         if not path.exists():
             raise
         return _stored_lengths(config, pd.read_csv(path))
-    how = config.encoder, config.pairs, config.max_length
-    splits = corpus.train, corpus.dev
-    return Lengths(*({task: tokenize(task, table, *how).lengths for task, table in split.items()} for split in splits))
+
+    def count(split: dict[str, pd.DataFrame]) -> dict[str, np.ndarray]:
+        how = config.encoder, config.pairs, config.max_length
+        return {task: tokenize(task, table, *how).lengths for task, table in split.items()}
+
+    return Lengths(count(corpus.train), count(corpus.dev))
 
 
 def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
@@ -143,7 +146,7 @@ class Forecast:
         """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
 
         def part(step: Shapes) -> float:
-            passes = [step] if self.dry.steps.trainer.updates.is_sum else [{task: step[task]} for task in step]
+            passes = [step] if self.dry.steps.is_sum else [{task: step[task]} for task in step]
             tokens = {task: self.config.encodings(task) * B * T * (1 + T / HEAVY) for task, (B, T) in step.items()}
             return max(sum(tokens[t] for t in some) / step_parts(self.config, some, self.cuda) for some in passes)
 

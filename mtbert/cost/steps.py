@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.data import TAGS, TASKS
-from mtbert.gradients import EpisodicMemory
+from mtbert.gradients import PROJECTIONS, EpisodicMemory
 from mtbert.multitask import MultitaskBert
 from mtbert.training import Trainer
 
@@ -57,6 +57,16 @@ class Steps:
             parameter.grad = torch.zeros_like(parameter)
         self.trainer.update({})
 
+    @property
+    def is_sum(self) -> bool:
+        """As of `Trainer`."""
+        return self.trainer.is_sum
+
+    @property
+    def flat_size(self) -> int:
+        """Numbers in a task's gradient of the parameters that tasks share."""
+        return self.trainer.updates.shared.size
+
     def gradients(self, shapes: Shapes, memory: dict[str, int] | None = None) -> None:
         """The gradient of a step. shapes: before it is cut into parts; memory: task -> tokens of the longest example
         that GEM draws of it, by default those of the step's tasks.
@@ -64,7 +74,7 @@ class Steps:
         updates, K = self.trainer.updates, self.config.memory_batch
         updates.tables, updates.memory = {}, EpisodicMemory(K, "reservoir", seed=0)
         longest = memory or {task: T for task, (_, T) in shapes.items()}
-        longest = longest if self.config.gradients in ("gem", "agem") else {}
+        longest = longest if self.config.gradients in PROJECTIONS else {}
         for task in {**shapes, **longest}:
             B, T = shapes.get(task, (0, 0))
             drawn = (K, longest[task]) if task in longest else (0, 0)

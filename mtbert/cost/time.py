@@ -94,7 +94,8 @@ def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:
             steps.step(shape)
         seconds = clock() - started
         dry = DryRun(config, place.type == "cuda")
-        memory, work = zip(*map(dry.step, shapes), strict=True)
-        beside = resident - at_peak(memory[0])["total"]
-        rows.append({"step": name, **sum(work[1:]), "seconds": seconds, "beside_mib": beside})
+        memory, _ = dry.step(shapes[0])
+        work = sum(dry.step(shape)[1] for shape in shapes[1:])
+        beside = resident - at_peak(memory)["total"]
+        rows.append({"step": name, **work, "seconds": seconds, "beside_mib": beside})
     return rows

@@ -193,8 +193,8 @@ class TaskHeads(nn.Module):
         weights after every step and sets them to zero again: Adam's moments of the two gradients stay separate.
         """
         if self.config.upstream == "slow":
-            upstream = {u for task in self.upstreams for u in all_upstream(task, self.upstreams)}
-            prefixes = tuple(f"{kind}.{name}." for kind in ("by_task", "attention") for name in upstream)
+            upstream = set().union(*(all_upstream(task, self.upstreams) for task in self.upstreams))
+            prefixes = tuple(f"{kind}.{name}." for name in upstream for kind in ("by_task", "attention"))
             weights = {name: p for name, p in self.named_parameters() if name.startswith(prefixes)}
             self.offsets = {name: torch.zeros_like(p, requires_grad=True) for name, p in weights.items()}
         return self.offsets
@@ -205,11 +205,14 @@ class TaskHeads(nn.Module):
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
         tasks, parameters = self.config.tasks, dict(self.named_parameters())
-        users = {name: [t for t in tasks if name in all_upstream(t, self.upstreams)] for name in self.by_task}
-        if self.config.upstream == "free":
-            users = {name: [*fed, name] if name in tasks else fed for name, fed in users.items()}
-        else:
+        is_free = self.config.upstream == "free"
+        if not is_free:
             parameters = {name: p for name, p in parameters.items() if name.startswith("norm.")} | self.offsets
-        shared = [f"{kind}.{name}." for name, who in users.items() if len(who) > 1 for kind in ("by_task", "attention")]
-        shared += ["norm."] if len(tasks) > 1 else []
+        shared = ["norm."] if len(tasks) > 1 else []
+        for name in self.by_task:
+            users = [task for task in tasks if name in all_upstream(task, self.upstreams)]
+            if is_free and name in tasks:
+                users.append(name)
+            if len(users) > 1:
+                shared += [f"by_task.{name}.", f"attention.{name}."]
         return {name: p for name, p in parameters.items() if name.startswith(tuple(shared))}

@@ -4,6 +4,7 @@ import json
 import logging
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import compress
 from pathlib import Path
@@ -74,28 +75,36 @@ class MultitaskBert(nn.Module):
         return self.plan.is_frozen and not self.encoder.adapters
 
     def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Task -> embeddings (B, k, d): k is 2 where the sentences of a pair are encoded apart, else 1.
+        """Task -> embeddings (B, k, d) in float32: k is 2 where each sentence of a pair is encoded by itself, else 1.
 
-        below: what some tasks' frozen layers give, as in `SharedEncoder.forward`.
+        The encoder runs at the configured precision. below: the outputs of some tasks' frozen layers, as in
+        `SharedEncoder.forward`.
         """
-        hidden = self.encoder(batches, below)
-        result = {}
-        for task, states in hidden.items():
-            if self.run_config.pooling == "pooler":
-                embeddings = self.encoder.pool(task, states)
-            else:
-                embeddings = sentence_embedding(states, batches[task].attention_mask, self.run_config.pooling)
-            k = self.run_config.encodings(task)
-            result[task] = embeddings.view(k, -1, embeddings.size(-1)).transpose(0, 1)  # first sentences come first
+        config, result = self.run_config, {}
+        with autocast(config, self.device):
+            for task, states in self.encoder(batches, below).items():
+                if config.pooling == "pooler":
+                    embeddings = self.encoder.pool(task, states)
+                else:
+                    embeddings = sentence_embedding(states, batches[task].attention_mask, config.pooling)
+                k = config.encodings(task)
+                by_sentence = embeddings.view(k, -1, embeddings.size(-1))  # the first sentences of all pairs come first
+                result[task] = by_sentence.transpose(0, 1).float()
         return result
 
-    def forward(self, batches: dict[str, Batch], tags: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def forward(
+        self,
+        batches: dict[str, Batch],
+        tags: dict[str, Tensor] | None = None,
+        below: dict[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Logits of every task of the batch: (B, classes), or (B,) for binary tasks and numbers.
 
-        tags: part-of-speech features (B, p) by task, where the configuration asks for them.
+        tags: part-of-speech features (B, p) by task, where the configuration asks for them. below: as in `embed`.
         """
-        embeddings = self.embed(batches)
-        return {task: self.heads(task, part, (tags or {}).get(task)) for task, part in embeddings.items()}
+        tags = tags or {}
+        embeddings = self.embed(batches, below)
+        return {task: self.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
 
     def checked(self, task: str | None) -> str:
         """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
@@ -126,9 +135,8 @@ class MultitaskBert(nn.Module):
         tags = torch.from_numpy(pos_features(task, table)).to(self.device) if config.pos_features else None
 
         def logits(rows: np.ndarray) -> Tensor:
-            with autocast(config, self.device):
-                embeddings = self.embed({task: tokens.batch(rows).to(self.device)})[task].float()
-            return self.heads(task, embeddings, None if tags is None else tags[rows])
+            batches = {task: tokens.batch(rows).to(self.device)}
+            return self(batches, {} if tags is None else {task: tags[rows]})[task]
 
         found = in_order(self.in_batches(tokens.lengths, logits))
         predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found))
@@ -139,34 +147,45 @@ class MultitaskBert(nn.Module):
     ) -> Iterator[tuple[np.ndarray, Any]]:
         """Indices of examples of these lengths (tokens) and compute(indices), in batches of similar length.
 
-        Without dropout and gradients. chosen: of all batches those to compute.
+        They are computed without dropout and gradients. chosen: the batches to compute, among all.
         """
+        trim = Trimmer()
+        for part in list(eval_batches(lengths, EVAL_TOKENS))[chosen]:
+            with self._evaluating():  # until the result is there: the caller may train, or take no further batch
+                result = compute(part)
+            yield part, result
+            trim()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """A context without dropout and gradients."""
         was_training = self.training
         self.eval()
-        trim = Trimmer()
-        with torch.no_grad():
-            for part in list(eval_batches(lengths, EVAL_TOKENS))[chosen]:
-                yield part, compute(part)
-                trim()
-        self.train(was_training)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(was_training)
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""
         trained = set(self.run_config.tasks)
-        shared = set()
+        shared: set[int] = set()
         for name, (level, copies) in self.encoder.levels().items():
-            if name != "pooler" or self.run_config.pooling == "pooler":
-                for group, module in zip(level.groups, copies, strict=True):
-                    if len(trained & set(group)) > 1:
-                        shared |= {id(p) for p in module.parameters()}
+            if name == "pooler" and self.run_config.pooling != "pooler":
+                continue
+            for group, module in zip(level.groups, copies, strict=True):
+                if len(trained & set(group)) > 1:
+                    shared.update(map(id, module.parameters()))
         encoder = {name: p for name, p in self.named_parameters() if p.requires_grad and id(p) in shared}
         return encoder | {f"heads.{name}": p for name, p in self.heads.shared_parameters().items()}
 
     def own_weights(self, task: str) -> set[str]:
         """Names in the `state_dict` of what one task alone uses: its copies of levels, its adapter and its head."""
-        levels = self.encoder.levels().values()
-        copies = [m for level, ms in levels for group, m in zip(level.groups, ms, strict=True) if group == (task,)]
-        own = {id(p) for module in copies for p in module.parameters()}
+        own: set[int] = set()
+        for level, copies in self.encoder.levels().values():
+            if (task,) in level.groups:
+                own.update(map(id, copies[level.groups.index((task,))].parameters()))
         parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
         return {name for name, p in self.named_parameters() if id(p) in own or f"{name}.".startswith(parts)}
 

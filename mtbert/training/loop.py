@@ -20,7 +20,7 @@ from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.parallel import connect
+from mtbert.parallel import Processes, connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
@@ -116,33 +116,30 @@ def train(
     place = pick_device(device)
     processes = connect(place)
     progress = progress if processes.is_main else False
-    taught = teachers or {}
-    if {task: len(rows) for task, rows in taught.items()} != {t: len(corpus.train[t]) for t in config.teachers_by_task}:
+    teachers = teachers or {}
+    if {task: len(rows) for task, rows in teachers.items()} != {
+        t: len(corpus.train[t]) for t in config.teachers_by_task
+    }:
         raise TrainingError(f"teachers: logits for all training rows of {list(config.teachers_by_task)} are needed")
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     keep_freed_memory()
     trim = Trimmer()
-    encoder, cost = build_encoder(config), {}
+    cost: dict[str, float] = {}
+
+    def pretrained(stage: str, encoder: BertModel) -> None:
+        if processes.is_main:
+            cost.update(_pretrain(stage, encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress))
+
+    encoder = build_encoder(config)
     if config.pretrain in ("before", "both"):
         meta_model(config)  # what does not fit together is said here, not after hours of pretraining
-        if processes.is_main:
-            cost |= _pretrain("before", encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+        pretrained("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
     processes.copy_from_main(model)
-    sizes = [len(table) for table in corpus.train.values()]
-    evaluations = config.epochs * config.evals_per_epoch
-    with processes.main_first():
-        tables = {
-            task: TaskRows(model, task, table, place, passes, processes, taught.get(task))
-            for (task, table), passes in zip(corpus.train.items(), expected_passes(config, sizes), strict=True)
-        }
-        dev = {task: TaskRows(model, task, table, place, evaluations, processes) for task, table in corpus.dev.items()}
-        # Before the clock starts: else a run that makes the features would seem slower than one that finds them.
-        feature_times = [table.make_features() for table in tables.values()]
-        for table in dev.values():
-            table.make_features()
+    tables, dev, feature_times = _read_rows(model, corpus, place, processes, teachers)
 
+    sizes = [len(table) for table in corpus.train.values()]
     epoch_steps = steps_per_epoch(config, sizes)
     total_steps = config.epochs * epoch_steps
     trainer = Trainer(model, tables, total_steps, processes)
@@ -163,7 +160,7 @@ def train(
     steps = enumerate(training_steps(config, lengths), start=1)
     for step, rows in saver.guard(steps, lambda: vars(state), total_steps):
         if step <= state.step:  # of the part before an interruption only the memory of examples is made again
-            trainer.updates.remember(rows)
+            trainer.remember(rows)
             continue
         started, cpu_started = time.perf_counter(), time.process_time()
         losses = trainer.step(step, rows)
@@ -196,10 +193,9 @@ def train(
     step_scores = _step_scores(config, state, predictions, dev, tables)
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
-    if config.pretrain in ("after", "both") and processes.is_main:
-        whole = model.encoder.task_encoder(config.tasks[0])  # the one encoder of plan 1-bert
+    if config.pretrain in ("after", "both"):
         paused = time.perf_counter()
-        cost |= _pretrain("after", whole, config, corpus, place, checkpoint, checkpoint_seconds, progress)
+        pretrained("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
         started += time.perf_counter() - paused
     processes.copy_from_main(model)
     kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
@@ -226,7 +222,7 @@ def train(
         predictions=pd.concat(predictions.values(), ignore_index=True),
         curve=pd.DataFrame(state.curve),
         step_scores=step_scores,
-        cosines=pd.DataFrame(trainer.updates.cosines),
+        cosines=pd.DataFrame(trainer.cosines),
         cost=cost,
     )
 
@@ -244,6 +240,29 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
         marks = {e * epoch_steps + round(i * epoch_steps / points) for e in range(config.epochs)
                  for i in range(1, points + 1)}  # fmt: skip
     return marks | set(turn_ends(config, sizes))
+
+
+def _read_rows(
+    model: MultitaskBert, corpus: Corpus, place: torch.device, processes: Processes, teachers: dict[str, Tensor]
+) -> tuple[dict[str, TaskRows], dict[str, TaskRows], list[tuple[float, float]]]:
+    """The training rows and the dev rows of every task, and the seconds of the training rows' features.
+
+    What frozen layers make of the texts is computed here, before the clock of training starts: else a run that makes
+    the features would seem slower than one that finds them.
+    """
+    config = model.run_config
+    passes = expected_passes(config, [len(table) for table in corpus.train.values()])
+    evaluations = config.epochs * config.evals_per_epoch
+    tables, dev = {}, {}
+    with processes.main_first():
+        for (task, table), times in zip(corpus.train.items(), passes, strict=True):
+            tables[task] = TaskRows(model, task, table, place, times, processes, teachers.get(task))
+        for task, table in corpus.dev.items():
+            dev[task] = TaskRows(model, task, table, place, evaluations, processes)
+        feature_times = [rows.make_features() for rows in tables.values()]
+        for rows in dev.values():
+            rows.make_features()
+    return tables, dev, feature_times
 
 
 def _pretrain(

@@ -104,7 +104,7 @@ class Updates:
         self.shared = FlatGradients(model.shared_parameters())
         self.is_sum = self.config.gradients == "sum" or not self.shared.spans
         flat = set() if self.is_sum else {id(parameter) for parameter in self.shared.parameters.values()}
-        others = [p for group in parameter_groups(model) for p in group["params"] if id(p) not in flat]
+        others = [p for p in trained_parameters(model).values() if id(p) not in flat]
         self.others = FlatGradients({str(i): parameter for i, parameter in enumerate(others)})
         self.memory = EpisodicMemory(self.config.memory_size, self.config.memory, self.config.seed)
 
@@ -120,7 +120,7 @@ class Updates:
         record = config.cosine_every is not None and step % config.cosine_every == 0 and bool(self.shared.spans)
         if self.is_sum:
             if record:
-                self._record_beside(step, rows)
+                self._record_extra_passes(step, rows)
             losses = self._backward(rows)
         else:
             losses = self._task_by_task(step, rows, record)
@@ -139,33 +139,46 @@ class Updates:
         Of several processes, the gradient of this one's part, and the losses of all.
         """
         totals: dict[str, Tensor] = {}
-        own = {task: self.processes.part(part) for task, part in rows.items()}
-        rows, shares = ({task: pair[i] for task, pair in own.items()} for i in (0, 1))
-        shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
-        n = step_parts(self.config, shapes, self.model.device.type == "cuda")
-        parts = {task: np.array_split(part, n) for task, part in rows.items()}
-        for i in range(n):
-            some = {task: part[i] for task, part in parts.items() if len(part[i])}
-            if not some:  # fewer rows than parts
-                break
-            weighted, r_drop = [], self.config.r_drop
-            passed = {task: np.tile(part, 2) for task, part in some.items()} if r_drop else some
-            for task, logits in task_logits(self.model, self.tables, passed).items():
-                loss = self._loss(task, logits, passed[task])
-                if r_drop:
-                    loss = loss + r_drop * divergence(TASKS[task], *logits.chunk(2))
-                share = len(some[task]) / len(rows[task]) * shares[task]
+        own, shares = {}, {}
+        for task, batch in rows.items():
+            own[task], shares[task] = self.processes.part(batch)
+        for part in self._parts(own):
+            weighted = []
+            for task, loss in self._losses(part).items():
+                share = len(part[task]) / len(own[task]) * shares[task]
                 totals[task] = totals.get(task, 0) + loss.detach() * share
                 weighted.append(self.weights.weighted(task, loss, self.config, self.model) * share)
             sum(weighted[1:], weighted[0]).backward()
         return {task: self.processes.sum(loss) for task, loss in totals.items()}
 
+    def _parts(self, rows: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        """The rows of each pass, as many as `step_parts` says; a task without rows for a pass is left out of it."""
+        shapes = batch_shapes(rows, {task: self.tables[task].tokens.lengths for task in rows})
+        count = step_parts(self.config, shapes, self.model.device.type == "cuda")
+        by_task = {task: np.array_split(batch, count) for task, batch in rows.items()}
+        for i in range(count):
+            part = {task: parts[i] for task, parts in by_task.items() if len(parts[i])}
+            if part:
+                yield part
+
+    def _losses(self, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
+        r_drop = self.config.r_drop
+        passed = {task: np.tile(part, 2) for task, part in rows.items()} if r_drop else rows
+        losses = {}
+        for task, logits in task_logits(self.model, self.tables, passed).items():
+            losses[task] = self._loss(task, logits, passed[task])
+            if r_drop:
+                losses[task] = losses[task] + r_drop * divergence(TASKS[task], *logits.chunk(2))
+        return losses
+
     def _loss(self, task: str, logits: Tensor, rows: np.ndarray) -> Tensor:
         """The mean loss of some rows of a task, against their labels and teachers."""
         table = self.tables[task]
         teachers = None if table.teachers is None else table.teachers[rows]
-        how = self.teacher_weight, self.config.temperature
-        return distillation_loss(TASKS[task], logits, table.labels[rows], teachers, *how)
+        return distillation_loss(
+            TASKS[task], logits, table.labels[rows], teachers, self.teacher_weight, self.config.temperature
+        )
 
     def _task_by_task(self, step: int, rows: dict[str, np.ndarray], record: bool) -> dict[str, Tensor]:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
@@ -200,25 +213,34 @@ class Updates:
         tasks = [task for task in self.memory.tasks if set(rows) != {task}]
         if not tasks:
             return None
-        return self._beside({task: self.memory.sample(task, self.config.memory_batch, step) for task in tasks})
+        return self._extra_gradients({task: self.memory.sample(task, self.config.memory_batch, step) for task in tasks})
 
     def _record(self, step: int, G: Tensor, tasks: list[str]) -> None:
         """Record the cosines of the tasks' gradients G (T, P)."""
         self.cosines += [{"step": step, **row} for row in layer_cosines(G, _by_level(self.shared.spans), tasks)]
 
-    def _record_beside(self, step: int, rows: dict[str, np.ndarray]) -> None:
+    def _record_extra_passes(self, step: int, rows: dict[str, np.ndarray]) -> None:
         """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
         device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            G, _ = self._beside(rows)
+            G, _ = self._extra_gradients(rows)
         self._record(step, G, list(rows))
 
-    def _beside(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _extra_gradients(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
         """G and uses of `_one_by_one` for examples that the step does not train on: no `.grad` is left."""
         _, G, uses = self._one_by_one(rows)
         for parameter in self.others.parameters.values():
             parameter.grad = None
         return G, uses
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses that later weights depend on, and the cosines so far; the memory of examples is made again."""
+        return {"loss_weights": vars(self.weights), "cosines": self.cosines}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        self.weights = LossWeights(**state["loss_weights"])
+        self.cosines = state["cosines"]
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
@@ -262,6 +284,20 @@ class Trainer:
         self.average = None
         if config.ema is not None:
             self.average = AveragedModel(self.weights, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether a step takes the gradient of all tasks at once, and not one by one."""
+        return self.updates.is_sum
+
+    @property
+    def cosines(self) -> list[dict]:
+        """The recorded cosines between tasks' gradients: step, layer, first, second, cosine."""
+        return self.updates.cosines
+
+    def remember(self, rows: dict[str, np.ndarray]) -> None:
+        """Put a step's examples into the episodic memory, as the step did."""
+        self.updates.remember(rows)
 
     def step(self, number: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
         """Train on these rows; returns every task's mean loss.
@@ -318,9 +354,8 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "loss_weights": vars(self.updates.weights),
-            "cosines": self.updates.cosines,
             "constraints": self.constraints,
+            **self.updates.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -329,9 +364,21 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        self.updates.weights = LossWeights(**state["loss_weights"])
-        self.updates.cosines = state["cosines"]
+        self.updates.load_state_dict(state)
         self.constraints = state["constraints"]
+
+
+def trained_parameters(model: MultitaskBert) -> dict[str, Tensor]:
+    """The parameters that are trained by name, and the offsets of slow upstream heads."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad} | model.heads.offsets
+
+
+def _layers_above(name: str, layers: int) -> int:
+    """How many of an encoder's layers lie above a parameter; 0 above heads, adapters and the pooler."""
+    parts = name.split(".")
+    if parts[:2] == ["encoder", "layers"]:
+        return layers - 1 - int(parts[2])
+    return layers if parts[:2] == ["encoder", "embeddings"] else 0
 
 
 def parameter_groups(model: MultitaskBert) -> list[dict]:
@@ -340,15 +387,15 @@ def parameter_groups(model: MultitaskBert) -> list[dict]:
     A layer's learning rate is `layer_decay` times that of the layer above it; heads, adapters, the pooler and the top
     layer have all of it. Offsets of slow upstream heads have `upstream_rate` of it.
     """
-    config, L = model.run_config, model.encoder.config.num_hidden_layers
+    config = model.run_config
+    layers = model.encoder.config.num_hidden_layers
     groups: dict[tuple[float, float], list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            part = name.split(".")  # encoder, layers, depth, ... or encoder, embeddings, ...
-            below = L - 1 - int(part[2]) if part[:2] == ["encoder", "layers"] else L * (part[1] == "embeddings")
+    for name, parameter in trained_parameters(model).items():
+        if name in model.heads.offsets:
+            key = config.learning_rate * config.upstream_rate, 0.0
+        else:
+            rate = config.learning_rate * config.layer_decay ** _layers_above(name, layers)
             decays = config.weight_decay_on == "all" or parameter.ndim > 1
-            key = config.learning_rate * config.layer_decay**below, config.weight_decay * decays
-            groups.setdefault(key, []).append(parameter)
-    if model.heads.offsets:  # a layer may have the same learning rate
-        groups.setdefault((config.learning_rate * config.upstream_rate, 0.0), []).extend(model.heads.offsets.values())
+            key = rate, config.weight_decay * decays
+        groups.setdefault(key, []).append(parameter)
     return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]

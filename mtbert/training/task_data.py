@@ -85,7 +85,7 @@ class TaskRows:
         return in_order(self._in_batches(rows, self._embed))
 
     def _embed(self, rows: np.ndarray) -> Tensor:
-        return encode(self.model, {self.task: self}, {self.task: rows})[self.task]
+        return self.model.embed({self.task: self.tokens.batch(rows).to(self.device)})[self.task]
 
     @cached_property
     def _all_embeddings(self) -> tuple[MappedArray, Tensor]:
@@ -129,23 +129,15 @@ class TaskRows:
         return f"{self.config.precision} {self.device.type}"
 
 
-def encode(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Embeddings (B, k, d) of some rows of several tasks, in one pass through the encoder."""
-    batches = {task: tables[task].tokens.batch(part).to(model.device) for task, part in rows.items()}
-    below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
-    with autocast(model.run_config, model.device):
-        embeddings = model.embed(batches, {task: states for task, states in below.items() if states is not None})
-        return {task: part.float() for task, part in embeddings.items()}
-
-
 def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
+    tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
     if model.features_are_fixed:
         embeddings = {task: tables[task].fixed_embeddings(part) for task, part in rows.items()}
-    else:
-        embeddings = encode(model, tables, rows)
-    tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
-    return {task: model.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
+        return {task: model.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
+    batches = {task: tables[task].tokens.batch(part).to(model.device) for task, part in rows.items()}
+    below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
+    return model(batches, tags, {task: states for task, states in below.items() if states is not None})
 
 
 def predict_table(

@@ -16,7 +16,7 @@ from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.training import frozen_features
 from mtbert.training import task_data as module
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, encode, load_corpus
+from mtbert.training.task_data import TaskRows, load_corpus, task_logits
 
 CPU = torch.device("cpu")
 TIMES = ("feature_seconds", "feature_cpu_seconds")
@@ -85,7 +85,7 @@ def test_damaged_files_are_made_again(run, config, caplog):
 def test_features_of_a_frozen_encoder_are_read_by_the_next_seed(run, tiny_config, monkeypatch):
     run(tiny_config.but(frozen=True))
     assert len(files()) == 2
-    monkeypatch.setattr(module, "encode", lambda *_: pytest.fail("the encoder ran again"))
+    monkeypatch.setattr(MultitaskBert, "embed", lambda *_: pytest.fail("the encoder ran again"))
     run(tiny_config.but(frozen=True, seed=2))
 
 
@@ -121,7 +121,7 @@ def test_states_of_a_batch(config, course_folder):
     real = batch.attention_mask
     assert states.shape == expected.shape
     torch.testing.assert_close(states[real], expected[real], rtol=1e-5, atol=1e-5)
-    one, other = (encode(model, {"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
+    one, other = (task_logits(model, {"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
 from mtbert.multitask.model import MultitaskBert
-from mtbert.training.task_data import TaskRows, encode, load_corpus, predict_table, task_logits
+from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_logits
 
 
 def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
@@ -51,13 +52,19 @@ def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[st
     return model, {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
 
 
+def batches_of(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Batch]:
+    """The tokens of some rows of each task."""
+    return {task: tables[task].tokens.batch(part) for task, part in rows.items()}
+
+
 def test_several_tasks_are_encoded_together(model_and_tables):
     model, tables = model_and_tables
     rows = {"sst": np.array([5, 0, 7]), "sts": np.array([3, 4])}
-    together = encode(model, tables, rows)
+    together = model.embed(batches_of(tables, rows))
     assert together["sst"].shape == (3, 1, 32) and together["sts"].shape == (2, 2, 32)
     for task, part in rows.items():
-        torch.testing.assert_close(together[task], encode(model, tables, {task: part})[task], rtol=1e-5, atol=1e-5)
+        alone = model.embed(batches_of(tables, {task: part}))
+        torch.testing.assert_close(together[task], alone[task], rtol=1e-5, atol=1e-5)
         everything = tables[task].fixed_embeddings(np.arange(40))
         torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
 
@@ -72,16 +79,23 @@ def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
     table = load_corpus(config, course_folder).train["sst"]
     rows = TaskRows(model, "sst", table, torch.device("cpu"), passes)
     seen = []
-    monkeypatch.setattr(
-        "mtbert.training.task_data.encode",
-        lambda model, tables, part: (seen.append(len(part["sst"])), encode(model, tables, part))[1],
-    )
+    real = model.embed
+    monkeypatch.setattr(model, "embed", lambda batches: (seen.append(len(batches["sst"].input_ids)), real(batches))[1])
     parts = [rows.fixed_embeddings(np.array(part)) for part in ([3, 1], [7, 8, 0])]
     assert seen == encoded and model.training  # without dropout all the same:
     fresh = TaskRows(model.eval(), "sst", table, torch.device("cpu"))
-    expected = encode(model, {"sst": fresh}, {"sst": np.array([7, 8, 0])})
+    expected = model.embed({"sst": fresh.tokens.batch(np.array([7, 8, 0]))})
     torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
     assert not parts[1].requires_grad
+
+
+def test_what_is_computed_in_batches_leaves_the_model_in_training(model_and_tables):
+    model, tables = model_and_tables
+    model.train()
+    for _ in model.in_batches(tables["sst"].tokens.lengths, len):
+        assert model.training and torch.is_grad_enabled()
+        break
+    assert model.training and torch.is_grad_enabled()
 
 
 def test_kept_embeddings_give_the_same_logits(model_and_tables, monkeypatch):
