@@ -355,3 +355,7 @@ def main() -> None:
         if not (isinstance(error, OSError) or type(error).__module__.startswith("mtbert.")):
             raise
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        if error.name.startswith("mtbert"):
+            raise
+        sys.exit(f"error: {error.name} is not installed; the extras have it: pip install 'mtbert[sweep,report]'")

@@ -40,7 +40,10 @@ def project() -> dict:
 
 
 def direct() -> dict[str, SpecifierSet]:
-    return ranges(project()["dependencies"] + project()["optional-dependencies"]["test"])
+    """What `run_all.sh` installs: the library and the extras that the report and the tests need."""
+    extras = project()["optional-dependencies"]
+    asked = project()["dependencies"] + extras["sweep"] + extras["report"] + extras["test"]
+    return ranges(entry for entry in asked if not entry.startswith("mtbert["))
 
 
 def lock_lines() -> list[str]:

@@ -2,8 +2,10 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -119,3 +121,39 @@ def test_nothing_heavy_is_imported_in_vain(module, unwanted):
     script = f"import sys, mtbert.{module}; print([name for name in {unwanted} if name in sys.modules])"
     process = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert process.stdout.strip() == "[]", process.stderr
+
+
+WITHOUT_EXTRAS = """
+import sys
+import tomllib
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from mtbert.cli import main
+from mtbert.config import RunConfig
+from mtbert.results import load_or_run
+
+fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
+print(load_or_run(RunConfig.from_params(fields), device="cpu", progress=False).score())
+sys.argv = ["mtbert", "train", "{grid}"]
+main()
+"""
+
+
+def test_the_library_trains_without_the_packages_of_the_extras(tmp_path, monkeypatch):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = [re.match(r"[\w-]+", entry)[0] for entry in extras["sweep"] + extras["report"]]
+    hidden = [name.replace("-", "_") for name in names if name != "mtbert"]
+    assert {"dask", "matplotlib", "jupyterlab"} < set(hidden)
+    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "results"))
+    script = WITHOUT_EXTRAS.format(hidden=hidden, grid=REPOSITORY / "params/demo/sharing.yaml")
+    process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    score = float(process.stdout.split()[0])
+    assert 0 <= score <= 1, process.stderr
+    assert "is not installed; the extras have it: pip install 'mtbert[sweep,report]'" in process.stderr
