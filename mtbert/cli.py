@@ -3,6 +3,7 @@
 import os
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -127,6 +128,8 @@ def train(
         typer.echo(text)
         if dry_run:
             return
+    if number_of_processes() == 1 and not dry_run and find_spec("distributed") is None:
+        raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again)
     if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
