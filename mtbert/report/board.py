@@ -32,7 +32,7 @@ COMPARED = {  # a check of two runs, in words
     "loss": "{first} minus {second}, training loss at step {what}",
     "cost": "{first} divided by {second}, {what}",
 }
-COLUMNS = ["paper", "claim", "printed", "found", "verdict", "kind", "how it was checked", "shown in"]
+COLUMNS = ["claim", "paper", "printed", "found", "verdict", "kind", "how it was checked", "shown in"]
 FILTERS = ("paper", "verdict", "kind")  # columns with a choice above the table
 CARD = """<div class="card" style="border-color: {colour}">
 <p><b>{verdict}</b><br><small>paper {paper}, {place}</small></p>
@@ -144,5 +144,5 @@ def _cells(row: dict) -> str:
     paper = f'<a href="{START}#Paper-{row["paper"]}">{row["paper"]}</a>'
     claim, place, words = (html.escape(row[name]) for name in ("claim", "place", "words"))
     printed = row["its_number"] if isinstance(row["its_number"], str) else "–"
-    cells = [paper, f"{claim}<br><small>{place}</small>", printed, row["found"], row["verdict"], row["kind"], words]
+    cells = [f"{claim}<br><small>{place}</small>", paper, printed, row["found"], row["verdict"], row["kind"], words]
     return "".join(f"<td>{cell}</td>" for cell in [*cells, link(row["section"])])
