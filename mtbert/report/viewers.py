@@ -43,9 +43,9 @@ CLASS_NAMES = {  # of labels that are numbers in the files
 }
 ANY, PAGE = "any", 10  # examples at a time
 NO_TEXTS = (
-    "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: `mtbert data fetch` "
-    "says how to get them, and `MTBERT_DATA` names their folder. As an example, some errors of a small model on the "
-    "demo corpus:"
+    "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: "
+    "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder. As an example, some errors of a "
+    "small model on the demo corpus:"
 )
 ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
 
@@ -100,7 +100,7 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     _view(
         lambda **chosen: _show(drawn(**chosen)),
-        sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "100%"}),
+        sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "98%"}),
         layer=IntSlider(layer, 1, layers, description="layer"),
         head=IntSlider(head, 1, heads, description="head"),
     )
@@ -177,7 +177,7 @@ def error_browser(errors: pd.DataFrame) -> None:
     longest = max(errors["words"], default=0)
     chosen["words"] = ipywidgets.IntRangeSlider(value=(0, longest), max=longest, description="words")
     examples = one_row_an_example(errors).set_index(["task", "id"], drop=False)
-    start = ipywidgets.BoundedIntText(1, min=1, max=max(1, len(examples)), description="from number")
+    start = ipywidgets.BoundedIntText(1, min=1, max=max(1, len(examples)), description="from")
     steps = {"previous": -PAGE, "next": PAGE}
     buttons = [ipywidgets.Button(description=name) for name in steps]
 
@@ -258,7 +258,7 @@ def two_sentences(first: str, second: str) -> None:
     if not _is_live():
         draw(first, second)
         return
-    wide = dict(continuous_update=False, layout={"width": "100%"})
+    wide = dict(continuous_update=False, layout={"width": "98%"})
     _view(draw, first=Text(first, description="first", **wide), second=Text(second, description="second", **wide))
 
 
