@@ -20,6 +20,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from mtbert.analysis.errors import error_table
 from mtbert.config import RunConfig
+from mtbert.report.viewers import one_row_an_example
 from mtbert.results import load_or_run
 
 SERVER = """-m jupyterlab --no-browser --allow-root --port=0 --IdentityProvider.token= --expose-app-in-browser
@@ -109,7 +110,8 @@ def lab(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], Page]]:
         yield open_notebook
 
 
-ROWS = "[...document.querySelectorAll('.jp-OutputArea tbody tr')].map(row => row.cells[2].innerText).join()"
+ROWS = """[...document.querySelectorAll('.jp-OutputArea table.dataframe tbody tr')]
+    .map(row => row.cells[row.cells.length - 1].innerText).join()"""
 
 
 def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
@@ -118,19 +120,23 @@ def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
     errors = error_table(run.run_id)
     page = lab(
         [
-            "from mtbert.analysis.errors import error_table\nfrom mtbert.report import viewers",
+            "from mtbert.analysis.errors import error_table\nfrom mtbert.report import viewers\n"
+            "from mtbert.report.tables import Grid",
             f"viewers.error_browser(error_table({run.run_id!r}))",
-            "viewers.plan_editor(('sst', 'quora'))",
+            "viewers.plan_explorer(Grid((), {}, {}), ('sst', 'quora', 'sts'))",
         ]
     )
 
     def shows(part: pd.DataFrame, start: int = 0) -> bool:
-        return page.wait(f"{ROWS} == {','.join(part['id'][start : start + 10])!r}")
+        ids = one_row_an_example(part)["id"]
+        return page.wait(f"{ROWS} == {','.join(ids[start : start + 10])!r}")
 
     shows(errors)
-    assert page.js("document.querySelector('.jp-OutputArea tbody tr').innerText").endswith(errors["text"][0])
-    page.press("input[type=number]", "ArrowUp")
+    assert errors["text"][0] in page.js("document.querySelector('.jp-OutputArea tbody tr').innerText")
+    page.js("document.querySelectorAll('.jp-OutputArea .widget-button')[1].click()")  # next
     shows(errors, 10)
+    page.js("document.querySelectorAll('.jp-OutputArea .widget-button')[0].click()")  # previous
+    shows(errors)
     page.press(".noUi-handle", "ArrowRight")  # the fewest words
     fewest = page.wait("parseInt(document.querySelector('.widget-readout').innerText)")
     errors = errors[errors["words"] >= fewest]
@@ -139,9 +145,9 @@ def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
         page.press("select", "ArrowDown", i)
         errors = errors[errors[column] == errors[column].iloc[0]]
         shows(errors)
-    text = "document.querySelector('.widget-text input[type=text]')"
-    assert page.wait(f"{text}.value") == "S6"
-    page.js("document.querySelectorAll('.widget-toggle-buttons')[6].querySelector('button:last-child').click()")
-    page.wait(f"{text}.value == 'S5 I1'")  # the uppermost of six layers, after six that are hidden
-    page.wait("document.querySelector('.jp-OutputArea img')?.naturalWidth > 0")
+    plan = "document.querySelector('.plans input')"
+    assert page.wait(f"{plan}.value") == "hybrid-3"
+    page.js("document.querySelectorAll('.plans button')[7].click()")  # the embeddings, below six layers and the pooler
+    assert page.js(f"{plan}.value") == "emb:I S3 I3"
+    assert "million" in page.js("document.querySelector('.plans table').innerText")
     assert not page.errors

@@ -1,5 +1,6 @@
 """The site of the report, built from the committed notebooks without executing them, and looked at in Chromium."""
 
+import html
 import http.server
 import json
 import re
@@ -10,10 +11,12 @@ from functools import partial
 from html.parser import HTMLParser
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mtbert.paths import REPOSITORY
+from mtbert.report import board, pages
 from mtbert.report.build import _build_site
 from mtbert.report.notebook import SYNTHETIC
 
@@ -188,6 +191,15 @@ const look = (page, width) => new Promise(done => {
     const inner = frame.contentDocument, root = inner.documentElement;
     const say = (what, element) => found.push(`${page} at ${width} px: ${what} ${element.outerHTML.slice(0, 120)}`);
     if (root.scrollWidth > width) say(`${root.scrollWidth} px wide`, root);
+    const sections = inner.querySelector(".toc-drawer:not(.no-toc)"), right = box => box.getBoundingClientRect().right;
+    if (width >= 1280 && sections && right(sections) > width) say("list of sections outside", sections);
+    const scrolls = box => ["auto", "scroll"].includes(inner.defaultView.getComputedStyle(box).overflowX);
+    for (const table of inner.querySelectorAll("article table")) {
+      let box = table.parentElement;
+      while (box.tagName !== "ARTICLE" && !scrolls(box)) box = box.parentElement;
+      const element = box.tagName === "ARTICLE" ? table : box;
+      if (right(element) > right(inner.querySelector("article")) + 1) say("wider than the text", element);
+    }
     for (const image of inner.images) if (!image.naturalWidth) say("no image", image);
     for (const box of inner.querySelectorAll("article *, .announcement *")) {
       const clips = ["hidden", "clip"].includes(getComputedStyle(box).overflowX) || box.tagName === "PRE";
@@ -202,17 +214,16 @@ const look = (page, width) => new Promise(done => {
   document.body.append(frame);
 });
 (async () => {
-  for (const page of pages) for (const width of [400, 1200]) await look(page, width);
+  for (const page of pages) for (const width of [400, 1280]) await look(page, width);
   document.title = "done";
   document.body.innerText = found.join("\\n");
 })();
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
-def test_pages_in_chromium_fit_into_400_and_1200_pixels_without_errors(site, tmp_path):
-    names = sorted(path.name for path in site.glob("*.html"))
-    (site / "look.html").write_text(LOOK.replace("PAGES", json.dumps(names)))
+def in_chromium(site, script, folder):
+    """What a script, given as a page beside those of a site, leaves as its body; and what the browser complains of."""
+    (site / "look.html").write_text(script)
     missing = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -226,12 +237,79 @@ def test_pages_in_chromium_fit_into_400_and_1200_pixels_without_errors(site, tmp
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = "--headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=60000 --dump-dom"
         url = f"http://127.0.0.1:{server.server_port}/look.html"
-        command = ["chromium", *options.split(), f"--user-data-dir={tmp_path}", url]
+        command = ["chromium", *options.split(), f"--user-data-dir={folder}", url]
         process = subprocess.run(command, capture_output=True, text=True, timeout=120)
         server.shutdown()
     (site / "look.html").unlink()
     assert "<title>done</title>" in process.stdout, process.stderr[-2000:]
-    body = re.search(r"<body>(.*)</body>", process.stdout, re.DOTALL)[1]
-    assert body.replace("<br>", "\n").strip() == ""
     assert [path for path in missing if path != "/favicon.ico"] == []
     assert not re.findall(r".*CONSOLE.*", process.stderr)
+    return re.search(r"<body>(.*)</body>", process.stdout, re.DOTALL)[1].replace("<br>", "\n").strip()
+
+
+needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+
+
+@needs_chromium
+def test_pages_in_chromium_fit_into_400_and_1280_pixels_without_errors(site, tmp_path):
+    names = sorted(path.name for path in site.glob("*.html"))
+    assert in_chromium(site, LOOK.replace("PAGES", json.dumps(names)), tmp_path) == ""
+
+
+USE = """<!DOCTYPE html><body><iframe style="width: 1280px; height: 900px"></iframe><script>
+const frame = document.querySelector("iframe"), found = {};
+frame.onload = () => setTimeout(() => {
+  const inner = frame.contentDocument, box = inner.querySelector(".board"), first = box.querySelector("td");
+  const shown = () => [...box.querySelectorAll("tbody tr")].filter(row => !row.hidden);
+  const open = () => [...inner.querySelectorAll("details.hide")].map(cell => cell.open);
+  if (found.all === undefined) {
+    found.code = [open()];
+    inner.getElementById("show-code").click();
+    found.code.push(open());
+    found.all = inner.querySelector(".filters output").textContent;
+    found.links = [...inner.querySelectorAll(".board a")].map(link => link.getAttribute("href"));
+    const before = first.getBoundingClientRect().left;
+    box.scrollLeft = 200;
+    found.first = [box.scrollLeft > 0, first.getBoundingClientRect().left - before];
+    const choice = inner.querySelectorAll(".filters select")[1];
+    choice.value = "contradicted";
+    choice.onchange();
+    found.chosen = shown().map(row => row.cells[0].innerText.split("\\n")[0]);
+    inner.querySelectorAll(".board th")[3].click();
+    found.sorted = shown().map(row => row.cells[3].innerText);
+    frame.src = "02_board.html?again";
+  } else {
+    found.code.push(open());
+    document.title = "done";
+    document.body.innerText = JSON.stringify(found);
+  }
+}, 300);
+frame.src = "02_board.html";
+</script>"""
+
+
+@needs_chromium
+def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path):
+    folder, shown = tmp_path / "executed", []
+    about = dict(paper="002", place="Table 1", kind="finding", its_number="0.1", words="w" * 200, headline=0)
+    rows = [
+        about
+        | dict(claim="a", verdict="contradicted", found="+0.020", section="01_tiny.ipynb#1-Of-papers'-plans,-all"),
+        about | dict(claim="b", verdict="reproduced", found="+0.010", section=""),
+        about | dict(claim="c", verdict="contradicted", found="-0.030", section="01_tiny.ipynb#Gone"),
+        about | dict(claim="d", verdict="contradicted", found="0.001", section=""),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "display", shown.append)
+        pages.show(board.board(pd.DataFrame(rows)), "board")
+    write(folder, "00_start", [new_markdown_cell(START)])
+    write(folder, "01_tiny", [new_markdown_cell(CARD), new_markdown_cell("## 1 Of papers' plans, all")])
+    cell = new_code_cell("pages.show(...)", outputs=[output(text_html=shown[0].data)])
+    write(folder, "02_board", [new_markdown_cell("# 02 - A board"), cell, new_code_cell("print(1)")])
+    found = json.loads(html.unescape(in_chromium(_build_site(folder).parent, USE, tmp_path / "user")))
+    assert found["all"] == "4 of 4 claims" and found["chosen"] == ["a", "c", "d"]
+    assert found["sorted"] == ["-0.030", "0.001", "+0.020"]
+    paper = "00_start.html#paper-002"
+    assert found["links"] == [paper, "01_tiny.html#of-papers-plans-all", paper, paper, "01_tiny.html", paper]
+    assert found["first"] == [True, 0], "the first column stays in sight"
+    assert found["code"] == [[False, False], [True, True], [True, True]], "folded, shown, and so on the next page"

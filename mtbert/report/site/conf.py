@@ -33,6 +33,7 @@ html_math_renderer = "mathml"  # Sphinx's own loads MathJax from another host
 pygments_dark_style = "github-dark"
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show, nb_code_prompt_hide = "Show code", "Hide code"
 nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}  # by default two other hosts, for notebooks that were saved with the state of widgets
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
@@ -40,6 +41,7 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
 START = "00_start"  # the notebook with a section "Paper 00N" for each paper
+CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
 
 
 def setup(app: Sphinx) -> None:
@@ -47,6 +49,7 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("config-inited", write_pages)
     app.connect("source-read", prepare)
+    app.connect("html-page-context", link_sections)
     app.connect("html-page-context", link_papers)
 
 
@@ -81,7 +84,7 @@ def read_card(notebook: Path) -> dict:
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a notebook before it is rendered: figures get texts and params.
+    """Change a notebook before it is rendered: code is folded, figures get texts and params.
 
     The params of a figure are those of its notebook and the grids that its section names, else those that none names.
     """
@@ -91,6 +94,8 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
         return
     notebook, params, sections = json.loads(source[0]), record["params"], [[]]
     for cell in notebook["cells"]:
+        if cell["cell_type"] == "code" and name not in CODE_IS_SHOWN:
+            cell["metadata"]["tags"] = list({*cell["metadata"].get("tags", ()), "hide-input"})
         if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
             sections.append([])
         sections[-1].append(cell)
@@ -111,13 +116,26 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = json.dumps(notebook)
 
 
+def link_sections(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
+    """Links of HTML outputs to headings of notebooks lead to these on the pages."""
+
+    def link(found: re.Match) -> str:
+        page, anchor = found["page"], html.unescape(found["anchor"])
+        slug = re.sub(r"[^\w-]", "", anchor.lower())
+        _, target, _ = app.env.metadata[page].get("myst_slugs", {}).get(slug, (0, "", ""))
+        return f'href="{page}.html#{target}"' if target else f'href="{page}.html"'
+
+    if "body" in context:
+        context["body"] = re.sub(r'href="(?P<page>\w+)\.ipynb#(?P<anchor>[^"]+)"', link, context["body"])
+
+
 def link_papers(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
     """Link each "paper 00N" of a page that is not code, heading or link already to the section of that title."""
 
     def link(found: re.Match) -> str:
         return f'<a href="{START}.html#paper-{found["number"]}">{found[0]}</a>' if found["number"] else found[0]
 
-    pattern = r"<(?P<tag>a|code|pre|h\d)\b.*?</(?P=tag)>|<[^>]+>|[Pp]aper\s(?P<number>00\d)"
+    pattern = r"<(?P<tag>a|code|pre|script|h\d)\b.*?</(?P=tag)>|<[^>]+>|[Pp]aper\s(?P<number>00\d)"
     if START in context["records"] and "body" in context:
         context["body"] = re.sub(pattern, link, context["body"], flags=re.DOTALL)
 

@@ -1,5 +1,19 @@
+// The switch for all code of the report, remembered from page to page.
+const all = document.getElementById("show-code");
+if (all) {
+  const cells = document.querySelectorAll("details.hide");
+  const show = () => cells.forEach(cell => (cell.open = all.checked));
+  all.checked = localStorage.getItem("show-code") === "yes";
+  if (all.checked) show();
+  all.onchange = () => {
+    localStorage.setItem("show-code", all.checked ? "yes" : "no");
+    show();
+  };
+}
+
 // A click on the heading of a column, or Enter, sorts the table by it; once more reverses the order.
 for (const table of document.querySelectorAll("table.dataframe")) {
+  table.tHead?.removeAttribute("onclick"); // sorts in JupyterLab
   const body = table.tBodies[0], headings = [...(table.tHead?.rows[0].cells ?? [])];
   if (body.rows.length < 3 || body.rows[0].cells.length !== headings.length || body.querySelector("[rowspan]")) continue;
   headings.forEach((heading, column) => {
