@@ -41,24 +41,41 @@ def _options(
 
 @data_app.command("check")
 def data_check(
-    data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False
+    data: DataDir = None,
+    task: Annotated[list[str] | None, typer.Option(help="only this task; can be repeated")] = None,
+    strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False,
 ) -> None:
-    """Read every file, count its rows and list the rejected rows with file, line and field."""
-    from mtbert.data import TASKS, DataError, demo, find_data, load_table
+    """Count the rows of every file and of every class.
 
+    Rejected rows are listed with file, line and field. It fails where training would: many are rejected, or a class has
+    no row.
+    """
+    from mtbert.data import TASKS, DataError, class_counts, demo, fault_of, find_data, load_table, unknown_task
+
+    if unknown := [name for name in task or () if name not in TASKS]:
+        raise DataError(unknown_task(unknown[0]))
     folder = find_data(data)
     if folder is None:
         typer.echo("no datasets found: checking the embedded demo corpus")
         folder = demo.root()
     failed = False
-    for task in TASKS:
-        for split in TASKS[task].splits(folder):
+    for name in task or TASKS:
+        for split in TASKS[name].splits(folder):
             try:
-                _, report = load_table(task, split, folder)
-                typer.echo(str(report))
+                table, report = load_table(name, split, folder)
+                typer.echo(f"{name} {split}: {report}")
                 failed |= strict and bool(report.rejects)
+                if split == "test":
+                    continue
+                if TASKS[name].is_number:
+                    typer.echo("  labels: {min:g} to {max:g}, mean {mean:.4g}".format(**table["label"].describe()))
+                else:
+                    counts = class_counts(name, table)
+                    typer.echo(f"  rows of each class: {', '.join(f'{label} {n}' for label, n in counts.items())}")
+                if fault := fault_of(name, split, table, report):
+                    raise DataError(fault)
             except DataError as error:
-                typer.echo(f"{task} {split}: {error}", err=True)
+                typer.echo(f"{name} {split}: {error}", err=True)
                 failed = True
     raise typer.Exit(1 if failed else 0)
 
@@ -100,6 +117,9 @@ def train(
     decide: Annotated[
         float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
     ] = None,
+    accept_rejects: Annotated[
+        bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
+    ] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -127,10 +147,11 @@ def train(
         typer.echo(text)
         if dry_run:
             return
-    runs = sweep.look_up(pairs, data, again)
+    runs = sweep.look_up(pairs, data, again, accept_rejects)
     if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
-            score = load_or_run(run.config, data, device=device, again=again or run.is_teacher).score()
+            how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
+            score = load_or_run(run.config, data, device=device, **how).score()
             if os.environ["RANK"] == "0":
                 typer.echo(f"{run}: dev {score:.4f}")
         return

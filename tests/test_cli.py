@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from mtbert import cli
 from mtbert.bert.hub import CheckpointError
 from mtbert.cost.forecast import Forecast
-from mtbert.data.tables import load_table
+from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
@@ -54,6 +54,39 @@ def test_data_check_counts_rows_and_lists_rejects(faulty_data):
     reject = "ids-sst-dev.csv: 21 rows, 20 accepted, 1 rejected\n  ids-sst-dev.csv:22 sentiment: 9 is outside 0..4"
     assert reject in result.stdout
     assert "sts-test-student.csv: 10 rows" in result.stdout
+
+
+def test_data_check_counts_the_rows_of_each_class(course_folder):
+    result = mtbert("data", "check", "--data", course_folder, "--task", "quora", "--task", "sts")
+    labels = load_table("quora", "dev", course_folder)[0]["label"]
+    lines = result.stdout.splitlines()
+    assert f"  rows of each class: 0 {(labels == 0).sum()}, 1 {(labels == 1).sum()}" in lines
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
+        f"{task} {split}" for task in ("quora", "sts") for split in ("train", "dev", "test")
+    ]
+    wrong = mtbert("data", "check", "--task", "qora").exception
+    assert str(wrong).startswith("unknown task 'qora'; known are sst, ") and "MTBERT_TASKS" in str(wrong)
+
+
+@pytest.fixture
+def mostly_rejected(course_folder, tmp_path) -> Path:
+    """The tiny data set, in which a class of SST is written in another way."""
+    folder = shutil.copytree(course_folder, tmp_path / "rejected")
+    text = (folder / "ids-sst-train.csv").read_text()
+    (folder / "ids-sst-train.csv").write_text(re.sub(r"\t4\n", "\t9\n", text))
+    return folder
+
+
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
+    message = r"ids-sst-train.csv: \d+ of 40 rows are rejected; no row is left of class 4\n  sentiment: 9 is outside"
+    check = mtbert("data", "check", "--data", mostly_rejected, "--task", "sst")
+    assert check.exit_code == 1 and re.search(message, check.stderr)
+    with pytest.raises(DataError, match=message):
+        load_or_run(tiny_config, data=mostly_rejected, device="cpu", progress=False)
+    grid, run = write_grid(tmp_path, tiny_config), ("--only", "one", "--in-order", "--data", mostly_rejected)
+    assert re.search(f"one: .*{message}", str(mtbert("train", grid, *run).exception))
+    assert mtbert("train", grid, *run, "--accept-rejects", "--device", "cpu", "--threads", 1).exit_code == 0
+    assert mtbert("train", grid, *run).stdout == "1 of 1 are stored already\n"
 
 
 def test_data_check_strict_fails_on_a_reject(faulty_data, course_folder):

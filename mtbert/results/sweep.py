@@ -24,7 +24,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import load_tokenizer
+from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
 from mtbert.results.runs import clean_up, data_root, is_done
@@ -67,38 +67,44 @@ class SweepRun:
 
 
 def look_up(
-    runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None, again: bool = False
+    runs: Sequence[tuple[str, RunConfig]],
+    data: str | Path | None = None,
+    again: bool = False,
+    accept_rejects: bool = False,
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
     Teachers of runs that are not stored come first, unless their models are in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
-    their encoder has other sizes than they need. Of stored runs the encoder is not checked.
+    their encoder has other sizes than they need. Of stored runs the encoder is not checked, nor how many rows of their
+    data are rejected, which `accept_rejects` leaves out for all runs.
     """
-    fingerprints: dict[tuple, str] = {}
+    corpora: dict[tuple, Corpus] = {}
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     for name, config in runs:
         try:
             key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
-            if key not in fingerprints:
-                fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
-            run_id = f"{config.digest}-{fingerprints[key][:8]}"
+            if key not in corpora:
+                corpora[key] = load_corpus(config, data_root(config, data))
+            run_id = f"{config.digest}-{corpora[key].fingerprint[:8]}"
             run = found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
             if not run.is_stored and (of_any_seed := config.but(seed=1)) not in checked:
                 checked.add(of_any_seed)
+                if not accept_rejects:
+                    corpora[key].check()
                 load_tokenizer(config.encoder)
                 meta_model(config)
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
     if errors:
         raise ConfigError("\n".join(f"{', '.join(names)}: {error}" for error, names in errors.items()))
-    return _teachers_first(found, data)
+    return _teachers_first(found, data, accept_rejects)
 
 
-def _teachers_first(found: dict[str, SweepRun], data: str | Path | None) -> list[SweepRun]:
+def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     students = [run for run in found.values() if not run.is_stored]
     teachers = {
@@ -109,7 +115,7 @@ def _teachers_first(found: dict[str, SweepRun], data: str | Path | None) -> list
     }
     if not teachers:
         return list(found.values())
-    needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, again=True)
+    needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)
     names = {run_id: run.name for run_id, run in found.items()}
     first = {
         run.run_id: replace(run, name=names.get(run.run_id, run.name), is_teacher=True)
