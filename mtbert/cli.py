@@ -204,17 +204,21 @@ def predict(
     text: Annotated[
         list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="a table with the task's text columns")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="a table with the task's text columns; - is what is piped in")
+    ] = None,
     task: TaskName = None,
-    out: Annotated[Path, typer.Option(help="folder for the files of dev and test")] = Path("predictions"),
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
+    out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
     course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict texts or the rows of a file, printed as CSV.
+    """Predict texts, the rows of a file or what is piped in; prints CSV.
 
-    Without either, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks.
+    A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
+    --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
     from mtbert.data import TASKS, load_table, load_texts
     from mtbert.paths import check_writable
@@ -222,21 +226,27 @@ def predict(
     from mtbert.runtime import pick_device
     from mtbert.training import predict_table, write_leaderboard
 
-    if text and file:
-        raise typer.BadParameter("predicts texts of its own; leave out --file", param_hint="--text")
-    if not text and not file:
+    given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if not given and sys.stdin.isatty():
+        raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
+    if out:
         check_writable(out)
     place = pick_device(device)
     model = load_model(find_run(run), train_missing, data, device).to(place)
     if text:
         k = len(TASKS[model.checked(task)].sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
-        typer.echo(model.predict(examples, task).to_csv(index=False, float_format="%.4f"), nl=False)
-    elif file:
-        table, report = load_texts(model.checked(task), file)
-        typer.echo(report, err=True)
+        predicted = model.predict(examples, task, probabilities)
+        typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
+    elif not out:
+        table, report = load_texts(model.checked(task), file or "-")
+        if report.rejects:
+            typer.echo(report, err=True)
         examples = list(table.drop(columns="id").itertuples(index=False, name=None))
-        typer.echo(table.join(model.predict(examples, task)).to_csv(index=False, float_format="%.4f"), nl=False)
+        predicted = model.predict(examples, task, probabilities)
+        typer.echo(table.join(predicted).to_csv(index=False, float_format="%.4f"), nl=False)
     else:
         root = data_root(model.run_config, data)
         for name in model.run_config.scored if task is None else [model.checked(task)]:
@@ -250,19 +260,27 @@ def export(
     run: RunName,
     folder: Path,
     task: TaskName = None,
+    encoder_only: Annotated[bool, typer.Option("--encoder-only", help="leave out the head")] = False,
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Write a task's encoder with its tokenizer, and its head where transformers has the like, for transformers."""
+    """Write a task's encoder, head and tokenizer for transformers.
+
+    A head that transformers does not have, such as that of `pooling: mean`, is an error unless --encoder-only leaves it
+    out.
+    """
     from mtbert.multitask import export_task
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model
+    from mtbert.results import find_run, load_model, read_run, run_file
 
     check_writable(folder)
-    reader = export_task(load_model(find_run(run), train_missing, data, device), task, folder)
-    head = "with the head" if "Classification" in reader else "without the head, as transformers has none like it"
-    typer.echo(f"{folder}: for transformers.{reader}, {head}")
+    run_id = find_run(run)
+    path = run_file(run_id)
+    scores = read_run(path.parent).scores if path.exists() else None
+    model = load_model(run_id, train_missing, data, device)
+    reader = export_task(model, task, folder, encoder_only, run_id, scores)
+    typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
 
 
 @app.command()

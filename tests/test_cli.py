@@ -320,10 +320,54 @@ def test_what_is_no_text_is_named_before_anything_is_printed(trained):
     assert process.stderr == "error: texts: number 0 is no text in UTF-8\n"
 
 
-def test_predict_takes_texts_or_a_file(trained, tmp_path):
+def test_predict_takes_one_source(trained, tmp_path):
     (tmp_path / "in.csv").write_text("sentence\na dull day\n")
     result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
-    assert result.exit_code == 2 and result.stdout == "" and "leave out --file" in result.stderr
+    assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])
+def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path):
+    """Lines of text, or a table; no file is written."""
+    monkeypatch.chdir(tmp_path)
+    texts = ['"dull" a day, at least', "a bright day"]
+    single = piped("\n".join(texts), trained, "--task", "sst", *options)
+    expected = load_model(trained.run_id).predict(texts, "sst")
+    assert single["sentence"].tolist() == texts
+    assert single["predicted"].tolist() == expected["predicted"].tolist()
+    pairs = "where is it\twhere is he\n", 'sentence2,sentence1\nwhere is he,"where is it"\n'
+    pairs = [*pairs, '{"sentence2": "where is he", "sentence1": "where is it"}\n']
+    tables = [piped(text, trained, "--task", "quora", *options) for text in pairs]
+    assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
+    assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
+    assert not list(tmp_path.iterdir())
+
+
+def piped(text: str, run, *options) -> pd.DataFrame:
+    result = CliRunner().invoke(cli.app, ["predict", run.run_id, *options], input=text)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return pd.read_csv(io.StringIO(result.stdout))
+
+
+def test_predict_without_anything_says_what_is_missing(trained):
+    assert str(mtbert("predict", trained.run_id, "--task", "sst").exception).startswith("nothing is piped in; --text")
+
+
+def test_predict_shows_the_probabilities_of_all_classes(trained):
+    found = piped("a dull day\na bright day\n", trained, "--task", "sst", "--probabilities")
+    probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()
+    assert probabilities.sum(1) == pytest.approx(np.ones(2), abs=1e-3)
+    assert probabilities.argmax(1).tolist() == found["predicted"].tolist()
+    assert probabilities.max(1).tolist() == pytest.approx(found["confidence"].tolist())
+    pair = piped("where is it\twhere is he\n", trained, "--task", "quora", "--probabilities")
+    assert pair["p_1" if pair["predicted"][0] else "p_0"][0] == pytest.approx(pair["confidence"][0], abs=2e-4)
+
+
+def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config, course_data):
+    run = load_or_run(tiny_config.but(tasks=("sts",), epochs=1), device="cpu", progress=False)
+    pair = ("predict", run.run_id, "--text", "a dull day", "--text", "a day")
+    assert mtbert(*pair).stdout.splitlines()[0] == "predicted"
+    assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
 
 
 def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
@@ -368,12 +412,14 @@ def test_runs_lists_the_store(trained, tmp_path):
 
 
 def test_export_says_what_it_wrote(trained, tmp_path):
-    result = mtbert("export", trained.run_id, tmp_path / "out", "--task", "sst")
-    assert (
-        result.stdout
-        == f"{tmp_path}/out: for transformers.BertModel, without the head, as transformers has none like it\n"
-    )
+    asked = ("export", trained.run_id, tmp_path / "out", "--task", "sst")
+    assert "pooling is 'mean', not 'pooler'" in str(mtbert(*asked).exception)
+    result = mtbert(*asked, "--encoder-only")
+    assert result.stdout == f"{tmp_path}/out: for transformers.BertModel, without the head\n"
     assert (tmp_path / "out" / "tokenizer.json").exists()
+    row = trained.scores[trained.scores["task"] == "sst"].iloc[0]
+    interval = f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |"
+    assert interval in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

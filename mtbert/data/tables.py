@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import pandas as pd
@@ -130,7 +131,10 @@ def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
     """
     about, is_piped = TASKS[task], str(file) in STDIN
     path = Path("stdin" if is_piped else file)
-    lines = _decode(sys.stdin.buffer.read(), path) if is_piped else _read_lines(path)
+    content = sys.stdin.buffer.read() if is_piped else b""
+    if is_piped and not content.strip():
+        raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
+    lines = _decode(content, path) if is_piped else _read_lines(path)
     header, first = lines[0].replace('"', ""), about.sentence_columns[0]
 
     def names(separator: str) -> list[str]:
@@ -138,8 +142,9 @@ def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
 
     separator = next((s for s in (about.separator, *",;\t") if first in names(s)), None)
     if separator is None and is_piped and not _is_json(lines):
-        lines = ["\t".join(about.sentence_columns), *lines]
-        separator = "\t"
+        texts = lines if lines[-1] else lines[:-1]
+        parts = [line.split("\t", len(about.sentence_columns) - 1) for line in texts]
+        lines = [json.dumps(dict(zip_longest(about.sentence_columns, some))) for some in parts]
     separator = separator or about.separator
     has_id = about.id_column in (_json_names(lines[0], path) if _is_json(lines) else names(separator))
     about = about.model_copy(update={"separator": separator, "id_column": about.id_column if has_id else None})
@@ -166,9 +171,8 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
 
 def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:
     """Class, by its name where it has one -> its number of rows in a checked table."""
-    about, counts = TASKS[task], table["label"].value_counts()
-    names = about.class_names or [str(label) for label in range(about.num_classes)]
-    return {name: int(counts.get(label, 0)) for label, name in enumerate(names)}
+    counts = table["label"].value_counts()
+    return {name: int(counts.get(label, 0)) for label, name in enumerate(TASKS[task].names)}
 
 
 def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> tuple[pd.DataFrame, LoadReport]:

@@ -137,6 +137,11 @@ class Task(BaseModel):
         return self.kind in ("similarity", "regression")
 
     @property
+    def names(self) -> list[str]:
+        """The classes, by their names where they have some, else by their numbers."""
+        return list(self.class_names) or [str(label) for label in range(self.num_classes or 0)]
+
+    @property
     def definition(self) -> dict[str, Any]:
         """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
         return self.model_dump(mode="json", include=DEFINITION)
