@@ -1,4 +1,4 @@
-"""`mtbert data|clean|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
+"""mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import os
 import sys
@@ -10,8 +10,13 @@ import typer
 
 from mtbert import __version__
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-data_app = typer.Typer(no_args_is_help=True, help="Check or download the course's datasets.")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it would take [sst, sts] for markup
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(no_args_is_help=True, help="Check datasets, or download the course's.")
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
@@ -93,9 +98,9 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 def clean(
     days: Annotated[float, typer.Option(min=0, help="delete what nobody has read for so many days")] = 30.0,
 ) -> None:
-    """Delete token ids and features of frozen layers from the cache, which are computed again when they are needed.
+    """Delete token ids and features that nobody reads from the cache.
 
-    Models, checkpoints and results stay.
+    They are computed again when they are needed. Models, checkpoints and results stay.
     """
     from mtbert.data import remove_unused
     from mtbert.paths import cache_dir
@@ -123,7 +128,20 @@ def train(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Train the runs of some grids that are not stored, the longest first, on this machine or on a dask cluster.
+    """Train the runs of some grids that are not stored.
+
+    A grid is a YAML file with fields that all runs share, the seeds, and a name and the other fields of each run:
+
+    \b
+    base: {corpus: demo, tasks: [sst, sts], scheme: unified, pooling: pooler}
+    seeds: [1, 2]
+    runs:
+      shared: {plan: 1-bert}
+      half: {plan: hybrid-3, learning_rate: 2.0e-5, seeds: [1]}
+      student: {plan: 1-bert, teachers: "grid.yaml:half"}
+
+    Fields are those of RunConfig, and tasks the course's or your own (docs/own_data.md). The longest runs start first,
+    on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
     Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
@@ -188,7 +206,7 @@ def runs(
     text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
     grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
 ) -> None:
-    """List the stored runs, and whether their trained models are in the cache."""
+    """List the stored runs, with scores, and which models are here."""
     from mtbert.paths import stores
     from mtbert.results import list_runs
 
@@ -215,7 +233,7 @@ def predict(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict texts, the rows of a file or what is piped in; prints CSV.
+    """Predict texts, the rows of a file or a pipe, and print CSV.
 
     A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
     --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
@@ -292,7 +310,10 @@ def bench(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Compare mtbert with its peers and update the rows of bench.csv in the results store."""
+    """Measure mtbert against its peers.
+
+    Updates the rows of bench.csv in the results store.
+    """
     import torch
 
     from mtbert.bench.catalogue import BENCHMARKS, settings
@@ -324,9 +345,10 @@ def plan(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """List the runs of a grid that fit into a budget with the scores of stored runs, and why the others do not fit.
+    """List the runs of a grid that fit into a budget.
 
-    The first call calibrates the machine, which takes half a minute.
+    They come with the scores of stored runs, the others with the reason why they do not fit. The first call calibrates
+    the machine, which takes half a minute.
     """
     from mtbert import cost
     from mtbert.paths import results_dir
@@ -346,19 +368,30 @@ def plan(
 
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score the most frequent label and the untrained cosine, into baselines.csv of the results store."""
+    """Score the most frequent label and the untrained cosine.
+
+    Writes baselines.csv of the results store.
+    """
+    import pandas as pd
+
     from mtbert.config import RunConfig
     from mtbert.data import COURSE
     from mtbert.paths import results_dir
     from mtbert.results import BASELINES, baseline_table, write_table
 
-    table = baseline_table(RunConfig(corpus="course", tasks=tuple(COURSE)), data, device)
-    typer.echo(write_table(table, results_dir() / BASELINES))
+    tables = []
+    for number, task in enumerate(COURSE, start=1):
+        typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
+        tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
+    typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
 
 
 @app.command()
 def claims() -> None:
-    """Check the papers' claims against the stored runs, into claims.csv of the results store."""
+    """Check the papers' claims against the stored runs.
+
+    Writes claims.csv of the results store.
+    """
     from mtbert.paths import shipped
     from mtbert.report.claims import write_claims
 
@@ -377,13 +410,14 @@ def report(
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
     scheduler: Scheduler = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
     from mtbert.paths import shipped
     from mtbert.report.build import build_report
 
     shipped("notebooks")
-    build_report(profile, only, data, force, workers, scheduler, grid or ())
+    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -107,6 +109,22 @@ def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
     result = mtbert("data", "check")
     assert result.exit_code == 0 and "checking the embedded demo corpus" in result.stdout
     assert result.stdout.count(" 0 rejected") == 12
+
+
+def test_help_has_a_line_for_each_command():
+    *_, commands = mtbert("-h").stdout.partition("Commands:\n")
+    lines = commands.splitlines()
+    assert [line.split()[0] for line in lines] == list(typer.main.get_command(cli.app).commands)
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines), "no sentence is cut"
+    assert mtbert("data", "check", "-h").stdout == mtbert("data", "check", "--help").stdout
+
+
+def test_the_grid_in_the_help_of_train_can_be_read(tmp_path, monkeypatch):
+    text = mtbert("train", "-h").stdout
+    grid = text[text.index("  base: ") : text.index("  Fields are")]
+    (tmp_path / "grid.yaml").write_text(textwrap.dedent(grid))
+    runs = read_grid(tmp_path / "grid.yaml")
+    assert [len(configs) for configs in runs.values()] == [2, 1, 2] and runs["student"][0].teachers
 
 
 def write_grid(folder: Path, config) -> Path:
@@ -370,6 +388,19 @@ def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config,
     assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
 
 
+def test_a_missing_task_is_asked_for_with_those_there_are(trained):
+    message = "this model has several tasks; name one with --task (task=...): sst, quora"
+    assert str(mtbert("predict", trained.run_id, "--text", "a dull day").exception) == message
+
+
+def test_baselines_say_how_far_they_are(monkeypatch, course_data):
+    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
+    monkeypatch.setattr("mtbert.results.baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
+    result = mtbert("baselines")
+    assert result.stderr.splitlines() == ["[1 of 4] sst", "[2 of 4] cfimdb", "[3 of 4] quora", "[4 of 4] sts"]
+    assert pd.read_csv(result.stdout.strip())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
+
+
 def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
@@ -425,7 +456,10 @@ def test_export_says_what_it_wrote(trained, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
+        (
+            ["train", "none.yaml"],
+            "error: none.yaml: no such file; a grid is a YAML file such as params/cpu/hybrids.yaml",
+        ),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
         (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
         (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
@@ -434,7 +468,7 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
-        (["plan", "--profile", "none.yaml"], "error: none.yaml: not a readable YAML file"),
+        (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
         (["plan", "--profile", ""], "error: .: not a regular file"),
         (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
         (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: cpu, demo, gpu"),

@@ -162,7 +162,10 @@ class Task(BaseModel):
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
+    """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field.
+
+    Grids of runs may lie beside them.
+    """
     tasks = {}
     if folder_of("MTBERT_TASKS") and not folder.is_dir():
         raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
@@ -173,6 +176,8 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             raise DataError(str(error)) from None
         if not isinstance(fields, dict):
             raise DataError(f"{path}: not a YAML mapping; a task is lines like `name: topics`")
+        if "runs" in fields:  # a grid
+            continue
         try:
             task = Task.model_validate({"folder": path.parent, **fields})
         except ValidationError as error:
@@ -190,8 +195,7 @@ def _explain(problem: dict[str, Any]) -> str:
     name = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, Task.model_fields, n=1)
-        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(Task.model_fields)}"
-        return f"{name}: there is no such field; {known}"
+        return f"{name}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
     about = Task.model_fields[name].description
     if problem["type"] == "missing":
         return f"{name}: is missing; it is {about}"

@@ -20,6 +20,15 @@ WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
 CARD = "README.md"
 FRONT = "---\nlibrary_name: transformers\n"
+USE = """
+## Use
+
+```python
+from transformers import pipeline
+
+pipeline("{pipeline}", FOLDER)({given})
+```
+"""
 
 
 def export_task(
@@ -126,13 +135,11 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
     table = [f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |" for row in own]
     lines += ["| metric | score | 95 % interval | examples |\n|---|---|---|---|", *table] if table else ["Not stored."]
     lines += ["\n## Data\n", *(f"- {name}: {_data(config, TASKS[name])}" for name in config.scored)]
-    lines += [
-        f"\n## Use\n\n```python\nfrom transformers import pipeline\n\npipeline({pipeline!r}, FOLDER)({given})\n```\n"
-    ]
+    lines += [USE.format(pipeline=pipeline, given=given)]
     return "\n".join(lines)
 
 
 def _data(config: RunConfig, task: Task) -> str:
     if config.corpus == "demo" and task.folder is None:
         return "synthetic, the demo corpus of mtbert; licence Apache-2.0"
-    return f"licence: {task.licence or 'not stated'}"
+    return f"licence {task.licence or 'not stated'}"

@@ -10,8 +10,9 @@ RETRIES times, as is a start at which a worker dies.
 import heapq
 import logging
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -40,6 +41,7 @@ RETRIES = 2
 POLL = 0.2  # seconds between two looks at signals
 BUSY_SECONDS = 2.0  # between two tries of runs that other processes train
 IDLE_SECONDS = 30.0  # between two messages that say what the sweep waits for
+NEWS_SECONDS = 60.0  # between two lines of `regular_news`
 
 
 class SweepError(RuntimeError):
@@ -179,6 +181,24 @@ def duration(minutes: float) -> str:
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
 
 
+@contextmanager
+def regular_news(news: Callable[[], str]) -> Iterator[None]:
+    """Inside the block a thread prints a line every NEWS_SECONDS, for who reads a log file."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(NEWS_SECONDS):
+            print(news(), flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def train_missing(
     runs: Sequence[SweepRun],
     workers: int = 1,
@@ -192,12 +212,15 @@ def train_missing(
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    progress: show a bar; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
-    checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a second SIGINT kills the workers.
+    progress: show a bar; None: on a terminal. Without a bar a line a minute says what is trained. On SIGINT or SIGTERM
+    no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a
+    second SIGINT kills the workers.
     Raises SweepError where there is no scheduler, or none any more.
     """
     missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
-    print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
+    left = minutes_left(missing, {}, workers, 0.0)
+    rest = f"; the others take {duration(left)}" if missing and left is not None else ""
+    print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     for run in runs:  # what a process that was killed has left
         if run.is_stored:
             clean_up(run.run_id, stores())
@@ -213,6 +236,8 @@ def train_missing(
     ):
         at_the_end.callback(update_tables, results_dir())
         started = time.monotonic()
+        if bar.disable:
+            at_the_end.enter_context(regular_news(lambda: bar.postfix or "no run has begun"))
         ended = train_all(client, missing, threads, data, device, again, stop, bar)
         for done, (run, outcome, minutes) in enumerate(ended, 1):
             if isinstance(outcome, RunFailed):

@@ -140,7 +140,7 @@ def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
     row = scores.iloc[0]
     assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 4 |" in card
     assert "pipeline_tag: text-classification" in card and "| plan | I2, trained on quora |" in card
-    assert "| run | 0123456789-abcd of mtbert" in card and "- quora: licence: Quora's terms, non-commercial" in card
+    assert "| run | 0123456789-abcd of mtbert" in card and "- quora: licence Quora's terms, non-commercial" in card
 
 
 def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
