@@ -118,9 +118,9 @@ def build_report(
         to_do = [run for run in chosen if not run.is_stored]
         missing += to_do if profile == "demo" else predict_runs(to_do, pick_device(where[1]).type, 1, where[0])
     left = sweep.minutes_left(missing, {}, workers, 0.0)
-    rest = (
-        f"; {len(missing)} are not stored, which takes {sweep.duration(left)}" if missing and left is not None else ""
-    )
+    rest = "; all are stored" if runs and not missing else ""
+    if missing and left is not None:
+        rest = f"; {len(missing)} are not stored, which takes {sweep.duration(left)}"
     if early or late:
         print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up{rest}", flush=True)
     if dry_run:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mtbert.data import tables as data
-from mtbert.data.tables import SPLITS, DataError, Reject, find_data, fingerprint, load_table, load_texts
+from mtbert.data.tables import SPLITS, DataError, Reject, fault_of, find_data, fingerprint, load_table, load_texts
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 
@@ -290,3 +290,4 @@ def test_the_real_files(task, split):
     if split != "test":
         low, high = TASKS[task].label_range
         assert (table.label.min(), table.label.max()) == (low, high)
+        assert fault_of(task, split, table, report) == "", "they are trained on"
