@@ -247,6 +247,10 @@ def predict(
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if course_format and not out:
+        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if probabilities and out:
+        raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
     if not given and sys.stdin.isatty():
         raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
     if out:

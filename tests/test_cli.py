@@ -342,6 +342,8 @@ def test_predict_takes_one_source(trained, tmp_path):
     (tmp_path / "in.csv").write_text("sentence\na dull day\n")
     result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
     assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
+    for options in (["--course-format"], ["--out", tmp_path, "--probabilities"]):
+        assert mtbert("predict", trained.run_id, *options).exit_code == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])

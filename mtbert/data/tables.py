@@ -162,11 +162,11 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
             faults.append(f"no row is left of class {', '.join(empty)}")
     if not faults:
         return ""
-    reasons = [f"\n  {reason}" for reason in report.reasons[:LISTED_REASONS]]
-    return (
-        f"{report.path}: {'; '.join(faults)}{''.join(reasons)}\nRepair the file, or train on the rows that are left "
-        "with --accept-rejects (accept_rejects=True)."
-    )
+    lines = [f"{report.path}: {'; '.join(faults)}", *report.reasons[:LISTED_REASONS]]
+    if (more := len(report.reasons) - LISTED_REASONS) > 0:
+        lines.append(f"and {more} more reasons")
+    how = "Repair the file, or train on the rows that are left with --accept-rejects (accept_rejects=True)."
+    return "\n  ".join(lines) + f"\n{how}"
 
 
 def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:
@@ -293,9 +293,10 @@ def _csv_records(
 ) -> Iterator[tuple[int, list[str] | RowError]]:
     """The line number of every record behind the header, and its fields, or what is wrong with it.
 
-    width: columns of a record; by_line: a line that is a record by itself is not part of another one.
+    width: columns of a record; by_line: a line that is a record by itself is not part of another one. Otherwise a line
+    behind an unbalanced quote, which may close it, is not taken for a record.
     """
-    start = 1
+    start, is_open = 1, False
     while start < len(lines):
         count = 1  # lines of this record
         try:
@@ -307,6 +308,9 @@ def _csv_records(
                     fields, count = joined
                 elif not any(_is_record(line, width, separator) for line in lines[start + 1 : start + joined[1]]):
                     fields, count = RowError("row", "line break inside a quoted field"), joined[1]
+        if is_open and not by_line and lines[start].count('"') % 2:
+            fields = RowError("row", "may belong to the unbalanced quote of the line before")
+        is_open = isinstance(fields, RowError) or (is_open and len(fields) != width)
         yield start + 1, fields
         start += count
 

@@ -241,7 +241,7 @@ COURSE = {
         files="sts-{split}.csv",
         label_column="similarity",
         kind="similarity",
-        licence="those of the SemEval shared tasks",
+        licence="as of the SemEval shared tasks",
         **_PAIR,
     ),
 }

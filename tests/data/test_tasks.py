@@ -71,6 +71,15 @@ def test_a_quoted_text_may_have_line_breaks(folder, monkeypatch):
     assert [(reject.line, reject.field) for reject in report.rejects] == [(7, "row")]
 
 
+def test_a_line_behind_an_unbalanced_quote_is_no_half_record(folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    rows = 'headline,topic\n"they "won"\nthe race",sport\na 5" nail,science\nfour,weather\na 5" nail,science\n'
+    (folder / "topics-dev.csv").write_text(rows)
+    table, report = load_table("topics", "dev", "elsewhere")
+    assert [reject.line for reject in report.rejects] == [2, 3, 4]
+    assert table["headline"].tolist() == ["four", 'a 5" nail']
+
+
 def test_json_lines_are_read(folder, monkeypatch):
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
     rows = [{"headline": "one,\ntwo", "topic": "sport", "more": [1]}, {"topic": "weather", "headline": "rain"}]
