@@ -1,4 +1,4 @@
-"""`mtbert data|clean|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
+"""mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import os
 import sys
@@ -11,8 +11,13 @@ import typer
 
 from mtbert import __version__
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-data_app = typer.Typer(no_args_is_help=True, help="Check or download the course's datasets.")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it would take [sst, sts] for markup
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(no_args_is_help=True, help="Check datasets, or download the course's.")
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
@@ -42,24 +47,41 @@ def _options(
 
 @data_app.command("check")
 def data_check(
-    data: DataDir = None, strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False
+    data: DataDir = None,
+    task: Annotated[list[str] | None, typer.Option(help="only this task; can be repeated")] = None,
+    strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False,
 ) -> None:
-    """Read every file, count its rows and list the rejected rows with file, line and field."""
-    from mtbert.data import TASKS, DataError, demo, find_data, load_table
+    """Count the rows of every file and of every class.
 
+    Rejected rows are listed with file, line and field. It fails where training would: many are rejected, or a class has
+    no row.
+    """
+    from mtbert.data import TASKS, DataError, class_counts, demo, fault_of, find_data, load_table, unknown_task
+
+    if unknown := [name for name in task or () if name not in TASKS]:
+        raise DataError(unknown_task(unknown[0]))
     folder = find_data(data)
     if folder is None:
         typer.echo("no datasets found: checking the embedded demo corpus")
         folder = demo.root()
     failed = False
-    for task in TASKS:
-        for split in TASKS[task].splits(folder):
+    for name in task or TASKS:
+        for split in TASKS[name].splits(folder):
             try:
-                _, report = load_table(task, split, folder)
-                typer.echo(str(report))
+                table, report = load_table(name, split, folder)
+                typer.echo(f"{name} {split}: {report}")
                 failed |= strict and bool(report.rejects)
+                if split == "test":
+                    continue
+                if TASKS[name].is_number:
+                    typer.echo("  labels: {min:g} to {max:g}, mean {mean:.4g}".format(**table["label"].describe()))
+                else:
+                    counts = class_counts(name, table)
+                    typer.echo(f"  rows of each class: {', '.join(f'{label} {n}' for label, n in counts.items())}")
+                if fault := fault_of(name, split, table, report):
+                    raise DataError(fault)
             except DataError as error:
-                typer.echo(f"{task} {split}: {error}", err=True)
+                typer.echo(f"{name} {split}: {error}", err=True)
                 failed = True
     raise typer.Exit(1 if failed else 0)
 
@@ -77,9 +99,9 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 def clean(
     days: Annotated[float, typer.Option(min=0, help="delete what nobody has read for so many days")] = 30.0,
 ) -> None:
-    """Delete token ids and features of frozen layers from the cache, which are computed again when they are needed.
+    """Delete token ids and features that nobody reads from the cache.
 
-    Models, checkpoints and results stay.
+    They are computed again when they are needed. Models, checkpoints and results stay.
     """
     from mtbert.data import remove_unused
     from mtbert.paths import cache_dir
@@ -101,10 +123,26 @@ def train(
     decide: Annotated[
         float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
     ] = None,
+    accept_rejects: Annotated[
+        bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
+    ] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Train the runs of some grids that are not stored, the longest first, on this machine or on a dask cluster.
+    """Train the runs of some grids that are not stored.
+
+    A grid is a YAML file with fields that all runs share, the seeds, and a name and the other fields of each run:
+
+    \b
+    base: {corpus: demo, tasks: [sst, sts], scheme: unified, pooling: pooler}
+    seeds: [1, 2]
+    runs:
+      shared: {plan: 1-bert}
+      half: {plan: hybrid-3, learning_rate: 2.0e-5, seeds: [1]}
+      student: {plan: 1-bert, teachers: "grid.yaml:half"}
+
+    Fields are those of RunConfig, and tasks the course's or your own (docs/own_data.md). The longest runs start first,
+    on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
     Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
@@ -130,10 +168,11 @@ def train(
             return
     if number_of_processes() == 1 and not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
-    runs = sweep.look_up(pairs, data, again)
+    runs = sweep.look_up(pairs, data, again, accept_rejects)
     if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
-            score = load_or_run(run.config, data, device=device, again=again or run.is_teacher).score()
+            how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
+            score = load_or_run(run.config, data, device=device, **how).score()
             if os.environ["RANK"] == "0":
                 typer.echo(f"{run}: dev {score:.4f}")
         return
@@ -170,7 +209,7 @@ def runs(
     text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
     grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
 ) -> None:
-    """List the stored runs, and whether their trained models are in the cache."""
+    """List the stored runs, with scores, and which models are here."""
     from mtbert.paths import stores
     from mtbert.results import list_runs
 
@@ -186,17 +225,21 @@ def predict(
     text: Annotated[
         list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="a table with the task's text columns")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="a table with the task's text columns; - is what is piped in")
+    ] = None,
     task: TaskName = None,
-    out: Annotated[Path, typer.Option(help="folder for the files of dev and test")] = Path("predictions"),
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
+    out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
     course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict texts or the rows of a file, printed as CSV.
+    """Predict texts, the rows of a file or a pipe, and print CSV.
 
-    Without either, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks.
+    A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
+    --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
     from mtbert.data import TASKS, load_table, load_texts
     from mtbert.paths import check_writable
@@ -204,21 +247,31 @@ def predict(
     from mtbert.runtime import pick_device
     from mtbert.training import predict_table, write_leaderboard
 
-    if text and file:
-        raise typer.BadParameter("predicts texts of its own; leave out --file", param_hint="--text")
-    if not text and not file:
+    given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if course_format and not out:
+        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if probabilities and out:
+        raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
+    if not given and sys.stdin.isatty():
+        raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
+    if out:
         check_writable(out)
     place = pick_device(device)
     model = load_model(find_run(run), train_missing, data, device).to(place)
     if text:
         k = len(TASKS[model.checked(task)].sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
-        typer.echo(model.predict(examples, task).to_csv(index=False, float_format="%.4f"), nl=False)
-    elif file:
-        table, report = load_texts(model.checked(task), file)
-        typer.echo(report, err=True)
+        predicted = model.predict(examples, task, probabilities)
+        typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
+    elif not out:
+        table, report = load_texts(model.checked(task), file or "-")
+        if report.rejects:
+            typer.echo(report, err=True)
         examples = list(table.drop(columns="id").itertuples(index=False, name=None))
-        typer.echo(table.join(model.predict(examples, task)).to_csv(index=False, float_format="%.4f"), nl=False)
+        predicted = model.predict(examples, task, probabilities)
+        typer.echo(table.join(predicted).to_csv(index=False, float_format="%.4f"), nl=False)
     else:
         root = data_root(model.run_config, data)
         for name in model.run_config.scored if task is None else [model.checked(task)]:
@@ -232,19 +285,27 @@ def export(
     run: RunName,
     folder: Path,
     task: TaskName = None,
+    encoder_only: Annotated[bool, typer.Option("--encoder-only", help="leave out the head")] = False,
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Write a task's encoder with its tokenizer, and its head where transformers has the like, for transformers."""
+    """Write a task's encoder, head and tokenizer for transformers.
+
+    A head that transformers does not have, such as that of `pooling: mean`, is an error unless --encoder-only leaves it
+    out.
+    """
     from mtbert.multitask import export_task
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model
+    from mtbert.results import find_run, load_model, read_run, run_file
 
     check_writable(folder)
-    reader = export_task(load_model(find_run(run), train_missing, data, device), task, folder)
-    head = "with the head" if "Classification" in reader else "without the head, as transformers has none like it"
-    typer.echo(f"{folder}: for transformers.{reader}, {head}")
+    run_id = find_run(run)
+    path = run_file(run_id)
+    scores = read_run(path.parent).scores if path.exists() else None
+    model = load_model(run_id, train_missing, data, device)
+    reader = export_task(model, task, folder, encoder_only, run_id, scores)
+    typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
 
 
 @app.command()
@@ -256,7 +317,10 @@ def bench(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Compare mtbert with its peers and update the rows of bench.csv in the results store."""
+    """Measure mtbert against its peers.
+
+    Updates the rows of bench.csv in the results store.
+    """
     import torch
 
     from mtbert.bench.catalogue import BENCHMARKS, settings
@@ -288,9 +352,10 @@ def plan(
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """List the runs of a grid that fit into a budget with the scores of stored runs, and why the others do not fit.
+    """List the runs of a grid that fit into a budget.
 
-    The first call calibrates the machine, which takes half a minute.
+    They come with the scores of stored runs, the others with the reason why they do not fit. The first call calibrates
+    the machine, which takes half a minute.
     """
     from mtbert import cost
     from mtbert.paths import results_dir
@@ -310,19 +375,30 @@ def plan(
 
 @app.command()
 def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score the most frequent label and the untrained cosine, into baselines.csv of the results store."""
+    """Score the most frequent label and the untrained cosine.
+
+    Writes baselines.csv of the results store.
+    """
+    import pandas as pd
+
     from mtbert.config import RunConfig
     from mtbert.data import COURSE
     from mtbert.paths import results_dir
     from mtbert.results import BASELINES, baseline_table, write_table
 
-    table = baseline_table(RunConfig(corpus="course", tasks=tuple(COURSE)), data, device)
-    typer.echo(write_table(table, results_dir() / BASELINES))
+    tables = []
+    for number, task in enumerate(COURSE, start=1):
+        typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
+        tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
+    typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
 
 
 @app.command()
 def claims() -> None:
-    """Check the papers' claims against the stored runs, into claims.csv of the results store."""
+    """Check the papers' claims against the stored runs.
+
+    Writes claims.csv of the results store.
+    """
     from mtbert.paths import shipped
     from mtbert.report.claims import write_claims
 
@@ -341,13 +417,14 @@ def report(
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
     scheduler: Scheduler = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
 ) -> None:
     """Execute the notebooks and build build/report/index.html."""
     from mtbert.paths import shipped
     from mtbert.report.build import build_report
 
     shipped("notebooks")
-    build_report(profile, only, data, force, workers, scheduler, grid or ())
+    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run)
 
 
 def main() -> None:

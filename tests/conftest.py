@@ -68,6 +68,7 @@ def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("isolated")
     _isolate(monkeypatch, folder)
+    monkeypatch.setattr("mtbert.results.sweep.NEWS_SECONDS", 3600.0)  # no line a minute where the machine is slow
     threads = torch.get_num_threads()
     yield folder
     torch.set_num_threads(threads)

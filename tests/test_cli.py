@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -15,13 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 import yaml
 from typer.testing import CliRunner
 
 from mtbert import cli
 from mtbert.bert.hub import CheckpointError
 from mtbert.cost.forecast import Forecast
-from mtbert.data.tables import load_table
+from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
@@ -56,6 +58,39 @@ def test_data_check_counts_rows_and_lists_rejects(faulty_data):
     assert "sts-test-student.csv: 10 rows" in result.stdout
 
 
+def test_data_check_counts_the_rows_of_each_class(course_folder):
+    result = mtbert("data", "check", "--data", course_folder, "--task", "quora", "--task", "sts")
+    labels = load_table("quora", "dev", course_folder)[0]["label"]
+    lines = result.stdout.splitlines()
+    assert f"  rows of each class: 0 {(labels == 0).sum()}, 1 {(labels == 1).sum()}" in lines
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
+        f"{task} {split}" for task in ("quora", "sts") for split in ("train", "dev", "test")
+    ]
+    wrong = mtbert("data", "check", "--task", "qora").exception
+    assert str(wrong).startswith("unknown task 'qora'; known are sst, ") and "MTBERT_TASKS" in str(wrong)
+
+
+@pytest.fixture
+def mostly_rejected(course_folder, tmp_path) -> Path:
+    """The tiny data set, in which a class of SST is written in another way."""
+    folder = shutil.copytree(course_folder, tmp_path / "rejected")
+    text = (folder / "ids-sst-train.csv").read_text()
+    (folder / "ids-sst-train.csv").write_text(re.sub(r"\t4\n", "\t9\n", text))
+    return folder
+
+
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
+    message = r"ids-sst-train.csv: \d+ of 40 rows are rejected; no row is left of class 4\n  sentiment: 9 is outside"
+    check = mtbert("data", "check", "--data", mostly_rejected, "--task", "sst")
+    assert check.exit_code == 1 and re.search(message, check.stderr)
+    with pytest.raises(DataError, match=message):
+        load_or_run(tiny_config, data=mostly_rejected, device="cpu", progress=False)
+    grid, run = write_grid(tmp_path, tiny_config), ("--only", "one", "--in-order", "--data", mostly_rejected)
+    assert re.search(f"one: .*{message}", str(mtbert("train", grid, *run).exception))
+    assert mtbert("train", grid, *run, "--accept-rejects", "--device", "cpu", "--threads", 1).exit_code == 0
+    assert mtbert("train", grid, *run).stdout == "1 of 1 are stored already\n"
+
+
 def test_data_check_strict_fails_on_a_reject(faulty_data, course_folder):
     assert mtbert("data", "check", "--data", faulty_data, "--strict").exit_code == 1
     assert mtbert("data", "check", "--data", course_folder, "--strict").exit_code == 0
@@ -74,6 +109,22 @@ def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
     result = mtbert("data", "check")
     assert result.exit_code == 0 and "checking the embedded demo corpus" in result.stdout
     assert result.stdout.count(" 0 rejected") == 12
+
+
+def test_help_has_a_line_for_each_command():
+    *_, commands = mtbert("-h").stdout.partition("Commands:\n")
+    lines = commands.splitlines()
+    assert [line.split()[0] for line in lines] == list(typer.main.get_command(cli.app).commands)
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines), "no sentence is cut"
+    assert mtbert("data", "check", "-h").stdout == mtbert("data", "check", "--help").stdout
+
+
+def test_the_grid_in_the_help_of_train_can_be_read(tmp_path, monkeypatch):
+    text = mtbert("train", "-h").stdout
+    grid = text[text.index("  base: ") : text.index("  Fields are")]
+    (tmp_path / "grid.yaml").write_text(textwrap.dedent(grid))
+    runs = read_grid(tmp_path / "grid.yaml")
+    assert [len(configs) for configs in runs.values()] == [2, 1, 2] and runs["student"][0].teachers
 
 
 def write_grid(folder: Path, config) -> Path:
@@ -287,10 +338,69 @@ def test_what_is_no_text_is_named_before_anything_is_printed(trained):
     assert process.stderr == "error: texts: number 0 is no text in UTF-8\n"
 
 
-def test_predict_takes_texts_or_a_file(trained, tmp_path):
+def test_predict_takes_one_source(trained, tmp_path):
     (tmp_path / "in.csv").write_text("sentence\na dull day\n")
     result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
-    assert result.exit_code == 2 and result.stdout == "" and "leave out --file" in result.stderr
+    assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
+    for options in (["--course-format"], ["--out", tmp_path, "--probabilities"]):
+        assert mtbert("predict", trained.run_id, *options).exit_code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])
+def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path):
+    """Lines of text, or a table; no file is written."""
+    monkeypatch.chdir(tmp_path)
+    texts = ['"dull" a day, at least', "a bright day"]
+    single = piped("\n".join(texts), trained, "--task", "sst", *options)
+    expected = load_model(trained.run_id).predict(texts, "sst")
+    assert single["sentence"].tolist() == texts
+    assert single["predicted"].tolist() == expected["predicted"].tolist()
+    pairs = "where is it\twhere is he\n", 'sentence2,sentence1\nwhere is he,"where is it"\n'
+    pairs = [*pairs, '{"sentence2": "where is he", "sentence1": "where is it"}\n']
+    tables = [piped(text, trained, "--task", "quora", *options) for text in pairs]
+    assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
+    assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
+    assert not list(tmp_path.iterdir())
+
+
+def piped(text: str, run, *options) -> pd.DataFrame:
+    result = CliRunner().invoke(cli.app, ["predict", run.run_id, *options], input=text)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return pd.read_csv(io.StringIO(result.stdout))
+
+
+def test_predict_without_anything_says_what_is_missing(trained):
+    assert str(mtbert("predict", trained.run_id, "--task", "sst").exception).startswith("nothing is piped in; --text")
+
+
+def test_predict_shows_the_probabilities_of_all_classes(trained):
+    found = piped("a dull day\na bright day\n", trained, "--task", "sst", "--probabilities")
+    probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()
+    assert probabilities.sum(1) == pytest.approx(np.ones(2), abs=1e-3)
+    assert probabilities.argmax(1).tolist() == found["predicted"].tolist()
+    assert probabilities.max(1).tolist() == pytest.approx(found["confidence"].tolist())
+    pair = piped("where is it\twhere is he\n", trained, "--task", "quora", "--probabilities")
+    assert pair["p_1" if pair["predicted"][0] else "p_0"][0] == pytest.approx(pair["confidence"][0], abs=2e-4)
+
+
+def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config, course_data):
+    run = load_or_run(tiny_config.but(tasks=("sts",), epochs=1), device="cpu", progress=False)
+    pair = ("predict", run.run_id, "--text", "a dull day", "--text", "a day")
+    assert mtbert(*pair).stdout.splitlines()[0] == "predicted"
+    assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
+
+
+def test_a_missing_task_is_asked_for_with_those_there_are(trained):
+    message = "this model has several tasks; name one with --task (task=...): sst, quora"
+    assert str(mtbert("predict", trained.run_id, "--text", "a dull day").exception) == message
+
+
+def test_baselines_say_how_far_they_are(monkeypatch, course_data):
+    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
+    monkeypatch.setattr("mtbert.results.baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
+    result = mtbert("baselines")
+    assert result.stderr.splitlines() == ["[1 of 4] sst", "[2 of 4] cfimdb", "[3 of 4] quora", "[4 of 4] sts"]
+    assert pd.read_csv(result.stdout.strip())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
 
 
 def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
@@ -335,18 +445,23 @@ def test_runs_lists_the_store(trained, tmp_path):
 
 
 def test_export_says_what_it_wrote(trained, tmp_path):
-    result = mtbert("export", trained.run_id, tmp_path / "out", "--task", "sst")
-    assert (
-        result.stdout
-        == f"{tmp_path}/out: for transformers.BertModel, without the head, as transformers has none like it\n"
-    )
+    asked = ("export", trained.run_id, tmp_path / "out", "--task", "sst")
+    assert "pooling is 'mean', not 'pooler'" in str(mtbert(*asked).exception)
+    result = mtbert(*asked, "--encoder-only")
+    assert result.stdout == f"{tmp_path}/out: for transformers.BertModel, without the head\n"
     assert (tmp_path / "out" / "tokenizer.json").exists()
+    row = trained.scores[trained.scores["task"] == "sst"].iloc[0]
+    interval = f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |"
+    assert interval in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["train", "none.yaml"], "error: none.yaml: not a readable YAML file"),
+        (
+            ["train", "none.yaml"],
+            "error: none.yaml: no such file; a grid is a YAML file such as params/cpu/hybrids.yaml",
+        ),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
         (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
         (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
@@ -355,7 +470,7 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
-        (["plan", "--profile", "none.yaml"], "error: none.yaml: not a readable YAML file"),
+        (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
         (["plan", "--profile", ""], "error: .: not a regular file"),
         (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
         (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: cpu, demo, gpu"),

@@ -11,6 +11,7 @@ nothing is compared peer, theirs and ratio are empty, and low and high are those
 
 import gc
 import importlib.metadata
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,19 +96,23 @@ def choose(benchmarks: Benchmarks, names: Collection[str]) -> Benchmarks:
 def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -> Iterator[Outcome]:
     """Run every size of every benchmark in every setting; each row is in the file `out` before it is yielded.
 
+    A line on stderr says which one begins.
+
     Skipped are benchmarks without the course's data, and peers of other packages that raise: one that is not installed,
     or torch.compile without a C++ compiler. After any other error the benchmarks behind it still run.
     """
-    for setting in settings:
-        for name, (build, sizes) in benchmarks.items():
-            for size in sizes:
-                try:
-                    yield from _measured(name, build, size, setting, out)
-                except DataError as error:
-                    yield Outcome(f"{name}: skipped, {error}")
-                except Exception as error:
-                    yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
-                gc.collect()
+    sizes = [(name, build, size) for name, (build, sizes) in benchmarks.items() for size in sizes]
+    jobs = [(setting, *job) for setting in settings for job in sizes]
+    for number, (setting, name, build, size) in enumerate(jobs, start=1):
+        about = ", ".join(f"{key} {value}" for key, value in size.items())
+        print(f"[{number} of {len(jobs)}] {name} {about}", file=sys.stderr, flush=True)
+        try:
+            yield from _measured(name, build, size, setting, out)
+        except DataError as error:
+            yield Outcome(f"{name}: skipped, {error}")
+        except Exception as error:
+            yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
+        gc.collect()
 
 
 def _measured(name: str, build: Callable[..., Contest], size: dict, setting: Setting, out: Path) -> Iterator[Outcome]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.data.tables import fingerprint, load_table
-from mtbert.data.tasks import TASKS
+from mtbert.data.tables import fault_of, fingerprint, load_table
+from mtbert.data.tasks import TASKS, DataError
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ class Corpus:
 
     train: dict[str, pd.DataFrame]
     dev: dict[str, pd.DataFrame]
+    faults: tuple[str, ...] = ()  # why these are no tables to train on, see `check`
 
     @classmethod
     def load(
@@ -30,30 +31,40 @@ class Corpus:
 
         train_rows: size of a random subset of each train split, drawn with `seed`; None: all rows.
         """
-        train = {}
+        train, faults = {}, {}
         for task in tasks:
-            table = _load(task, "train", root)
+            table, faults[task, "train"] = _load(task, "train", root)
             if train_rows is not None and train_rows < len(table):
                 chosen = np.random.default_rng(seed).permutation(len(table))[:train_rows]
                 table = table.iloc[np.sort(chosen)].reset_index(drop=True)
             train[task] = table
-        return cls(train, {task: _load(task, "dev", root) for task in scored})
+        dev = {}
+        for task in scored:
+            dev[task], faults[task, "dev"] = _load(task, "dev", root)
+        return cls(train, dev, tuple(filter(None, faults.values())))
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits that name the content of the tables."""
         return fingerprint(*self.train.values(), *self.dev.values())
 
+    def check(self) -> None:
+        """Raises DataError where many rows are rejected or a class has no row: scores would say little."""
+        if self.faults:
+            raise DataError("\n".join(self.faults))
 
-def _load(task: str, split: str, root: Path) -> pd.DataFrame:
+
+def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str]:
+    """The table, and its fault."""
     path = TASKS[task].path(split, root)
     changed = path.stat().st_mtime_ns if path.exists() else 0  # else load_table says what is wrong
-    return _load_once(task, split, root, changed).copy(deep=False)  # pandas copies what is written to
+    table, fault = _load_once(task, split, root, changed)
+    return table.copy(deep=False), fault  # pandas copies what is written to
 
 
 @functools.lru_cache(16)
-def _load_once(task: str, split: str, root: Path, changed: int) -> pd.DataFrame:
+def _load_once(task: str, split: str, root: Path, changed: int) -> tuple[pd.DataFrame, str]:
     table, report = load_table(task, split, root)
     if report.rejects:
         log.warning("%s", report)
-    return table
+    return table, fault_of(task, split, table, report)

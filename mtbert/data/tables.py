@@ -1,24 +1,34 @@
-"""From the course's CSV files to checked tables: a row is accepted, or rejected with file, line and field.
+"""From CSV and JSON Lines files to checked tables: a row is accepted, or rejected with file, line and field.
 
-The files (CS224N default project) are tab-separated with one header line; fields may be quoted with `"`, doubled
-inside. No field has a line break, so each line is parsed by itself: an unbalanced quote affects its own row only.
+A CSV file has one header line; fields may be quoted with `"`, doubled inside. In tasks of one's own a quoted field may
+have line breaks. In the course's files (CS224N default project, tab-separated) none has: such a record is rejected as
+a whole, and an unbalanced quote affects its own line only. In JSON Lines every line is an object, which names columns.
 """
 
 import csv
+import difflib
+import functools
 import hashlib
+import json
 import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import pandas as pd
 
-from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task
+from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, unknown_task
 from mtbert.paths import REPOSITORY, folder_of
 
 LISTED_REJECTS = 20  # in a printed report
+LISTED_REASONS = 8  # in an error
+MOST_REJECTED = 0.05  # of a file's rows, where its data are trained on
+MOST_LINES = 1000  # of one record, whose quoted field has line breaks
+STDIN = ("-", "/dev/stdin")
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
 MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
@@ -56,6 +66,18 @@ class LoadReport:
             lines.append(f"and {more} more rejects")
         return "\n  ".join(lines)
 
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of the rejects, each with the number of its rows, the most frequent first."""
+        groups = {}
+        for reject in self.rejects:
+            groups.setdefault((reject.field, reject.reason), []).append(reject.line)
+        some = sorted(groups.items(), key=lambda group: -len(group[1]))
+        return [
+            f"{field}: {reason} ({len(lines)} {'rows' if len(lines) > 1 else 'row'}, the first in line {lines[0]})"
+            for (field, reason), lines in some
+        ]
+
 
 class RowError(ValueError):
     """The first fault of a row: the field and the reason."""
@@ -82,50 +104,112 @@ def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, L
     """Read the file of one task and split in the folder `root`; return the accepted rows and a report.
 
     The table has the columns id, those of the sentences and, except in the test split, label: int64 classes, or
-    float64 numbers in the task's label_range. Rows are in the order of the file, texts stripped. Raises DataError if
-    the file cannot be used or no row is accepted.
+    float64 numbers in the task's label_range. Rows are in the order of the file, texts stripped. Where one file has
+    train and dev, the report of train has the rejects. Raises DataError if the file cannot be used or no row is
+    accepted.
     """
     if task not in TASKS:
-        raise DataError(f"unknown task {task!r}; known are {', '.join(TASKS)}")
+        raise DataError(unknown_task(task))
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; known are {', '.join(SPLITS)}")
+    about = TASKS[task]
+    if about.dev_share is not None and split == "test":
+        raise DataError(f"{task} has no test split: its one file is shared between train and dev")
+    path = about.path(split, root)
     try:
-        return _read_table(TASKS[task], split, TASKS[task].path(split, root))
+        table, report = _read_table(about, split, path, _read_lines(path), by_line=task in COURSE)
     except DataError as error:
         raise DataError(f"{error}{GET_DATA if task in COURSE else ''}") from error
+    return (table, report) if about.dev_share is None else _share(about, split, table, report)
 
 
-def load_texts(task: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
-    """Read a file of texts without labels, with the text columns of a task; otherwise as `load_table` with its test
-    split. Columns may be separated by commas, semicolons or tabs; where there is no id, ids are line numbers.
+def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
+    """Read texts without labels, with the text columns of a task; otherwise as `load_table` with its test split.
+
+    file: a path, or - for what is piped in, where a header may be missing: then each line is a text, or two with a tab
+    between. Columns may be separated by commas, semicolons or tabs; where there is no id, ids are line numbers.
     """
-    about, header = TASKS[task], _read_lines(path)[0].replace('"', "")
+    about, is_piped = TASKS[task], str(file) in STDIN
+    path = Path("stdin" if is_piped else file)
+    content = sys.stdin.buffer.read() if is_piped else b""
+    if is_piped and not content.strip():
+        raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
+    lines = _decode(content, path) if is_piped else _read_lines(path)
+    header, first = lines[0].replace('"', ""), about.sentence_columns[0]
 
     def names(separator: str) -> list[str]:
         return [name.strip() for name in header.split(separator)]
 
-    separator = next((s for s in (about.separator, *",;\t") if about.sentence_columns[0] in names(s)), about.separator)
-    id_column = about.id_column if about.id_column in names(separator) else None
-    return _read_table(about.model_copy(update={"separator": separator, "id_column": id_column}), "test", path)
+    separator = next((s for s in (about.separator, *",;\t") if first in names(s)), None)
+    if separator is None and is_piped and not _is_json(lines):
+        texts = lines if lines[-1] else lines[:-1]
+        parts = [line.split("\t", len(about.sentence_columns) - 1) for line in texts]
+        lines = [json.dumps(dict(zip_longest(about.sentence_columns, some))) for some in parts]
+    separator = separator or about.separator
+    has_id = about.id_column in (_json_names(lines[0], path) if _is_json(lines) else names(separator))
+    about = about.model_copy(update={"separator": separator, "id_column": about.id_column if has_id else None})
+    return _read_table(about, "test", path, lines)
 
 
-def _read_table(task: Task, split: str, path: Path) -> tuple[pd.DataFrame, LoadReport]:
-    header, *lines = _read_lines(path)
+def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> str:
+    """Why a table is not one to train on: too many rejects, or a class without a row; nothing where it is one."""
+    about, faults = TASKS[task], []
+    if len(report.rejects) > MOST_REJECTED * report.rows:
+        faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected")
+    if split == "train" and not about.is_number:
+        counts = class_counts(task, table)
+        if empty := [name for name, count in counts.items() if not count]:
+            faults.append(f"no row is left of class {', '.join(empty)}")
+    if not faults:
+        return ""
+    lines = [f"{report.path}: {'; '.join(faults)}", *report.reasons[:LISTED_REASONS]]
+    if (more := len(report.reasons) - LISTED_REASONS) > 0:
+        lines.append(f"and {more} more reasons")
+    how = "Repair the file, or train on the rows that are left with --accept-rejects (accept_rejects=True)."
+    return "\n  ".join(lines) + f"\n{how}"
+
+
+def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:
+    """Class, by its name where it has one -> its number of rows in a checked table."""
+    counts = table["label"].value_counts()
+    return {name: int(counts.get(label, 0)) for label, name in enumerate(TASKS[task].names)}
+
+
+def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> tuple[pd.DataFrame, LoadReport]:
+    """The train or the dev part of a table, by a hash of the texts: equal texts are in the same part."""
+    texts = table[list(task.sentence_columns)].agg("\0".join, axis=1)
+    place = texts.map(lambda text: int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) / 16**12)
+    part = table[(place < task.dev_share) == (split == "dev")].reset_index(drop=True)
+    if part.empty:
+        raise DataError(f"{report.path}: dev_share {task.dev_share} of {len(table)} rows leaves none for {split}")
+    rejects = report.rejects if split == "train" else []
+    return part, LoadReport(report.path, len(part) + len(rejects), rejects)
+
+
+def _read_table(
+    task: Task, split: str, path: Path, lines: list[str], by_line: bool = False
+) -> tuple[pd.DataFrame, LoadReport]:
+    """by_line: of the course's files, see above; their last line is rejected where it lacks its line end."""
     columns = [task.id_column or "id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
     needed = columns if task.id_column else columns[1:]
-    names = _column_names(header, needed, path, task.separator)
+    is_cut = lines[-1] != ""
+    lines = lines if is_cut else lines[:-1]
+    if _is_json(lines):
+        names = _checked_columns(_json_names(lines[0], path), needed, path)
+        records = _json_records(lines, names)
+    else:
+        names = _checked_columns(_header(lines[0], task, needed, path), needed, path)
+        records = _csv_records(lines, len(names), task.separator, by_line)
     wanted = {name: names.index(name) for name in needed}
-    is_cut = lines and lines[-1] != ""  # else the last line of the file has its line end
-    if not is_cut:
-        lines = lines[:-1]
-    if not lines:
-        raise DataError(f"{path} has a header line and no rows.")
-    report, rows, line_of_id = LoadReport(path, len(lines)), [], {}
-    for line_number, line in enumerate(lines, start=2):
+    report, rows, line_of_id = LoadReport(path, 0), [], {}
+    for line_number, fields in records:
+        report.rows += 1
         try:
-            if is_cut and line_number == len(lines) + 1:
+            if by_line and is_cut and line_number == len(lines):
                 raise RowError("row", "the file ends inside this line: it is truncated")
-            row = _check_row(_split_line(line, task.separator), names, wanted, task)
+            if isinstance(fields, RowError):
+                raise fields
+            row = _check_row(fields, names, wanted, task)
             if task.id_column is None:
                 row = (f"{split}-{line_number}", *row)
             if row[0] in line_of_id:
@@ -135,8 +219,11 @@ def _read_table(task: Task, split: str, path: Path) -> tuple[pd.DataFrame, LoadR
         else:
             line_of_id[row[0]] = line_number
             rows.append(row)
+    if not report.rows:
+        raise DataError(f"{path} has a header line and no rows.")
     if not rows:
-        raise DataError(f"{path}: no row is accepted.\n  {report}")
+        reasons = "\n  ".join(report.reasons[:LISTED_REASONS])
+        raise DataError(f"{path}: no row is accepted.\n  {reasons}")
     table = pd.DataFrame(rows, columns=columns)
     return table.rename(columns={columns[0]: "id", task.label_column: "label"}), report
 
@@ -159,19 +246,93 @@ def _read_lines(path: Path) -> list[str]:
     if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe, which may never end
         raise DataError(f"{path}: not a regular file.")
     try:
-        content = path.read_bytes()
+        return _decode(path.read_bytes(), path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}.") from error
+
+
+def _decode(content: bytes, path: Path) -> list[str]:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
     text = content.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise DataError(f"{path} is empty.")
-    return text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
+    lines = text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _is_json(lines: list[str]) -> bool:
+    return lines[0].startswith("{")
+
+
+def _json_names(line: str, path: Path) -> list[str]:
+    """The columns of a JSON Lines file, from its first line."""
+    try:
+        return list(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, line 1: begins with {{ and is no JSON object ({error}).") from error
+
+
+def _json_records(lines: list[str], names: list[str]) -> Iterator[tuple[int, list[str] | RowError]]:
+    """The line number of every record, and its values as text in the order of `names`, or what is wrong with it."""
+    for line_number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield line_number, RowError("row", f"no JSON ({error})")
+            continue
+        if not isinstance(record, dict):
+            yield line_number, RowError("row", "no JSON object")
+            continue
+        values = (record.get(name) for name in names)  # null, as a key that is not there, is a missing value
+        yield line_number, [value if isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def _csv_records(
+    lines: list[str], width: int, separator: str, by_line: bool
+) -> Iterator[tuple[int, list[str] | RowError]]:
+    """The line number of every record behind the header, and its fields, or what is wrong with it.
+
+    width: columns of a record; by_line: a line that is a record by itself is not part of another one. Otherwise a line
+    behind an unbalanced quote, which may close it, is not taken for a record.
+    """
+    start, is_open = 1, False
+    while start < len(lines):
+        count = 1  # lines of this record
+        try:
+            fields = _split_line(lines[start], separator)
+        except RowError as error:
+            fields = error
+            if joined := _joined(lines[start : start + MOST_LINES], separator):
+                if not by_line:
+                    fields, count = joined
+                elif not any(_is_record(line, width, separator) for line in lines[start + 1 : start + joined[1]]):
+                    fields, count = RowError("row", "line break inside a quoted field"), joined[1]
+        if is_open and not by_line and lines[start].count('"') % 2:
+            fields = RowError("row", "may belong to the unbalanced quote of the line before")
+        is_open = isinstance(fields, RowError) or (is_open and len(fields) != width)
+        yield start + 1, fields
+        start += count
+
+
+def _joined(lines: list[str], separator: str) -> tuple[list[str], int] | None:
+    """The fields of the record that begins these lines, and its number of lines; None where its quotes do not close."""
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    try:
+        fields = next(reader)
+    except csv.Error:
+        return None
+    return fields, reader.line_num
+
+
+def _is_record(line: str, width: int, separator: str) -> bool:
+    try:
+        return len(_split_line(line, separator)) == width
+    except RowError:
+        return False
 
 
 def _split_line(line: str, separator: str) -> list[str]:
-    line = line.removesuffix("\r")
     if "\r" in line:
         raise RowError("row", "carriage return inside the line")
     if '"' not in line:
@@ -182,19 +343,25 @@ def _split_line(line: str, separator: str) -> list[str]:
         raise RowError("row", f"unbalanced quote ({error})") from error
 
 
-def _column_names(header: str, columns: list[str], path: Path, separator: str) -> list[str]:
-    """The columns of the file; raises DataError unless each of `columns` is among them once."""
+def _header(header: str, task: Task, columns: list[str], path: Path) -> list[str]:
+    """The columns that a CSV file's first line names; raises DataError if it cannot be read or is none."""
     if UNDECODED.search(header):
         raise DataError(f"{path}, header line: invalid UTF-8.")
     try:
-        names = [name.strip() for name in _split_line(header, separator)]
+        names = [name.strip() for name in _split_line(header, task.separator)]
     except RowError as error:
         raise DataError(f"{path}, header line: {error.reason}. Repair the file.") from error
     if len(names) == 1 and (other := re.search("[,;\t]", header)):
-        expected = "tabs" if separator == "\t" else repr(separator)
-        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}.")
+        expected = "tabs" if task.separator == "\t" else repr(task.separator)
+        own = "" if task.name in COURSE else f", or write `separator: {json.dumps(other[0])}` in the task's file"
+        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}{own}.")
     if not set(columns) & set(names):  # not printed, as the first line may be text of the dataset
         raise DataError(f"{path} has no header line with the columns {', '.join(columns)}.")
+    return names
+
+
+def _checked_columns(names: list[str], columns: list[str], path: Path) -> list[str]:
+    """The columns of a file; raises DataError unless each of `columns` is among them once."""
     if missing := [name for name in columns if name not in names]:
         found = ", ".join(map(repr, names))
         raise DataError(f"{path} lacks the column {', '.join(missing)}; it has {found}. Rename or add it.")
@@ -232,7 +399,7 @@ def _label(value: str, task: Task) -> int | float:
     """The label as a number in its range; classes may be written as 1 or 1.0, or as names where the task has them."""
     if task.class_names:
         if value not in task.class_names:
-            raise RowError(task.label_column, f"{value!r} is none of {', '.join(task.class_names)}")
+            raise RowError(task.label_column, _no_class(value, task.class_names))
         return task.class_names.index(value)
     try:
         number = float(value)
@@ -248,3 +415,12 @@ def _label(value: str, task: Task) -> int | float:
     if number != int(number):
         raise RowError(task.label_column, f"{number:g} is not a class (a whole number)")
     return int(number)
+
+
+@functools.lru_cache
+def _no_class(value: str, class_names: tuple[str, ...]) -> str:
+    """That a label is none of the classes, with the nearest one, whatever their case."""
+    names = {name.casefold(): name for name in class_names}
+    near = difflib.get_close_matches(value.casefold(), names, n=1)
+    hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+    return f"{value!r} is none of {', '.join(class_names)}{hint}"

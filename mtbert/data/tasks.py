@@ -9,13 +9,18 @@ A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT
     kind: classes                  # or binary (two classes, one logit), similarity (of a pair), regression (a number)
     class_names: [sport, weather, science]    # of a number: label_range: [0, 5]
     metric: macro_f1               # selects models; default: accuracy, of a number pearson
-    separator: ","                 # default: a tab
+    separator: ","                 # default: a tab; JSON Lines need none
     id_column: null                # default: id; null: the line numbers
+    licence: CC BY 4.0             # of the data, for the model card of an export
+
+With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 """
 
+import difflib
+import reprlib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -36,32 +41,56 @@ class DataError(ValueError):
 
 
 class Task(BaseModel):
-    """A dataset: its files, its columns, the kind and the range of its labels."""
+    """A dataset: its files, its columns, the kind and the range of its labels.
+
+    A field's description ends the message about a value that does not fit: "... is not <description>".
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)  # becomes part of the names of files
-    files: str = Field(pattern=r"^[^\x00-\x1f]*\{split\}[^\x00-\x1f]*$", max_length=1000)
-    sentence_columns: tuple[str, ...] = Field(min_length=1, max_length=2)
-    label_column: str
-    kind: Literal["classes", "binary", "similarity", "regression"]
-    num_classes: Annotated[int, Field(ge=2, le=2**16)] | None = None
-    class_names: tuple[str, ...] = ()  # where labels are words: the first one is class 0
-    label_range: tuple[float, float] = (0, 5)  # of a number
-    metric: str  # selects models; default: the first of METRICS
-    id_column: str | None = "id"  # null: the line numbers
-    separator: str = Field("\t", min_length=1, max_length=1)
-    test_split: str = Field("test", pattern=r"^[^\x00-\x1f/]+$", max_length=100)  # its name in `files`
-    folder: Path | None = None  # of the files; default: that of all datasets
+    name: str = Field(
+        pattern="^[a-z][a-z0-9_]*$", max_length=64,  # becomes part of the names of files
+        description="a name of at most 64 lower-case letters, digits and _, a letter first",
+    )  # fmt: skip
+    files: str = Field(
+        pattern=r"^[^\x00-\x1f]+$", max_length=1000,
+        description="a path, with {split} where train and dev are different files",
+    )  # fmt: skip
+    sentence_columns: tuple[str, ...] = Field(
+        min_length=1, max_length=2, description="a list of one column, or of two for pairs of sentences"
+    )
+    label_column: str = Field(description="the name of a column")
+    kind: Literal["classes", "binary", "similarity", "regression"] = Field(
+        description="one of classes, binary (two classes, one logit), similarity (of a pair), regression (a number)"
+    )
+    num_classes: int | None = Field(default=None, ge=2, le=2**16, description="a number from 2 to 65536")
+    class_names: tuple[str, ...] = Field(
+        default=(), description="a list of the labels in the files, where they are words: the first one is class 0"
+    )
+    label_range: tuple[float, float] = Field(default=(0, 5), description="a list of two numbers, the range of labels")
+    metric: str = Field(description="the name of a metric, which selects models")  # default: the first of METRICS
+    id_column: str | None = Field(default="id", description="the name of a column, or null: the line numbers")
+    separator: str = Field(default="\t", min_length=1, max_length=1, description="one character")
+    dev_share: float | None = Field(
+        default=None, gt=0, lt=1, description="a number between 0 and 1, the share of one file's rows that are dev"
+    )
+    test_split: str = Field(
+        default="test", pattern=r"^[^\x00-\x1f/]+$", max_length=100,
+        description="the name of the test split in `files`, without /",
+    )  # fmt: skip
+    folder: Path | None = Field(default=None, description="a folder; default: that of all datasets")
+    licence: str = Field(default="", description="a text: the licence of the data")
 
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """num_classes, label_range and metric, where they follow from other fields."""
-        fields = {"metric": METRICS.get(fields.get("kind"), ("",))[0], **fields}
-        if fields.get("kind") == "binary" or fields.get("class_names"):
-            fields.setdefault("num_classes", len(fields.get("class_names", ())) or 2)
-        if fields.get("num_classes"):
+        fields = {"metric": METRICS.get(str(fields.get("kind")), ("",))[0], **fields}
+        names = fields.get("class_names")
+        names = names if isinstance(names, list | tuple) else ()
+        if fields.get("kind") == "binary" or names:
+            fields.setdefault("num_classes", len(names) or 2)
+        if isinstance(fields.get("num_classes"), int):
             fields.setdefault("label_range", (0, fields["num_classes"] - 1))
         return fields
 
@@ -69,6 +98,11 @@ class Task(BaseModel):
     def _consistent(self) -> "Task":
         if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict(), self.name):
             raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
+        if ("{split}" in self.files) != (self.dev_share is None):
+            raise ValueError(
+                f"files: is {self.files!r}, dev_share {self.dev_share}; either the name has {{split}}, for train and "
+                "dev, or dev_share says what part of one file is dev"
+            )
         if self.is_number != (self.num_classes is None):
             raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
         if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
@@ -103,6 +137,11 @@ class Task(BaseModel):
         return self.kind in ("similarity", "regression")
 
     @property
+    def names(self) -> list[str]:
+        """The classes, by their names where they have some, else by their numbers."""
+        return list(self.class_names) or [str(label) for label in range(self.num_classes or 0)]
+
+    @property
     def definition(self) -> dict[str, Any]:
         """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
         return self.model_dump(mode="json", include=DEFINITION)
@@ -113,6 +152,8 @@ class Task(BaseModel):
 
     def splits(self, root: str | Path) -> tuple[str, ...]:
         """train, dev and test; tasks of users need not have a file for the last."""
+        if self.dev_share is not None:
+            return SPLITS[:2]
         return SPLITS if self.name in COURSE or self.path("test", root).exists() else SPLITS[:2]
 
     def path(self, split: str, root: str | Path) -> Path:
@@ -121,24 +162,52 @@ class Task(BaseModel):
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field."""
+    """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field.
+
+    Grids of runs may lie beside them.
+    """
     tasks = {}
     if folder_of("MTBERT_TASKS") and not folder.is_dir():
         raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
     for path in sorted(folder.glob("*.yaml")):
         try:
-            task = Task(**{"folder": path.parent, **read_yaml(path)})
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'task'}: {e['msg']}" for e in error.errors())
-            raise DataError(f"{path}: {problems}") from None
+            fields = read_yaml(path)
         except YamlError as error:
             raise DataError(str(error)) from None
-        except TypeError:
-            raise DataError(f"{path}: not a YAML mapping of a task's fields, each of its type") from None
+        if not isinstance(fields, dict):
+            raise DataError(f"{path}: not a YAML mapping; a task is lines like `name: topics`")
+        if "runs" in fields:  # a grid
+            continue
+        try:
+            task = Task.model_validate({"folder": path.parent, **fields})
+        except ValidationError as error:
+            raise DataError(f"{path}: {'; '.join(map(_explain, error.errors()))}") from None
         if task.name in tasks or task.name in COURSE:
             raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
         tasks[task.name] = task
     return tasks
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    """What is wrong with a field of a task, from pydantic's description of it."""
+    if problem["type"] == "value_error":  # of `_consistent`, which names the field itself
+        return problem["msg"].removeprefix("Value error, ")
+    name = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Task.model_fields, n=1)
+        return f"{name}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
+    about = Task.model_fields[name].description
+    if problem["type"] == "missing":
+        return f"{name}: is missing; it is {about}"
+    return f"{name}: {reprlib.repr(problem['input'])} is not {about}"
+
+
+def unknown_task(name: str) -> str:
+    """That there is no task of this name, and where tasks come from."""
+    return (
+        f"unknown task {name!r}; known are {', '.join(TASKS)}; MTBERT_TASKS names the folder with the YAML files of "
+        "tasks of your own"
+    )
 
 
 def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
@@ -151,12 +220,29 @@ def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
     )
 
 
-_REVIEW = dict(sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student")
+_REVIEW = dict(
+    sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student",
+    licence="for research use",
+)  # fmt: skip
 _PAIR = dict(sentence_columns=("sentence1", "sentence2"), test_split="test-student")
 COURSE = {
     "sst": Task(name="sst", files="ids-sst-{split}.csv", num_classes=5, **_REVIEW),
     "cfimdb": Task(name="cfimdb", files="ids-cfimdb-{split}.csv", num_classes=2, **_REVIEW),
-    "quora": Task(name="quora", files="quora-{split}.csv", label_column="is_duplicate", kind="binary", **_PAIR),
-    "sts": Task(name="sts", files="sts-{split}.csv", label_column="similarity", kind="similarity", **_PAIR),
+    "quora": Task(
+        name="quora",
+        files="quora-{split}.csv",
+        label_column="is_duplicate",
+        kind="binary",
+        licence="Quora's terms, non-commercial",
+        **_PAIR,
+    ),
+    "sts": Task(
+        name="sts",
+        files="sts-{split}.csv",
+        label_column="similarity",
+        kind="similarity",
+        licence="as of the SemEval shared tasks",
+        **_PAIR,
+    ),
 }
 TASKS = COURSE | read_tasks(folder_of("MTBERT_TASKS") or REPOSITORY / "params" / "tasks")

@@ -2,34 +2,87 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 
+from mtbert import __version__
 from mtbert.bert import write_tensors
-from mtbert.data import TASKS
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Task
 from mtbert.multitask.model import MultitaskBert
-from mtbert.paths import write_checksums, write_json
+from mtbert.paths import write_checksums, write_json, write_text
+from mtbert.sharing import ExportError
 
 WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
+CARD = "README.md"
+FRONT = "---\nlibrary_name: transformers\n"
+USE = """
+## Use
+
+```python
+from transformers import pipeline
+
+pipeline("{pipeline}", FOLDER)({given})
+```
+"""
 
 
-def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> str:
-    """Write a task's encoder and its tokenizer for transformers; returns the class that reads them.
+def export_task(
+    model: MultitaskBert,
+    task: str | None,
+    folder: str | Path,
+    encoder_only: bool = False,
+    run_id: str = "",
+    scores: pd.DataFrame | None = None,
+) -> str:
+    """Write a task's encoder, its head, its tokenizer and a model card for transformers; returns the class to read it.
 
-    That is `BertForSequenceClassification` where it computes what our head does: a linear layer on the pooler's output
-    of one sequence. A binary task has two logits there, 0 and ours; a number is in its range, not cut at the ends. Of
-    other configurations the head is left out. Raises ConfigError for a task that the model does not have, and
-    ExportError where the encoder has adapters, which transformers does not.
+    That is `BertForSequenceClassification`, which computes what our head does: a linear layer on the pooler's output
+    of one sequence. A binary task has two logits there, 0 and ours; a number is in its range, not cut at the ends.
+    encoder_only: leave out the head. run_id, scores: of the stored run, for the card. Raises ConfigError for a task
+    that the model does not have, and ExportError, before a file is written, where the encoder has adapters, or the head
+    is one that transformers does not have, unless `encoder_only`; and where the folder has a README of its own.
     """
-    folder, config, task = Path(folder), model.run_config, model.checked(task)
-    about = TASKS[task]
-    model.encoder.task_encoder(task).save_pretrained(folder, tokenizer=model.tokenizer)
-    content = json.loads((folder / "config.json").read_text(encoding="utf8"))
-    is_plain = all(getattr(config, name) == value for name, value in PLAIN.items())
-    if not is_plain or task in model.heads.upstreams or config.encodings(task) == 2 or content["model_type"] != "bert":
-        return content["architectures"][0]
+    folder, task = Path(folder), model.checked(task)
+    encoder = model.encoder.task_encoder(task)
+    if not encoder_only and (reasons := _why_without_head(model, task)):
+        raise ExportError(
+            f"transformers has no head like the one of {task}: {'; '.join(reasons)}. Train with other values, or leave "
+            "the head out with --encoder-only (encoder_only=True); transformers would put random weights in its place"
+        )
+    card = folder / CARD
+    if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
+        raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")
+    encoder.save_pretrained(folder, tokenizer=model.tokenizer)
+    if not encoder_only:
+        _add_head(model, task, folder)
+    write_text(card, _card(model.run_config, task, encoder_only, run_id, scores))
+    return WITH_HEAD if not encoder_only else _read_config(folder)["architectures"][0]
+
+
+def _why_without_head(model: MultitaskBert, task: str) -> list[str]:
+    """What `BertForSequenceClassification` does not do; nothing where it computes the task's head."""
+    config, encoder = model.run_config, model.encoder.config
+    reasons = [
+        f"{name} is {getattr(config, name)!r}, not {value!r}"
+        for name, value in PLAIN.items()
+        if getattr(config, name) != value
+    ]
+    if config.encodings(task) == 2:
+        reasons.append(f"pairs is {config.pairs!r}, not 'joint'")
+    if task in model.heads.upstreams:
+        reasons.append("feeds show it the outputs of other heads")
+    if encoder.model_type != "bert":
+        reasons.append(f"the encoder is a {encoder.model_type}, not a bert")
+    return reasons
+
+
+def _add_head(model: MultitaskBert, task: str, folder: Path) -> None:
+    about, content = TASKS[task], _read_config(folder)
     [linear] = model.heads.by_task[task].layers
     weight, bias = linear.weight.detach(), linear.bias.detach()  # (logits, d), (logits,)
     if about.kind == "binary":
@@ -40,9 +93,53 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path) -> s
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors |= {"classifier.weight": weight, "classifier.bias": bias}
     write_tensors(folder / "model.safetensors", tensors)
-    names = [task] if about.is_number else about.class_names or [str(label) for label in range(about.num_classes)]
+    names = [task] if about.is_number else about.names
     content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
     content |= {"label2id": {name: i for i, name in enumerate(names)}}
+    # Without it pipelines apply a sigmoid to a number.
+    content |= {"problem_type": "regression" if about.is_number else "single_label_classification"}
     write_json(folder / "config.json", content)
     write_checksums(folder)
-    return WITH_HEAD
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text(encoding="utf8"))
+
+
+def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores: pd.DataFrame | None) -> str:
+    """The model card: task, plan, scores with intervals, data and licences, in Markdown."""
+    about = TASKS[task]
+    pipeline = "feature-extraction" if encoder_only else "text-classification"
+    if about.is_number:
+        answer = "a number from {:g} to {:g}; outputs may lie a little beyond the ends".format(*about.label_range)
+    else:
+        answer = f"one of {', '.join(about.names)}"
+    given = '{"text": first, "text_pair": second}' if about.is_pair and not encoder_only else "text"
+    rows = {
+        "task": f"{task} ({about.kind}): {answer}",
+        "texts": " and ".join(about.sentence_columns),
+        "plan": f"{config.plan_text}, trained on {', '.join(config.tasks)}",
+        "weights before training": f"{config.encoder} ({config.weights})",
+        "run": f"{run_id or config.digest} of mtbert {__version__}",
+    }
+    head = "without a head: transformers would give one random weights" if encoder_only else "with its head"
+    lines = [
+        f"{FRONT}pipeline_tag: {pipeline}\n---\n",
+        f"# {task}, plan {config.plan_text}\n",
+        f"A BERT encoder for the task {task}, {head}, exported by mtbert.\n",
+        "| | |\n|---|---|",
+        *(f"| {name} | {text} |" for name, text in rows.items()),
+        "\n## Scores on dev\n",
+    ]
+    own = scores[scores["task"] == task].itertuples() if scores is not None else ()
+    table = [f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |" for row in own]
+    lines += ["| metric | score | 95 % interval | examples |\n|---|---|---|---|", *table] if table else ["Not stored."]
+    lines += ["\n## Data\n", *(f"- {name}: {_data(config, TASKS[name])}" for name in config.scored)]
+    lines += [USE.format(pipeline=pipeline, given=given)]
+    return "\n".join(lines)
+
+
+def _data(config: RunConfig, task: Task) -> str:
+    if config.corpus == "demo" and task.folder is None:
+        return "synthetic, the demo corpus of mtbert; licence Apache-2.0"
+    return f"licence {task.licence or 'not stated'}"

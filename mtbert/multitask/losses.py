@@ -39,6 +39,15 @@ def divergence(task: Task, first: Tensor, second: Tensor) -> Tensor:
     return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean() / 2
 
 
+def class_probabilities(task: Task, logits: Tensor) -> Tensor:
+    """Probabilities (B, classes), of a task whose labels are classes."""
+    logits = logits.float()
+    if task.kind == "classes":
+        return logits.softmax(-1)
+    second = logits.sigmoid()
+    return torch.stack((1 - second, second), dim=-1)
+
+
 def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Predicted label (B,) and the model's confidence in it (B,); of a number both are the score.
 

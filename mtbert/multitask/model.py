@@ -20,7 +20,7 @@ from mtbert.bert import MINILM, Batch, BertConfig, BertModel, CheckpointError, c
 from mtbert.config import ConfigError, RunConfig, unknown_tasks
 from mtbert.data import COURSE, TASKS, UNDECODED, changed_tasks, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, output_width, sentence_embedding
-from mtbert.multitask.losses import predict
+from mtbert.multitask.losses import class_probabilities, predict
 from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_json
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
@@ -109,27 +109,39 @@ class MultitaskBert(nn.Module):
     def checked(self, task: str | None) -> str:
         """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
         known = self.run_config.scored
-        if task not in (known if len(known) > 1 else (*known, None)):
+        if task is None and len(known) > 1:
+            raise ConfigError(f"this model has several tasks; name one with --task (task=...): {', '.join(known)}")
+        if task not in (*known, None):
             raise ConfigError(f"task is {task!r}; this model has {', '.join(known)}")
         return task or known[0]
 
-    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]], task: str | None = None) -> pd.DataFrame:
+    def predict(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        task: str | None = None,
+        probabilities: bool = False,
+    ) -> pd.DataFrame:
         """Predictions of a task for sentences or pairs of them: a row an example, predicted and confidence.
 
-        Where classes have names, `predicted` are names. Raises ConfigError for a task without a head,
-        and for texts that are not what the task takes.
+        Where classes have names, `predicted` are names; a number has no confidence. probabilities: a further column for
+        every class, p_<class>.
+        Raises ConfigError for a task without a head, for texts that are not what the task takes, and for probabilities
+        of a number.
         """
         if isinstance(texts, str):
             raise ConfigError("texts: one string; pass a list of sentences or of pairs")
         config, task = self.run_config, self.checked(task)
-        columns = TASKS[task].sentence_columns
+        about = TASKS[task]
+        if probabilities and about.is_number:
+            raise ConfigError(f"probabilities: {task} predicts a number and has none")
+        columns = about.sentence_columns
         examples = [(text,) if isinstance(text, str) or not isinstance(text, Iterable) else (*text,) for text in texts]
         if wrong := [i for i, example in enumerate(examples) if len(example) != len(columns)]:
             raise ConfigError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {wrong[0]}")
         if wrong := [i for i, example in enumerate(examples) if not all(map(_is_text, example))]:
             raise ConfigError(f"texts: number {wrong[0]} is no text in UTF-8")
         if not examples:
-            return pd.DataFrame({"predicted": [], "confidence": []})
+            return pd.DataFrame({"predicted": []} if about.is_number else {"predicted": [], "confidence": []})
         table = pd.DataFrame(examples, columns=list(columns))
         tokens = tokenize(task, table, self.tokenizer, config.pairs, config.max_length)
         tags = torch.from_numpy(pos_features(task, table)).to(self.device) if config.pos_features else None
@@ -139,8 +151,13 @@ class MultitaskBert(nn.Module):
             return self(batches, {} if tags is None else {task: tags[rows]})[task]
 
         found = in_order(self.in_batches(tokens.lengths, logits))
-        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[task], found))
-        return pd.DataFrame({"predicted": TASKS[task].as_written(pd.Series(predicted)), "confidence": confidence})
+        predicted, confidence = (p.cpu().numpy() for p in predict(about, found))
+        result = pd.DataFrame({"predicted": about.as_written(pd.Series(predicted))})
+        if not about.is_number:
+            result["confidence"] = confidence
+        if probabilities:
+            result[[f"p_{name}" for name in about.names]] = class_probabilities(about, found).cpu().numpy()
+        return result
 
     def in_batches(
         self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)

@@ -21,10 +21,11 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 from traitlets.config import Config
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
+from mtbert.cost import predict_runs
 from mtbert.paths import REPOSITORY, read_yaml, replacing, results_dir
 from mtbert.results import load_or_run, read_grids, sweep
-from mtbert.runtime import free_by_default
+from mtbert.runtime import free_by_default, pick_device
 
 MOST_WORKERS = 4  # by default; a run takes up to 1.5 GiB of memory
 ATTEMPTS = 3  # to execute a notebook whose kernel dies: kernels that start together may race for a port
@@ -43,6 +44,7 @@ def build_report(
     scheduler: str | None = None,
     grids: Sequence[Path] = (),
     root: str | Path = REPOSITORY,
+    dry_run: bool = False,
 ) -> Path:
     """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `root/build/report`.
 
@@ -52,8 +54,9 @@ def build_report(
     again unless `force`; those with `train_missing: true` come last, when the runs of their grids are stored. The demo
     profile keeps its own results and figures beside the executed notebooks in `root/build/executed`, and trains again
     when the code has changed or with `force`. The site is built whenever a notebook has ended. Returns the path of
-    index.html. Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the
-    other notebooks have ended; and ConfigError for runs that could not start, before one does.
+    index.html. dry_run: list the runs that would be trained, with predicted minutes, and execute nothing.
+    Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the other notebooks
+    have ended; and ConfigError for runs that could not start, before one does.
     """
     root = Path(root).resolve()
     output = root / "build" / "executed"
@@ -78,7 +81,7 @@ def build_report(
     if profile == "demo":
         results = output / f"results-{code[:8]}"  # a run's id does not name the code
         for other in output.glob("results-*"):
-            if force or other != results:
+            if not dry_run and (force or other != results):
                 shutil.rmtree(other)
         results.mkdir(exist_ok=True)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
@@ -100,19 +103,32 @@ def build_report(
         if not force and record.items() >= {**about, "results": before}.items():
             print(f"{name} is up to date")
             continue
-        file.unlink(missing_ok=True)
+        if not dry_run:
+            file.unlink(missing_ok=True)
         trains = values.get("train_missing", False)
         (late if trains else early).append((name, _execute, path, output / f"{name}.ipynb", values, about))
         if trains:
             to_train |= dict.fromkeys(read, (values.get("data_dir") or None, values.get("device", "auto")))
+    missing, workers = [], workers or min(CPU_COUNT, MOST_WORKERS)
     for where in set(to_train.values()):
         files = [file for file in to_train if to_train[file] == where]
-        chosen = sweep.look_up(read_grids(files), where[0])
+        with patch.dict(os.environ, environment):  # the store of the profile
+            chosen = _look_up(files, where[0], profile)
         runs += [(f"run {run}", _train, run.config, *where) for run in chosen]
-
-    index, failures, workers = _build_site(output), [], workers or min(CPU_COUNT, MOST_WORKERS)
+        to_do = [run for run in chosen if not run.is_stored]
+        missing += to_do if profile == "demo" else predict_runs(to_do, pick_device(where[1]).type, 1, where[0])
+    left = sweep.minutes_left(missing, {}, workers, 0.0)
+    rest = "; all are stored" if runs and not missing else ""
+    if missing and left is not None:
+        rest = f"; {len(missing)} are not stored, which takes {sweep.duration(left)}"
     if early or late:
-        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up", flush=True)
+        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up{rest}", flush=True)
+    if dry_run:
+        if missing:
+            print(sweep.describe(missing, workers))
+        return output.parent / "report" / "index.html"
+
+    index, failures = _build_site(output), []
     # In the demo profile what trains nothing reads nothing of the runs; in the others it waits for them.
     phases = [[*early, *runs], late] if profile == "demo" else [runs, [*early, *late]]
     for name, outcome in _work(phases, environment, workers, scheduler):
@@ -136,6 +152,20 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
     if not selected:
         raise ReportError(f"no notebook {only!r} found; there are: {', '.join(path.stem for path in notebooks)}")
     return selected
+
+
+def _look_up(grids: list[Path], data: str | None, profile: str) -> list[sweep.SweepRun]:
+    """The runs of these grids; a missing GPU is named before what else the runs of the gpu profile lack."""
+    try:
+        runs = sweep.look_up(read_grids(grids), data)
+        reason = ", ".join(run.name for run in runs if not run.is_stored)[:200]
+    except ConfigError as error:
+        if profile != "gpu" or torch.cuda.is_available():
+            raise
+        runs, reason = [], str(error)
+    if reason and profile == "gpu" and not torch.cuda.is_available():
+        raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {reason}")
+    return runs
 
 
 def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Path | None) -> dict:
@@ -163,10 +193,14 @@ def _work(
     """
     from distributed import as_completed
 
-    total, done, numbers = sum(map(len, phases)), 0, count()
+    total, done, numbers, begun = sum(map(len, phases)), 0, count(), time.monotonic()
+
+    def news() -> str:
+        return f"[{done}/{total}] after {sweep.duration((time.monotonic() - begun) / 60).removeprefix('about ')}"
+
     if not total:
         return
-    with sweep.open_cluster(min(workers, total), scheduler) as client:
+    with sweep.open_cluster(min(workers, total), scheduler) as client, sweep.regular_news(news):
         started, workers = time.monotonic(), len(client.nthreads()) or 1
         for jobs in phases:
             name = f"report-{client.id}"

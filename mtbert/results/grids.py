@@ -58,6 +58,8 @@ def named_runs(text: str, folder: Path = Path(), students: tuple[str, ...] = ())
 
 def _read_content(path: Path) -> dict:
     """The mapping in a grid's file, with the keys that a grid has."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; a grid is a YAML file such as params/cpu/hybrids.yaml")
     try:
         content = read_yaml(path)
     except YamlError as error:

@@ -48,6 +48,7 @@ def load_or_run(
     train_missing: bool = True,
     progress: bool | None = None,
     again: bool = False,
+    accept_rejects: bool = False,
 ) -> Run:
     """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
 
@@ -56,12 +57,13 @@ def load_or_run(
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
     it; what is stored stays. Teachers are trained before their student in the same way. A run that another process
     trains is waited for. Of several processes that torchrun started, which train together, the first one stores the
-    run. Raises FolderError before training that could not be stored.
+    run. Raises FolderError before training that could not be stored, and DataError before training on tables of which
+    many rows are rejected, or which lack a class, unless `accept_rejects`.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
         return _only_stored(config, data, among)
-    return _stored_or_trained(config, data, among, device, progress, again)
+    return _stored_or_trained(config, data, among, device, progress, again, accept_rejects=accept_rejects)
 
 
 def _stored_or_trained(
@@ -72,6 +74,7 @@ def _stored_or_trained(
     progress: bool | None = None,
     again: bool = False,
     wait: bool = True,
+    accept_rejects: bool = True,
 ) -> Run:
     """`load_or_run` for these stores; raises filelock.Timeout if another process trains the run, unless `wait`."""
     processes = connect(pick_device(device))
@@ -79,6 +82,8 @@ def _stored_or_trained(
         corpus = load_corpus(config, data_root(config, data))
     run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
     if not processes.largest(is_done(run_id, among, again)):
+        if not accept_rejects:
+            corpus.check()
         if processes.is_main:
             check_writable(among[0])
         with run_lock(run_id, wait) if processes.is_main else nullcontext():
@@ -258,7 +263,7 @@ def load_model(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
                 f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
-        if (again := load_or_run(run.config, data, device=device, again=True).run_id) != run_id:
+        if (again := load_or_run(run.config, data, device=device, again=True, accept_rejects=True).run_id) != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config

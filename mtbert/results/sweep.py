@@ -10,8 +10,9 @@ RETRIES times, as is a start at which a worker dies.
 import heapq
 import logging
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -24,7 +25,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import load_tokenizer
+from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
 from mtbert.results.runs import clean_up, data_root, is_done
@@ -40,6 +41,7 @@ RETRIES = 2
 POLL = 0.2  # seconds between two looks at signals
 BUSY_SECONDS = 2.0  # between two tries of runs that other processes train
 IDLE_SECONDS = 30.0  # between two messages that say what the sweep waits for
+NEWS_SECONDS = 60.0  # between two lines of `regular_news`
 
 
 class SweepError(RuntimeError):
@@ -67,38 +69,44 @@ class SweepRun:
 
 
 def look_up(
-    runs: Sequence[tuple[str, RunConfig]], data: str | Path | None = None, again: bool = False
+    runs: Sequence[tuple[str, RunConfig]],
+    data: str | Path | None = None,
+    again: bool = False,
+    accept_rejects: bool = False,
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
     Teachers of runs that are not stored come first, unless their models are in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
-    their encoder has other sizes than they need. Of stored runs the encoder is not checked.
+    their encoder has other sizes than they need. Of stored runs the encoder is not checked, nor how many rows of their
+    data are rejected, which `accept_rejects` leaves out for all runs.
     """
-    fingerprints: dict[tuple, str] = {}
+    corpora: dict[tuple, Corpus] = {}
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     for name, config in runs:
         try:
             key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
-            if key not in fingerprints:
-                fingerprints[key] = load_corpus(config, data_root(config, data)).fingerprint
-            run_id = f"{config.digest}-{fingerprints[key][:8]}"
+            if key not in corpora:
+                corpora[key] = load_corpus(config, data_root(config, data))
+            run_id = f"{config.digest}-{corpora[key].fingerprint[:8]}"
             run = found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
             if not run.is_stored and (of_any_seed := config.but(seed=1)) not in checked:
                 checked.add(of_any_seed)
+                if not accept_rejects:
+                    corpora[key].check()
                 load_tokenizer(config.encoder)
                 meta_model(config)
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
     if errors:
         raise ConfigError("\n".join(f"{', '.join(names)}: {error}" for error, names in errors.items()))
-    return _teachers_first(found, data)
+    return _teachers_first(found, data, accept_rejects)
 
 
-def _teachers_first(found: dict[str, SweepRun], data: str | Path | None) -> list[SweepRun]:
+def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     students = [run for run in found.values() if not run.is_stored]
     teachers = {
@@ -109,7 +117,7 @@ def _teachers_first(found: dict[str, SweepRun], data: str | Path | None) -> list
     }
     if not teachers:
         return list(found.values())
-    needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, again=True)
+    needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)
     names = {run_id: run.name for run_id, run in found.items()}
     first = {
         run.run_id: replace(run, name=names.get(run.run_id, run.name), is_teacher=True)
@@ -173,6 +181,24 @@ def duration(minutes: float) -> str:
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
 
 
+@contextmanager
+def regular_news(news: Callable[[], str]) -> Iterator[None]:
+    """Inside the block a thread prints a line every NEWS_SECONDS, for who reads a log file."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(NEWS_SECONDS):
+            print(news(), flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def train_missing(
     runs: Sequence[SweepRun],
     workers: int = 1,
@@ -186,12 +212,15 @@ def train_missing(
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    progress: show a bar; None: on a terminal. On SIGINT or SIGTERM no further run is started, the runs save their
-    checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a second SIGINT kills the workers.
+    progress: show a bar; None: on a terminal. Without a bar a line a minute says what is trained. On SIGINT or SIGTERM
+    no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a
+    second SIGINT kills the workers.
     Raises SweepError where there is no scheduler, or none any more.
     """
     missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
-    print(f"{len(runs) - len(missing)} of {len(runs)} are stored already", flush=True)
+    left = minutes_left(missing, {}, workers, 0.0)
+    rest = f"; the others take {duration(left)}" if missing and left is not None else ""
+    print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     for run in runs:  # what a process that was killed has left
         if run.is_stored:
             clean_up(run.run_id, stores())
@@ -207,6 +236,8 @@ def train_missing(
     ):
         at_the_end.callback(update_tables, results_dir())
         started = time.monotonic()
+        if bar.disable:
+            at_the_end.enter_context(regular_news(lambda: bar.postfix or "no run has begun"))
         ended = train_all(client, missing, threads, data, device, again, stop, bar)
         for done, (run, outcome, minutes) in enumerate(ended, 1):
             if isinstance(outcome, RunFailed):

@@ -157,4 +157,5 @@ def test_the_command_prints_and_writes_the_rows(tmp_path, monkeypatch):
     assert row["repeats"] == "2" and row["threads"] == "1" and row["slope"] == "" and row["encoder"] == "minilm"
     assert row["torch"] == torch.__version__ and row["transformers"] and row["device"].startswith("cpu")
     result = CliRunner().invoke(cli.app, arguments)
+    assert result.stderr.splitlines()[0] == "[1 of 2] a " and "[2 of 2] b problem " in result.stderr
     assert result.exit_code == 1 and "b: failed, ValueError: no" in result.stdout

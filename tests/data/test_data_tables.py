@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mtbert.data import tables as data
-from mtbert.data.tables import SPLITS, DataError, Reject, find_data, fingerprint, load_table, load_texts
+from mtbert.data.tables import SPLITS, DataError, Reject, fault_of, find_data, fingerprint, load_table, load_texts
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 
@@ -137,6 +137,20 @@ def test_a_truncated_file_loses_its_last_row(tmp_path):
     assert report.rejects == [Reject(SST, 3, "row", "the file ends inside this line: it is truncated")]
 
 
+def test_a_record_with_a_line_break_is_one_reject_of_the_courses_files(tmp_path):
+    rows = GOOD, b'1\ta2\t"half a text', b'\n\nand the rest"\t2\n', b"2\ta3\ta row after it\t1\n"
+    table, report = load_sst(tmp_path, *rows)
+    assert report.rejects == [Reject(SST, 3, "row", "line break inside a quoted field")]
+    assert report.rows == 3 and table.id.tolist() == ["a1", "a3"]
+
+
+def test_a_line_that_is_a_row_belongs_to_no_other_one(tmp_path):
+    rows = b'0\ta1\t"an open quote\t1\n', b'1\ta2\ta nail of 3"\t2\n', b"2\ta3\tfine\t1\n"
+    table, report = load_sst(tmp_path, *rows)
+    assert [(reject.line, reject.field) for reject in report.rejects] == [(2, "row")]
+    assert table.id.tolist() == ["a2", "a3"] and table.sentence[0] == 'a nail of 3"'
+
+
 def test_the_id_of_a_rejected_row_is_free(tmp_path):
     table, report = load_sst(tmp_path, b"0\ta1\tfine\t9\n", b"1\ta1\tfine\t3\n")
     assert [reject.line for reject in report.rejects] == [2] and table.label.tolist() == [3]
@@ -169,7 +183,10 @@ def test_the_printed_report_is_short_and_shows_no_text(tmp_path):
         (b'\tid\t"sentence\tsentiment\n' + GOOD, "header line: unbalanced quote"),
         (b"\xff\tid\tsentence\tsentiment\n" + GOOD, "header line: invalid UTF-8"),
         ((SST_HEADER + GOOD).decode().encode("utf-16"), "is UTF-16. Save it as UTF-8"),
-        (SST_HEADER + b"0\ta1\tfine\t9\n", f"no row is accepted.*{SST}:2 sentiment: 9 is outside 0..4"),
+        (
+            SST_HEADER + b"0\ta1\tfine\t9\n",
+            "no row is accepted.*sentiment: 9 is outside 0..4 .1 row, the first in line 2",
+        ),
     ],
 )
 def test_an_unusable_file(tmp_path, content, message):
@@ -273,3 +290,4 @@ def test_the_real_files(task, split):
     if split != "test":
         low, high = TASKS[task].label_range
         assert (table.label.min(), table.label.max()) == (low, high)
+        assert fault_of(task, split, table, report) == "", "they are trained on"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mtbert.config import RunConfig
+from mtbert.data.corpus import Corpus
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
@@ -55,7 +56,71 @@ def test_a_task_is_read(folder, monkeypatch):
     assert table["label"].tolist() == [0, 1, 2] * 8 and table["id"].iloc[0] == "dev-2"
     (folder / "topics-dev.csv").write_text("headline,topic\nfine,sports\nrain,weather\n")
     _, report = load_table("topics", "dev", "elsewhere")
-    assert str(report.rejects[0]) == "topics-dev.csv:2 topic: 'sports' is none of sport, weather, science"
+    assert str(report.rejects[0]) == (
+        "topics-dev.csv:2 topic: 'sports' is none of sport, weather, science; did you mean 'sport'?"
+    )
+
+
+def test_a_quoted_text_may_have_line_breaks(folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    rows = 'one,sport\r\n"two\r\nlines, and ""quotes""\r\n\r\n",weather\r\n"never closed,sport\r\nthree,science\r\n'
+    (folder / "topics-dev.csv").write_text(f"headline,topic\r\n{rows}", newline="")
+    table, report = load_table("topics", "dev", "elsewhere")
+    assert table["headline"].tolist() == ["one", 'two\nlines, and "quotes"', "three"]
+    assert table["id"].tolist() == ["dev-2", "dev-3", "dev-8"] and report.rows == 4
+    assert [(reject.line, reject.field) for reject in report.rejects] == [(7, "row")]
+
+
+def test_a_line_behind_an_unbalanced_quote_is_no_half_record(folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    rows = 'headline,topic\n"they "won"\nthe race",sport\na 5" nail,science\nfour,weather\na 5" nail,science\n'
+    (folder / "topics-dev.csv").write_text(rows)
+    table, report = load_table("topics", "dev", "elsewhere")
+    assert [reject.line for reject in report.rejects] == [2, 3, 4]
+    assert table["headline"].tolist() == ["four", 'a 5" nail']
+
+
+def test_json_lines_are_read(folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    rows = [{"headline": "one,\ntwo", "topic": "sport", "more": [1]}, {"topic": "weather", "headline": "rain"}]
+    lines = [*map(json.dumps, rows), '{"headline": null, "topic": "sport"}', '{"topic": "sport"}', "[1]", "{"]
+    (folder / "topics-dev.csv").write_text("\n".join(lines))
+    table, report = load_table("topics", "dev", "elsewhere")
+    assert table["headline"].tolist() == ["one,\ntwo", "rain"] and table["label"].tolist() == [0, 1]
+    assert [(reject.line, reject.field) for reject in report.rejects] == [
+        (3, "headline"), (4, "headline"), (5, "row"), (6, "row"),
+    ]  # fmt: skip
+    (folder / "topics-dev.csv").write_text('{"text": "one", "topic": "sport"}\n')
+    with pytest.raises(DataError, match=r"topics-dev.csv lacks the column headline; it has 'text', 'topic'"):
+        load_table("topics", "dev", "elsewhere")
+
+
+def test_one_file_has_train_and_a_share_for_dev(folder, monkeypatch):
+    texts = [f"headline {i // 2}" for i in range(1000)]  # each twice: equal texts are in the same part
+    rows = [f"{text},{list(HEADLINES)[i % 3]}" for i, text in enumerate(texts)]
+    (folder / "topics.csv").write_text("\n".join(["headline,topic", *rows, "bad,none", ""]))
+    (folder / "topics.yaml").write_text(TOPICS.replace("-{split}", "") + "dev_share: 0.2\n")
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    assert TASKS["topics"].splits(folder) == ("train", "dev")
+    (train, report), (dev, of_dev) = (load_table("topics", split, folder) for split in ("train", "dev"))
+    assert sorted([*train["headline"], *dev["headline"]]) == sorted(texts)
+    assert not {*train["headline"]} & {*dev["headline"]} and 150 < len(dev) < 250
+    assert (report.rows + of_dev.rows, len(report.rejects), len(of_dev.rejects)) == (1001, 1, 0)
+    assert dev.equals(load_table("topics", "dev", folder)[0])
+    with pytest.raises(DataError, match="topics has no test split"):
+        load_table("topics", "test", folder)
+
+
+def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
+    text = (folder / "topics-train.csv").read_text()
+    (folder / "topics-train.csv").write_text(text.replace(",sport", ",Sport").replace(",science", ",science "))
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    message = (
+        r"topics-train.csv: 8 of 24 rows are rejected; no row is left of class sport\n  topic: 'Sport' is none of "
+        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*--accept-rejects"
+    )
+    with pytest.raises(DataError, match=message):
+        Corpus.load(folder, ["topics"], ["topics"]).check()
 
 
 def test_a_class_may_be_named_none(folder, monkeypatch):
@@ -80,9 +145,9 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
     "old, new, message",
     [
         ("[headline]", "[label]", "sentence_columns: label has a meaning in mtbert"),
-        ("[sport, weather, science]", "3", "not a YAML mapping of a task's fields, each of its type"),
+        ("[sport, weather, science]", "3", "class_names: 3 is not a list of the labels in the files"),
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
-        ("kind: classes", "kind: grades", "kind: Input should be 'classes', 'binary', 'similarity' or 'regression'"),
+        ("kind: classes", "kind: grades", "kind: 'grades' is not one of classes, binary"),
         ("kind: classes", "kind: similarity", "num_classes: is 3, and kind is 'similarity'"),
         ("kind: classes", "kind: classes\nmetric: r2", "metric: is 'r2'; kind 'classes' has accuracy, macro_f1"),
         (
@@ -91,16 +156,16 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
             "kind: similarity is that of a pair",
         ),
         ("kind: classes", "kind: binary", "num_classes: is 3, with kind 'binary'"),
-        ("topics-{split}.csv", "topics.csv", "files: String should match pattern"),
-        ("[headline]", "[a, b, c]", "sentence_columns: Tuple should have at most 2 items"),
-        ("label_column", "label_colum", "label_colum: Extra inputs are not permitted"),
+        ("topics-{split}.csv", "topics.csv", "files: is 'topics.csv', dev_share None; either"),
+        ("[headline]", "[a, b, c]", r"sentence_columns: \['a', 'b', 'c'\] is not a list of one"),
+        ("label_column", "label_colum", "label_colum: there is no such field; did you mean label_column"),
         ("name: topics", "name: sst", "there is a task 'sst' already"),
-        ("name: topics", "name: my topics", "name: String should match pattern"),
+        ("name: topics", "name: my topics", "name: 'my topics' is not a name of at most 64 lower-case"),
         *(
             ("name: topics", f"name: {name}", f"name: '{name}' means something else")
             for name in ("overall", "type", "training")
         ),
-        ("name: topics", f"name: {'a' * 250}", "name: String should have at most 64 characters"),
+        ("name: topics", f"name: {'a' * 250}", "name: 'aaa.* is not a name of at most 64"),
         *(
             ("[headline]", f"[{name}]", f"sentence_columns: {name} has a meaning")
             for name in ("id", "predicted", "confidence")
@@ -111,11 +176,14 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("id_column: null", "id_column: headline", "columns: headline is given twice"),
         ("label_column: topic", "label_column: id", "columns: the label's is named id"),
         ("id_column: null", "id_column: label", "columns: the label's is named id, or the id's label"),
-        ("topics-{split}.csv", '"a\\0{split}"', "files: String should match pattern"),
-        ("topics-{split}.csv", '"{split}\\0"', "files: String should match pattern"),
-        ("id_column: null", 'test_split: "\\0"', "test_split: String should match pattern"),
-        ("class_names: [sport, weather, science]", "num_classes: 1000000000000", "num_classes: Input should be less"),
+        ("topics-{split}.csv", '"a\\0{split}"', "files: .* is not a path"),
+        ("topics-{split}.csv", '"{split}\\0"', "files: .* is not a path"),
+        ("id_column: null", 'test_split: "\\0"', "test_split: .* is not the name of the test split"),
+        ("class_names: [sport, weather, science]", "num_classes: 1000000000000", "num_classes: 1000000000000 is not a"),
         ("[sport, weather, science]", "[sport, weather, sport]", "class_names: sport is given twice"),
+        ("label_column: topic\n", "", "label_column: is missing; it is the name of a column"),
+        ("id_column: null", "dev_share: 0.1", "files: is 'topics-{split}.csv', dev_share 0.1; either"),
+        ("id_column: null", "dev_share: 10", "dev_share: 10 is not a number between 0 and 1"),
         (TOPICS, "a line", "not a YAML mapping"),
     ],
 )

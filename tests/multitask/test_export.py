@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.shared_encoder import ExportError
+from mtbert.training.metrics import score_table
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_column="age", kind="regression",
@@ -51,7 +53,7 @@ def read(folder, texts, reader):
 @pytest.mark.parametrize("task", ["sst", "quora"])
 def test_the_encoder_and_the_tokenizer_are_read_back(model, tmp_path, task, pooling):
     ours = model(("sst", "quora"), pooling=pooling)
-    name = export_task(ours, task, tmp_path)
+    name = export_task(ours, task, tmp_path, encoder_only=pooling == "mean")
     assert name == {"mean": "BertModel", "pooler": "BertForSequenceClassification"}[pooling]
     texts = TEXTS if task == "sst" else list(zip(TEXTS, reversed(TEXTS), strict=True))
     batch, theirs = read(tmp_path, texts, transformers.AutoModel)
@@ -82,14 +84,77 @@ def test_the_head_is_read_back(model, tmp_path, task):
         assert confidence.tolist() == pytest.approx(mine["confidence"].tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{"head_layers": 2}, {"head_norm": True}, {"pairs": "concat"}])
-def test_a_head_that_transformers_does_not_have_is_left_out(model, tmp_path, fields):
-    assert export_task(model(("quora",), pooling="pooler", **fields), "quora", tmp_path) == "BertModel"
+@pytest.mark.parametrize("task", ["sst", "quora", "sts", "cfimdb"])
+def test_pipelines_of_transformers_give_our_numbers(model, tmp_path, monkeypatch, task):
+    words = ("awful", "bad", "fair", "good", "great")
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"class_names": words}))
+    ours = model((task,), pooling="pooler")
+    with torch.no_grad():
+        ours.heads.by_task[task].layers[0].bias[0] += 0.5  # of a number: far from where a sigmoid ends
+    export_task(ours, task, tmp_path)
+    pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+    given = [{"text": first, "text_pair": second} for first, second in pairs] if TASKS[task].is_pair else TEXTS
+    found = transformers.pipeline("text-classification", model=str(tmp_path), device="cpu")(given)
+    mine = ours.predict(pairs if TASKS[task].is_pair else TEXTS, task)
+    if TASKS[task].is_number:
+        low, high = TASKS[task].label_range
+        scores = [min(max(one["score"], low), high) for one in found]
+        assert scores == pytest.approx(mine["predicted"].tolist(), rel=1e-4) and {one["label"] for one in found} == {
+            task
+        }
+        assert "confidence" not in mine and min(scores) > 1
+    else:
+        assert [one["label"] for one in found] == [str(label) for label in mine["predicted"]]
+        assert [one["score"] for one in found] == pytest.approx(mine["confidence"].tolist(), rel=1e-4)
+        assert {*mine["predicted"]} <= {*words} or task == "quora"
+
+
+def test_a_pipeline_reads_the_encoder_alone(model, tmp_path):
+    ours = model(pooling="mean")
+    export_task(ours, "sst", tmp_path, encoder_only=True)
+    [theirs] = transformers.pipeline("feature-extraction", model=str(tmp_path), device="cpu")(TEXTS[0])
+    batch, _ = read(tmp_path, TEXTS[:1], transformers.AutoModel)
+    mine = ours.encoder.task_encoder("sst")(batch["input_ids"], batch["attention_mask"]).last_hidden_state[0]
+    torch.testing.assert_close(torch.tensor(theirs), mine.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields, reason", [
+    ({"head_layers": 2}, "head_layers is 2, not 1"),
+    ({"head_norm": True}, "head_norm is True, not False"),
+    ({"pairs": "concat"}, "pairs is 'concat', not 'joint'"),
+    ({"pooling": "mean"}, "pooling is 'mean', not 'pooler'"),
+])  # fmt: skip
+def test_a_head_that_transformers_does_not_have_is_not_left_out_unasked(model, tmp_path, fields, reason):
+    ours = model(("quora",), **{"pooling": "pooler"} | fields)
+    with pytest.raises(ExportError, match=f"{reason}.*--encoder-only"):
+        export_task(ours, "quora", tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert export_task(ours, "quora", tmp_path, encoder_only=True) == "BertModel"
+    assert "random weights" in (tmp_path / "README.md").read_text()
+
+
+def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
+    scores = score_table("quora", "dev", np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
+    export_task(model(("quora",), pooling="pooler"), "quora", tmp_path, False, "0123456789-abcd", scores)
+    card = (tmp_path / "README.md").read_text()
+    row = scores.iloc[0]
+    assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 4 |" in card
+    assert "pipeline_tag: text-classification" in card and "| plan | I2, trained on quora |" in card
+    assert "| run | 0123456789-abcd of mtbert" in card and "- quora: licence Quora's terms, non-commercial" in card
+
+
+def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
+    (tmp_path / "README.md").write_text("My project\n")
+    with pytest.raises(ExportError, match=r"README.md is no model card of an export.*name another folder"):
+        export_task(model(pooling="pooler"), "sst", tmp_path)
+    (tmp_path / "README.md").unlink()
+    for _ in range(2):
+        export_task(model(pooling="pooler"), "sst", tmp_path)
 
 
 def test_a_sentence_task_of_a_model_with_cosines_is_exported(model, tmp_path):
     fields = dict(pairs="concat", similarity="sigmoid_cosine", head_norm=True)
-    assert export_task(model(("sts", "sst"), **fields), "sst", tmp_path) == "BertModel"
+    assert export_task(model(("sts", "sst"), **fields), "sst", tmp_path, encoder_only=True) == "BertModel"
 
 
 def test_an_encoder_with_adapters_is_not_exported_without_them(model, tmp_path):
@@ -101,7 +166,7 @@ def test_an_encoder_with_adapters_is_not_exported_without_them(model, tmp_path):
 def test_a_task_that_the_model_does_not_have_is_named(model, tmp_path):
     with pytest.raises(ConfigError, match="task is 'sts'; this model has sst"):
         export_task(model(), "sts", tmp_path)
-    with pytest.raises(ConfigError, match="task is None; this model has sst, quora"):
+    with pytest.raises(ConfigError, match=r"several tasks; name one with --task \(task=...\): sst, quora"):
         export_task(model(("sst", "quora")), None, tmp_path)
 
 

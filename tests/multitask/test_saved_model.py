@@ -140,7 +140,7 @@ def test_a_model_is_exported_with_the_tokenizer_that_it_was_trained_with(model, 
     model.save(tmp_path / "model")
     change_tokenizer(encoder)
     assert load_tokenizer(encoder).encode(TEXTS[0]).ids != ids
-    export_task(MultitaskBert.load(tmp_path / "model"), None, tmp_path / "exported")
+    export_task(MultitaskBert.load(tmp_path / "model"), None, tmp_path / "exported", encoder_only=True)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")(TEXTS[0])["input_ids"] == ids
 
 

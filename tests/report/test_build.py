@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -197,6 +198,50 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     assert set(labels[3:]) == {"01_one", "02_two"}
     build_report("demo", root=root)
     assert "to train" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def trains(root, tiny_encoder, no_site, monkeypatch) -> Path:
+    """A notebook that trains a grid of two runs, of which one is predicted to take 90 minutes, the other 30."""
+    write_notebook(root, "01_one", "# grid.yaml")
+    (root / "params/gpu").mkdir()
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1}}\n"
+    for profile in ("cpu", "gpu"):
+        (root / "params" / profile / "grid.yaml").write_text(base + "runs: {a: {}, b: {pooling: cls}}\n")
+        (root / "params" / profile / "01_one.yaml").write_text("train_missing: true\n")
+
+    def predict_runs(runs, *how):
+        return [replace(run, minutes=minutes) for run, minutes in zip(runs, (90.0, 30.0), strict=True)]
+
+    monkeypatch.setattr(build, "predict_runs", predict_runs)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    return root
+
+
+def test_a_report_says_how_long_training_takes_before_it_begins(trains, monkeypatch, capsys):
+    build_report("cpu", root=trains, workers=1, dry_run=True)
+    first, *table = capsys.readouterr().out.splitlines()
+    about = "2 are not stored, which takes about 2 h 0 min"
+    assert first == f"1 notebooks to execute, 2 runs to train or look up; {about}"
+    assert [line.split()[:2] for line in table[1:3]] == [["a", "1"], ["b", "1"]] and "90.0" in table[1]
+    assert not executed(trains) and not (trains / "build/executed/executions").exists()
+    monkeypatch.setattr(build, "_work", lambda *how: iter([]))
+    build_report("cpu", root=trains, workers=1)
+    assert about in capsys.readouterr().out
+
+
+def test_a_missing_gpu_is_named_first(trains):
+    with pytest.raises(ReportError, match=r"the gpu profile has runs to train, and no GPU is available here; .*a, b"):
+        build_report("gpu", root=trains)
+    (trains / "params/gpu/grid.yaml").write_text("runs: {a: {encoder: no/such-encoder}}\n")
+    with pytest.raises(ReportError, match=r"no GPU is available here; .*no/such-encoder"):
+        build_report("gpu", root=trains)
+
+
+def test_a_long_build_says_each_minute_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr("mtbert.results.sweep.NEWS_SECONDS", 0.2)
+    assert dict(build._work([[("a job", time.sleep, 1.0)]], {}, workers=1)) == {"a job": None}
+    assert "[0/1] after less than a minute" in capsys.readouterr().out.splitlines()
 
 
 def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):

@@ -9,9 +9,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -24,6 +25,7 @@ from mtbert.cost import predict_runs
 from mtbert.cost.forecast import Forecast, read_lengths
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
+from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import has_model, load_or_run, model_folder
 from mtbert.results.sweep import (
@@ -108,7 +110,7 @@ def test_what_is_wrong_is_named(grid_file, text, message):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.yaml: not a readable YAML file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
         read_grid(tmp_path / "none.yaml")
 
 
@@ -146,7 +148,7 @@ runs:
     [
         ("teachers.yaml:three", r"teachers\.yaml: has no run 'three'; it has one, two"),
         ("teachers.yaml:one:7", r"teachers\.yaml: 'one' has no seed 7; it has 1, 2"),
-        ("none.yaml:one", r"none\.yaml: not a readable YAML file"),
+        ("none.yaml:one", r"none\.yaml: no such file"),
         ("12345", r"teachers: '12345' fits 0 stored runs; name a run as GRID\.yaml:NAME"),
         ("grid.yaml:a", r"teachers: 'a' of grid\.yaml is among its own teachers"),
         ("grid.yaml:b", r"teachers: 'a' of grid\.yaml is among its own teachers"),
@@ -209,7 +211,7 @@ def test_every_problem_has_a_line(tmp_path):
     assert [line.split(":")[0] for line in lines[:2] + lines[3:4]] == [
         "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
     ]  # fmt: skip
-    assert "two.yaml: a grid needs" in lines[2] and "four.yaml: not a readable" in lines[4] and len(lines) == 5
+    assert "two.yaml: a grid needs" in lines[2] and "four.yaml: no such file" in lines[4] and len(lines) == 5
 
 
 def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
@@ -716,3 +718,20 @@ def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):
     with open_cluster(1, None) as client:
         assert client.cluster.scheduler.worker_ttl is None, "where the clock jumps, no worker counts as dead"
     assert not [record for record in caplog.records if record.name.startswith(distributed.__name__)]
+
+
+def test_a_log_file_says_what_is_trained_and_how_long_it_takes(monkeypatch, capsys):
+    runs = [SweepRun(name, RunConfig(), name, False, minutes=90.0) for name in ("one", "two")]
+
+    def train_all(client, missing, threads, data, device, again, stop, bar):
+        bar.set_postfix_str("one, seed 1 7/120")
+        time.sleep(0.5)
+        yield from ((run, 0.5, 90.0) for run in missing)
+
+    monkeypatch.setattr(sweep, "NEWS_SECONDS", 0.1)
+    monkeypatch.setattr(sweep, "open_cluster", lambda *args: nullcontext(SimpleNamespace(nthreads=dict)))
+    monkeypatch.setattr(sweep, "train_all", train_all)
+    assert train_missing(runs, progress=False) == {}
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "0 of 2 are stored already; the others take about 3 h 0 min"
+    assert lines[0] == lines[1] == "one, seed 1 7/120" and lines[-1].startswith("[2 of 2] two, seed 1: dev 0.5000")
