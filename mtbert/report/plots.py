@@ -204,6 +204,7 @@ def predicted_measured(table: pd.DataFrame, unit: str, ax: Axes | None = None) -
     log_axis(ax.xaxis)
     log_axis(ax.yaxis)
     ax.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+    ax.tick_params(labelsize="small")
     return ax
 
 

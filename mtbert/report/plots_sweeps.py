@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from seaborn.utils import relative_luminance
@@ -32,11 +33,12 @@ CLAIM_COLOURS = {  # from dark to light, so that they are distinguishable in gre
 
 
 def counts(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | None = None) -> Axes:
-    """`stacked` bars of numbers of things, with the numbers in the bars."""
+    """`stacked` bars of numbers of things, with the numbers in the bars that are wide enough."""
+    least = max(1, 0.03 * table.sum(axis=1).max())
     ax = stacked(table, colours, label, ax, edgecolor="black", linewidth=0.6)
     for bars, part in zip(ax.containers, table, strict=True):
         colour = "white" if relative_luminance(colours[part]) < 0.25 else "black"
-        numbers = [f"{n:.0f}" if n else "" for n in bars.datavalues]
+        numbers = [f"{n:.0f}" if n >= least else "" for n in bars.datavalues]
         texts = ax.bar_label(bars, numbers, label_type="center", color=colour, fontsize="x-small")
         if part in HATCHES:
             plt.setp(texts, bbox={"fc": colours[part], "ec": "none", "pad": 1})
@@ -52,7 +54,8 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     tasks, names = table["task"].unique(), table["run"].unique()
     size = (2.3 * len(tasks) + 0.07 * max(map(len, names)), 0.27 * len(names) + 1.5)
     figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
-    most = 4 * table[["low", "high"]].abs().max(axis=1).median()
+    reach = table[["low", "high"]].abs().max(axis=1)
+    most = 4 * reach.median() if reach.max() > 6 * reach.median() else reach.max()
     limits = [max(min(0, table["low"].min()), -most), min(max(0, table["high"].max()), most)]
     looks = {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | look for verdict, look in VERDICTS.items()}
     table = table.assign(kind=table["verdict"]).set_index("run")
@@ -74,9 +77,10 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     room = 0.04 * (limits[1] - limits[0])
     ax.set_xlim(limits[0] - room, limits[1] + room)
-    axes[0, len(tasks) // 2].set_xlabel(label)
-    handles = ax.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=len(VERDICTS), frameon=False, fontsize="small")
+    figure.supxlabel(label, fontsize="medium")
+    found = [verdict for verdict in VERDICTS if verdict in set(table["verdict"])]
+    handles = [Line2D([], [], label=verdict, **{"ls": "", "marker": "o"} | VERDICTS[verdict]) for verdict in found]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(found), frameon=False, fontsize="small")
     return figure
 
 
@@ -102,11 +106,11 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     if np.isfinite(floor):
         ax.set_ylim(floor)
     name_points(table[is_shown], x, "overall", ax)
-    for place, part in table[~is_shown].groupby(x):
+    for i, (place, part) in enumerate(table[~is_shown].groupby(x)):
         text = "\n".join(f"{name}: {score:+.3f}" for name, score in zip(part["name"], part["overall"], strict=True))
         arrow = dict(arrowstyle="-|>", color="#D55E00")
         look = dict(textcoords="offset points", fontsize="x-small", ha="center", arrowprops=arrow)
-        ax.annotate(text, (place, floor), (0, 20), **look)
+        ax.annotate(text, (place, floor), (0, 20 + 16 * (i % 2)), **look)
     return ax
 
 

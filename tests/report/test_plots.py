@@ -174,7 +174,7 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
     table = rows("better", "worse", "too close to call", "not decided")
     figure = plots_sweeps.differences_by_task(pd.concat([table, rows("worse", task="sts")]), "minus 1-bert")
     first, second = figure.axes
-    assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and second.get_xlabel() == "minus 1-bert"
+    assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and figure.get_supxlabel() == "minus 1-bert"
     assert [label.get_text() for label in first.get_yticklabels()] == [f"plan {i}" for i in range(1, 5)]
     for place in range(4):
         value = (place + 1) / 100
