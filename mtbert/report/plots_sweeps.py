@@ -55,7 +55,7 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     size = (2.3 * len(tasks) + 0.07 * max(map(len, names)), 0.27 * len(names) + 1.5)
     figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
     reach = table[["low", "high"]].abs().max(axis=1)
-    most = 4 * reach.median() if reach.max() > 6 * reach.median() else reach.max()
+    most = 4 * reach.median() if reach.max() > 8 * reach.median() else reach.max()
     limits = [max(min(0, table["low"].min()), -most), min(max(0, table["high"].max()), most)]
     looks = {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | look for verdict, look in VERDICTS.items()}
     table = table.assign(kind=table["verdict"]).set_index("run")
