@@ -36,7 +36,7 @@ _SHOWN_IN = {
 COLOURS = {name: colour for colour, names in _SHOWN_IN.items() for name in names}
 MARKERS = "osD^vPX*"
 MODES = ("frozen", "shared", "individual")
-_HATCHED = {"...": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
+_HATCHED = {"---": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
             "///": ("individual", "task gradients", "not comparable")}  # fmt: skip
 HATCHES = {name: hatch for hatch, names in _HATCHED.items() for name in names}  # for those who see grey
 TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
