@@ -148,3 +148,8 @@ def assigned(cells) -> set[str]:
     """The global names that cells assign, functions and imports left out."""
     nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def test_committed_figures_are_small():
+    large = [path.name for path in (REPOSITORY / "figures").iterdir() if path.stat().st_size > 300_000]
+    assert not large
