@@ -39,7 +39,7 @@ def test_own_runs_and_figures_are_not_written_to_the_checkout(defaults, tiny_con
     run = load_or_run(tiny_config.but(epochs=1, frozen=True), device="cpu", progress=False)
     assert results_dir() == defaults / "results" and (results_dir() / "runs" / run.run_id / "run.json").exists()
     plots.save(plt.figure(), "figure")
-    assert sorted(path.name for path in (defaults / "figures").iterdir()) == ["figure.pdf", "figure.png"]
+    assert sorted(path.name for path in (defaults / "figures").iterdir()) == ["figure.svg"]
     assert not committed.exists()
 
 
@@ -107,7 +107,7 @@ def test_a_package_that_is_installed_alone_needs_no_checkout(tmp_path):
     error = process.stderr.splitlines()[-1]
     assert f"{empty}/params/cpu/memory_time.yaml: not here, as mtbert is installed alone; run this in a ch" in error
     assert [path.name for path in site.iterdir()] == ["mtbert"] and not list(site.rglob("*.csv"))
-    assert not list(empty.iterdir()) and (tmp_path / "cache" / "figures" / "figure.png").exists()
+    assert not list(empty.iterdir()) and (tmp_path / "cache" / "figures" / "figure.svg").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Figures: f(table, ax=None) -> ax. Nothing here reads a file; a thing has the same colour in every figure."""
 
+import base64
+import html
 import io
 import itertools
 from collections.abc import Iterable, Sequence
@@ -8,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython.display import Image, display
+from IPython.display import HTML, display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
@@ -16,7 +18,6 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
-from PIL import Image as Pixels
 
 from mtbert.data import TASKS
 from mtbert.paths import figures_dir
@@ -35,35 +36,45 @@ _SHOWN_IN = {
 COLOURS = {name: colour for colour, names in _SHOWN_IN.items() for name in names}
 MARKERS = "osD^vPX*"
 MODES = ("frozen", "shared", "individual")
-_HATCHED = {"...": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
+_HATCHED = {"---": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
             "///": ("individual", "task gradients", "not comparable")}  # fmt: skip
 HATCHES = {name: hatch for hatch, names in _HATCHED.items() for name in names}  # for those who see grey
 TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
 METRIC_LABELS = dict(accuracy="accuracy", pearson="Pearson correlation", f1="F1", macro_f1="macro F1", r2="R²")
 
 
+# A figure brings its own ground, white or dark, so that it is legible wherever it is shown.
+DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"
+
+
 def use_style() -> None:
     """The report's one style; call it once at the top of a notebook."""
     sns.set_theme(context="notebook", style="whitegrid", font_scale=0.9)
-    plt.rcParams.update({"figure.dpi": 100, "savefig.dpi": 150, "figure.constrained_layout.use": True})
+    fonts = ["DejaVu Sans", "Verdana", "sans-serif"]  # equally wide: where a reader has no DejaVu the layout stays
+    plt.rcParams.update({"figure.constrained_layout.use": True, "font.sans-serif": fonts})
 
 
-def save(figure: plt.Figure, name: str) -> None:
-    """Write a figure as PNG and PDF to `figures_dir()`; the same bytes each time."""
+def save(figure: plt.Figure, name: str) -> str:
+    """Write a figure as SVG to `figures_dir()`, text as text, the same bytes each time; returns the SVG."""
+    image = io.StringIO()
+    with plt.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "mtbert", "savefig.dpi": 150}
+    ):  # dpi: rasterized parts
+        figure.savefig(image, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = image.getvalue().replace("</style>", f"{DARK}</style>", 1)
     folder = figures_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
-    figure.set_layout_engine("none")  # what follows keeps this layout, which takes as long as the drawing
-    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    (folder / f"{name}.svg").write_text(text, encoding="utf8")
+    return text
 
 
 def show(figure: plt.Figure, name: str, alt: str) -> None:
-    """`save` a figure and show it, in 64 colours, with an alternative text, which says what a reader would see."""
-    save(figure, name)
-    image, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(image, dpi=figure.dpi)
-    Pixels.open(image).convert("RGB").quantize(64, Pixels.Quantize.MAXCOVERAGE).save(small, "PNG", optimize=True)
-    display(Image(small.getvalue()), metadata={"image/png": {"alt": alt}})
+    """`save` a figure and show it with an alternative text, which says what a reader would see.
+
+    It is shown as an image in HTML: JupyterLab shows plain SVG only in notebooks that are trusted.
+    """
+    data = base64.b64encode(save(figure, name).encode()).decode()
+    display(HTML(f'<img class="figure" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{data}">'))
     plt.close(figure)
 
 
@@ -149,7 +160,7 @@ def legend_of_modes(figure: plt.Figure) -> None:
 NAME_PLACES = [
     (7, 0),
     (-7, 0),
-    *((dx, sign * dy) for dy in (14, 26, 38, 50) for sign in (1, -1) for dx in (0, 18, -18)),
+    *((dx, sign * dy) for dy in range(14, 99, 12) for sign in (1, -1) for dx in (0, 18, -18, 50, -50)),
 ]
 
 
@@ -169,17 +180,17 @@ def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
             )  # fmt: skip
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(text)
-            is_free = not box.padded(5).count_contains(points) and not box.count_overlaps(names)
+            is_free = not box.padded(5).count_contains(points) and not box.padded(2).count_overlaps(names)
             if (is_free and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1) or (dx, dy) == NAME_PLACES[-1]:
                 names.append(box)
                 break
             text.remove()
 
 
-def log_axis(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 on a logarithmic axis."""
+def log_axis(axis: Axis, ticks: Sequence[float] = (1, 2, 5)) -> None:
+    """Plain numbers on a logarithmic axis, at these multiples of each power of ten."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_locator(LogLocator(subs=ticks))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
@@ -193,6 +204,7 @@ def predicted_measured(table: pd.DataFrame, unit: str, ax: Axes | None = None) -
     log_axis(ax.xaxis)
     log_axis(ax.yaxis)
     ax.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+    ax.tick_params(labelsize="small")
     return ax
 
 

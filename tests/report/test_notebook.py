@@ -93,7 +93,7 @@ def test_notebook_is_committed_executed_and_clean(path):
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert any('<img class="figure"' in output.get("data", {}).get("text/html", "") for output in outputs)
     assert not re.search(r"(?<![\w.:/<-])/(home|root|work|tmp|Users)/", path.read_text(encoding="utf8"))
 
 
@@ -148,3 +148,8 @@ def assigned(cells) -> set[str]:
     """The global names that cells assign, functions and imports left out."""
     nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def test_committed_figures_are_small():
+    large = [path.name for path in (REPOSITORY / "figures").iterdir() if path.stat().st_size > 300_000]
+    assert not large

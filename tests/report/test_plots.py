@@ -1,5 +1,6 @@
 """Figures show every number of their table, with labelled axes and fixed colours, and no text over another."""
 
+import base64
 import itertools
 
 import matplotlib
@@ -42,12 +43,18 @@ def test_figures_are_written_as_the_same_bytes(isolated):
     plots.use_style()
     for name in ("first", "second"):
         figure, ax = plt.subplots(figsize=(3, 2))
-        ax.plot([1, 2, 3])
+        ax.plot([1, 2, 3], "o")
         plots.save(figure, name)
     folder = isolated / "figures"
-    assert sorted(path.name for path in folder.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
-    for kind in ("png", "pdf"):
-        assert (folder / f"first.{kind}").read_bytes() == (folder / f"second.{kind}").read_bytes()
+    assert sorted(path.name for path in folder.iterdir()) == ["first.svg", "second.svg"]
+    assert (folder / "first.svg").read_bytes() == (folder / "second.svg").read_bytes()
+
+
+def test_a_figure_has_its_text_as_text_and_turns_dark(isolated):
+    figure, ax = plt.subplots()
+    ax.set_xlabel("memory (MiB)")
+    svg = plots.save(figure, "name")
+    assert ">memory (MiB)</text>" in svg and svg.count("prefers-color-scheme: dark") == 1
 
 
 def test_any_names_of_runs_are_told_apart_by_colour_and_by_marker():
@@ -63,10 +70,12 @@ def test_a_figure_is_shown_with_its_alternative_text(isolated, monkeypatch):
     shown = []
     monkeypatch.setattr(plots, "display", lambda *args, **kwargs: shown.append((args, kwargs)))
     figure = plt.figure()
-    plots.show(figure, "name", "A line that rises.")
-    [((image,), how)] = shown
-    assert image.data.startswith(b"\x89PNG") and how == {"metadata": {"image/png": {"alt": "A line that rises."}}}
-    assert (isolated / "figures" / "name.png").exists() and not plt.get_fignums()
+    plots.show(figure, "name", 'A "line" that rises.')
+    [((image,), _)] = shown
+    svg = (isolated / "figures" / "name.svg").read_bytes()
+    data = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    assert image.data == f'<img class="figure" alt="A &quot;line&quot; that rises." src="{data}">'
+    assert not plt.get_fignums()
 
 
 def test_intervals_stand_beside_their_labels():
@@ -165,22 +174,31 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
     table = rows("better", "worse", "too close to call", "not decided")
     figure = plots_sweeps.differences_by_task(pd.concat([table, rows("worse", task="sts")]), "minus 1-bert")
     first, second = figure.axes
-    assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and second.get_xlabel() == "minus 1-bert"
+    assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and figure.get_supxlabel() == "minus 1-bert"
     assert [label.get_text() for label in first.get_yticklabels()] == [f"plan {i}" for i in range(1, 5)]
     for place in range(4):
         value = (place + 1) / 100
         assert drawn(first) >= {(value, place), (round(value - 0.02, 6), place), (round(value + 0.03, 6), place)}
     assert (0.01, 0) in drawn(second) and (0.02, 1) not in drawn(second)  # plan 2 has no STS
-    assert first.get_ylim() == second.get_ylim()
+    assert first.get_ylim() == second.get_ylim() and first.get_xlim() == second.get_xlim()
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(VERDICTS)
 
 
-def test_of_many_points_the_front_is_named():
-    table = pd.DataFrame({"name": list(map(str, range(13))), "seeds": 3, "cost": range(1, 14), "overall": 0.5})
-    for rows, named in ((table, {"0"}), (table[:12], set(table["name"][:12]))):
-        ax = plots_sweeps.front(rows, ["0"], "cost", plt.subplots()[1])
-        assert {text.get_text() for text in ax.texts} == named
+def test_a_difference_far_outside_is_an_arrow_with_its_number():
+    table = rows("better", "better", "too close to call", "worse")
+    table.loc[3, ["value", "low", "high"]] = -0.5, -0.6, -0.4
+    [ax] = plots_sweeps.differences_by_task(table, "minus 1-bert").axes
+    assert ax.get_xlim()[0] > -0.3 and {text.get_text() for text in ax.texts} == {"-0.500"}
+    [arrow] = [line for line in ax.get_lines() if line.get_marker() == "<"]
+    assert arrow.get_ydata() == [3] and arrow.get_color() == VERDICTS["worse"]["color"]
+
+
+def test_every_point_is_named_and_a_low_score_is_an_arrow_with_its_number():
+    table = pd.DataFrame({"name": list("abcd"), "seeds": 3, "cost": [1, 1, 2, 3], "overall": [-0.2, 0, -0.03, 0.01]})
+    ax = plots_sweeps.front(table, ["a", "b", "d"], "cost", plt.subplots()[1], floor=-0.02)
+    assert {text.get_text() for text in ax.texts} == {"a: -0.200", "b", "c: -0.030", "d"}
+    assert ax.get_ylim()[0] == -0.02
 
 
 def test_names_are_readable_and_few_seeds_are_hollow():

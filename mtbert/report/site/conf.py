@@ -57,7 +57,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     """Write the front page, the page of params and those of docs/ beside the notebooks that have a record."""
     folder = Path(app.srcdir)
     docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
-    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.png")
+    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.svg")
     context = config.html_context = {"records": {}, "versions": versions(), "docs": docs}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
@@ -84,7 +84,7 @@ def read_card(notebook: Path) -> dict:
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a notebook before it is rendered: code is folded, figures get texts and params.
+    """Change a notebook before it is rendered: code is folded, figures get params.
 
     The params of a figure are those of its notebook and the grids that its section names, else those that none names.
     """
@@ -102,16 +102,13 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     texts = ["\n".join("".join(cell["source"]) for cell in section) for section in sections]
     named = [{file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)} for text in texts]
     others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
-    for section, text, grids in zip(sections, texts, named, strict=True):
-        alt = "Figure of section " + repr(re.search(r"^#+ (.+)|$", text, re.MULTILINE)[1])
+    for section, grids in zip(sections, named, strict=True):
         files = [file for file in params if file == name or file in (grids or others)]
         links = ", ".join(f"[{file}](#{record['profile']}-{file})" for file in files) or "those of the notebook"
         line = {"text/markdown": f"{{.small}}\nParameters: {links}"}
         for cell in section:
-            if figures := [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]:
-                alts = [figure["metadata"].get("image/png", {}).get("alt", alt) for figure in figures]
-                image = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
-                image |= {"alt": " ".join(dict.fromkeys(alts)), "scale": 100}  # Sphinx links an image that has a scale
+            shown = ["".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ())]
+            if any('<img class="figure"' in text for text in shown):
                 cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
     source[0] = json.dumps(notebook)
 
