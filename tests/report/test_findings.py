@@ -31,8 +31,8 @@ def test_a_sentence_names_the_measurable_differences_alone(plans):
     sst = ("3-bert", "1-bert", "sst", 0.5, -0.2, 1.2, "too close to call")
     text = findings._cost_of_sharing(with_differences(plans, quora, sst))
     assert text.endswith(
-        "One encoder for three tasks loses 0.020 on Quora (0.010 to 0.030) against an encoder for each task; "
-        "on SST and STS the difference is not measurable."
+        "One encoder for three tasks loses 0.020 on Quora (0.010 to 0.030) against an encoder for each task. "
+        "On SST and STS the difference is not measurable."
     )
     text = findings._cost_of_sharing(with_differences(plans, sst))
     assert text.endswith("loses nothing measurable against an encoder for each task.")
