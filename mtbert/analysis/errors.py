@@ -57,7 +57,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev errors of stored runs: model (the name given), task, id, label, predicted, confidence, kind, words, text.
 
     names: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task come
-    first: those farthest off, of these the most confident, which is nan for numbers. label, predicted: as text, as in
+    first: the farthest off, then the most confident (confidence is nan for numbers). label, predicted: as text, as in
     the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
     """
     parts = []

@@ -163,7 +163,7 @@ class MultitaskBert(nn.Module):
         return encoder | {f"heads.{name}": p for name, p in self.heads.shared_parameters().items()}
 
     def own_weights(self, task: str) -> set[str]:
-        """Names in the `state_dict` of what one task alone uses: its copies of levels, its adapter and its head."""
+        """Names in the `state_dict` that one task alone uses: its copies of levels, its adapter and its head."""
         levels = self.encoder.levels().values()
         copies = [m for level, ms in levels for group, m in zip(level.groups, ms, strict=True) if group == (task,)]
         own = {id(p) for module in copies for p in module.parameters()}
@@ -202,7 +202,7 @@ class MultitaskBert(nn.Module):
             write_checksums(folder, names, {"run_config.json": partial})
 
     def _save_tokenizer(self, folder: Path) -> list[str]:
-        """Write the tokenizer beside the weights; returns the names of its files."""
+        """Write the tokenizer next to the weights; returns the names of its files."""
         try:
             return [f"{TOKENIZER}/{name}" for name in copy_tokenizer(locate(self.tokenizer), folder / TOKENIZER)]
         except CheckpointError as error:

@@ -173,7 +173,7 @@ def unchecked(claims: pd.DataFrame) -> str:
     """One sentence: how many claims were not compared, and why; empty where all were."""
     others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
-    return f"{others.sum()} other claims could not be compared: {listed}." if len(others) else ""
+    return f"Claims that could not be compared: {listed}." if len(others) else ""
 
 
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
