@@ -63,7 +63,7 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     """One pass over all rows in random order: row numbers of each batch, a function of seed and epoch alone.
 
     Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches, and the batches are
-    shuffled: every row comes once, and a batch holds sequences of similar length. Batches differ by one row at most,
+    shuffled: every row comes once, and a batch has sequences of similar length. Batches differ by one row at most,
     so that every row weighs the same in the mean losses of a pass.
     """
     random = np.random.default_rng([seed, epoch])

@@ -59,7 +59,7 @@ def temperature(p: np.ndarray, labels: np.ndarray) -> float:
 
 
 def sharpened(p: np.ndarray, T: float) -> np.ndarray:
-    """Probabilities (..., C) at another temperature: those of the logits divided by T."""
+    """Probabilities (..., C) at another temperature: the softmax of the logits divided by T."""
     return softmax(np.log(p) / T, axis=-1)
 
 
@@ -68,7 +68,7 @@ def cross_fitted(
 ) -> np.ndarray:
     """method(values to fit, labels to fit, values to change) on halves of the examples, each fitted on the other.
 
-    values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with what was fitted on it.
+    values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with a fit that has seen it.
     """
     halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
     ways = list(zip(halves, halves[::-1], strict=True))

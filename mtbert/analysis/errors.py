@@ -38,11 +38,26 @@ def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndar
     return np.select([np.abs(gap) > 1, gap != 0], ["far off", "next class"], "")
 
 
+def confusion(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """(C, C): the share of each label's examples that each class is predicted for; predicted (S, N), labels (N,)."""
+    counts = np.zeros((classes, classes))
+    for row in predicted.astype(int):
+        np.add.at(counts, (labels.astype(int), row), 1)
+    return counts / counts.sum(1, keepdims=True)
+
+
+def precision_recall_curve(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Recall and precision, both (N,), of the k most probable examples for k from 1 to N: p, labels (N,)."""
+    is_positive = labels == 1
+    hits = is_positive[np.argsort(-p, kind="stable")].cumsum()
+    return hits / hits[-1], hits / np.arange(1, len(hits) + 1)
+
+
 def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev errors of stored runs: model (the name given), task, id, label, predicted, confidence, kind, words, text.
 
     names: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task come
-    first: those farthest off, of these the most confident, which is nan for numbers. label, predicted: as text, as in
+    first: the farthest off, then the most confident (confidence is nan for numbers). label, predicted: as text, as in
     the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
     """
     parts = []

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mtbert.analysis.probabilities import dev_table, kept
+from mtbert.analysis.resamples import Resamples
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
 from mtbert.results import Run, data_root
 
@@ -80,7 +81,7 @@ def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.Da
 
 
 def groups(table: pd.DataFrame, smallest: int = 20) -> dict[str, np.ndarray]:
-    """Name -> its examples (N,) bool: each truth value that holds, and the lowest and highest third of each number.
+    """Name -> its examples (N,) bool: each truth value that is true, and the lowest and highest third of each number.
 
     Groups of fewer than `smallest` examples, or of all but so few, are left out.
     """
@@ -93,3 +94,20 @@ def groups(table: pd.DataFrame, smallest: int = 20) -> dict[str, np.ndarray]:
             rank = values.rank(pct=True).to_numpy()
             found |= {f"{name}, lowest third": rank <= ENDS, f"{name}, highest third": rank > 1 - ENDS}
     return {name: mask for name, mask in found.items() if smallest <= mask.sum() <= len(mask) - smallest}
+
+
+def at_equal_labels(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Values (S, N) minus their mean over the examples with the same label (N,), which is rounded if a number."""
+    values = pd.DataFrame(values.T)
+    return (values - values.groupby(np.rint(labels)).transform("mean")).to_numpy().T
+
+
+def inside_minus_outside(
+    resamples: Resamples, system: str, values: np.ndarray, labels: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """The statistic of the mean of a group, mask (N,), minus the mean of the other examples, adjusted for the label.
+
+    values: (S, N). A group with many examples of a hard label would otherwise seem hard itself.
+    """
+    values = at_equal_labels(values, labels)
+    return resamples.mean(system, values, mask) - resamples.mean(system, values, ~mask)

@@ -1,17 +1,21 @@
 """Interference: which examples of a task would a step for another task make worse?
 
-To first order a step along another task's gradient raises the loss of an example whose own gradient points the other
-way: the sign of the cosine says which. Source of the idea: Yu et al. 2020 (PCGrad), there for batches during training.
+To first order, a step along another task's gradient raises the loss of an example whose own gradient points against
+it. The sign of the cosine says which. Yu et al. 2020 (PCGrad) ask this for batches during training.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
+from mtbert.analysis.groups import at_equal_labels
 from mtbert.analysis.probabilities import dev_table, kept
+from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.data import TASKS, load_table
 from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.results import Run, data_root, load_model
@@ -60,3 +64,36 @@ def _mean_gradient(model: MultitaskBert, task: str, table: TaskRows, shared: lis
     """Gradient (P,) of the mean loss of all rows, sixteen at a time."""
     parts = np.array_split(np.arange(len(table)), -(-len(table) // 16))
     return sum(_gradient(model, task, table, rows, shared) * (len(rows) / len(table)) for rows in parts)
+
+
+PARTS = 5  # groups of examples by cosine
+
+
+@dataclass(frozen=True)
+class ConflictEffect:
+    """How the loss by sharing depends on the conflict with another task. Correlations are Spearman's."""
+
+    correlation: Estimate
+    at_equal_labels: Estimate  # the same among examples with the same label
+    in_conflict: Estimate  # share of the examples with a cosine below 0
+    parts: pd.DataFrame  # by fifths of the examples, from the lowest cosine: cosine (mean), value, low, high (loss)
+
+
+def conflict_effect(cosine: np.ndarray, lost: np.ndarray, labels: np.ndarray) -> ConflictEffect:
+    """cosine: with another task's gradient; lost: the loss with sharing minus the loss without it; all (n,).
+
+    A label alone can cause a correlation, as it decides much of a gradient's direction: hence `at_equal_labels`.
+    """
+    draws, ranks = Resamples(len(cosine), {}), [rankdata(cosine), rankdata(lost)]
+    equal = [at_equal_labels(side[None], labels)[0] for side in ranks]
+    fifth = np.argsort(np.argsort(cosine)) * PARTS // len(cosine)
+    parts = []
+    for k in range(PARTS):
+        mean = Estimate.of(draws.sums(lost * (fifth == k)) / np.maximum(draws.sums(fifth == k), 1))
+        parts.append({"cosine": cosine[fifth == k].mean(), **mean._asdict()})
+    return ConflictEffect(
+        correlation=Estimate.of(draws.correlation(*ranks)),
+        at_equal_labels=Estimate.of(draws.correlation(*equal)),
+        in_conflict=Estimate.of(draws.sums(cosine < 0) / len(cosine)),
+        parts=pd.DataFrame(parts),
+    )

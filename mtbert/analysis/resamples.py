@@ -4,10 +4,13 @@ A statistic is an array (R + 1,): its value on all examples and seeds, then on R
 statistics is the difference of their arrays, on the same resampled examples and, for one system, the same seeds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+
+from mtbert.statistics import CLOSE, LEVEL, holm
 
 
 class Estimate(NamedTuple):
@@ -33,13 +36,31 @@ class Estimate(NamedTuple):
         value, low, high = (f"{x:{sign}.{digits}f}" for x in self[:3])
         return f"{value} ({low} to {high})"
 
+    def percent(self, digits: int = 0) -> str:
+        """A share and its interval, as in "79% (75 to 82%)"."""
+        return f"{self.value:.{digits}%} ({100 * self.low:.{digits}f} to {self.high:.{digits}%})"
+
+
+def judged(estimates: Mapping[Hashable, Estimate]) -> pd.DataFrame:
+    """A row per difference from 0: what, value, low, high, p (corrected by Holm's method for their number), verdict.
+
+    verdict: "higher" or "lower" where the corrected p is below LEVEL, else "too close to call". Differences that are
+    not defined are left out.
+    """
+    table = pd.DataFrame(list(estimates.values()), columns=Estimate._fields)
+    table.insert(0, "what", list(estimates))
+    table = table.dropna(subset="p").reset_index(drop=True)
+    table["p"] = holm(table["p"].to_numpy())
+    words = np.where(table["value"] > 0, "higher", "lower")
+    return table.assign(verdict=np.where(table["p"] < LEVEL, words, CLOSE))
+
 
 class Resamples:
     """Resamples of N examples and of the seeds of some systems, name -> number of seeds S."""
 
     def __init__(self, N: int, seeds: Mapping[str, int], count: int = 2000) -> None:
         random = np.random.default_rng(0)
-        self.weights = np.ones((count + 1, N), dtype=np.float32)  # how often a resample holds each example
+        self.weights = np.ones((count + 1, N), dtype=np.float32)  # how often each example is in a resample
         for row in self.weights[1:]:
             row[:] = np.bincount(random.integers(N, size=N), minlength=N)
         self.seeds = {}  # system -> (S, R + 1), the weights of its seeds
@@ -64,7 +85,7 @@ class Resamples:
     def pairs(self, first: str, second: str, values: np.ndarray) -> np.ndarray:
         """Mean of values (S, S', N) of pairs of runs; within one system over pairs of different seeds.
 
-        nan where a resample holds a single seed of the system.
+        nan where a resample contains a single seed of the system.
         """
         weights = self.seeds[first][:, None] * self.seeds[second][None]  # (S, S', R + 1)
         if first == second:

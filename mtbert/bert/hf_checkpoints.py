@@ -62,7 +62,7 @@ class Layout:
     names: tuple[tuple[str, str], ...]  # of tensors
     keys: dict[str, str] = field(default_factory=dict)  # of config.json, where they are not BERT's: ours -> theirs
     defaults: dict[str, Any] = field(default_factory=dict)  # of a config.json without the key, where not BERT's
-    fixed: dict[str, Any] = field(default_factory=dict)  # what the type has and config.json does not name
+    fixed: dict[str, Any] = field(default_factory=dict)  # settings of the type that config.json does not name
 
 
 BERT_VOCABULARY = 30522

@@ -22,7 +22,7 @@ from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ou
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.paths import write_checksums
 
-LARGEST = 10**7  # of any size: more is a damaged file, and no memory holds it
+LARGEST = 10**7  # of any size: more is a damaged file, and fits into no memory
 MOST_LAYERS = 1000
 MOST_PARAMETERS = 2 * 10**10
 

@@ -1,4 +1,4 @@
-"""A training step without numbers: what it holds in memory, operation by operation, and what it computes.
+"""A training step without numbers: the memory it uses, operation by operation, and the work it does.
 
 `mtbert.training.Trainer` trains a `MultitaskBert` of torch's fake tensors, which have shapes and storages but no
 content. The mode that makes them sees every operation: the storages that appear and disappear, its floating-point

@@ -1,4 +1,4 @@
-"""Memory of a training step: predicted by a dry run, beside the measured peak of torch's allocator.
+"""Memory of a training step: predicted by a dry run, next to the measured peak of torch's allocator.
 
 On a GPU the allocator keeps count itself. On a CPU torch's profiler records every block that it allocates and frees.
 Resident memory is more: it includes the interpreter, libraries, and freed pages that the C library keeps. Dropout
@@ -75,7 +75,7 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 
 def measured_steps() -> dict[str, RunConfig]:
-    """The configurations of step_memory.yaml beside this file; `step_shapes` says of what size their steps are."""
+    """The configurations of step_memory.yaml next to this file; `step_shapes` gives the sizes of their steps."""
     return {name: configs[0] for name, configs in read_grid(Path(__file__).with_name("step_memory.yaml")).items()}
 
 

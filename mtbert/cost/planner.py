@@ -77,7 +77,7 @@ def plan_table(
     data: str | Path | None = None,
     cuda: bool = False,
 ) -> pd.DataFrame:
-    """A row a named configuration: what it needs, whether it fits the budget, what it is expected to score.
+    """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
     calibrate: what calibrates for a run's encoder and precision. data: as of `read_lengths`; the stored runs give the
     scores. Columns: name; fits (memory, and at least one step); why not; score, low, high (of what fits); steps,

@@ -1,4 +1,4 @@
-"""Time of a training step, modelled: what it computes, priced by a few measured steps.
+"""Time of a training step, modelled: the work it does, priced by a few measured steps.
 
 Seconds = sum over KINDS of work of amount x price. The amounts come from a dry run, the prices from steps measured on
 this machine, by non-negative least squares of relative errors. On a CPU with one thread time is the processor's, which

@@ -87,7 +87,7 @@ class RowError(ValueError):
 
 
 def find_data(path: str | Path | None = None) -> Path | None:
-    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data beside the repository, else None.
+    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data next to the repository, else None.
 
     Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
     """
@@ -237,7 +237,7 @@ def fingerprint(*tables: pd.DataFrame) -> str:
             if pd.api.types.is_numeric_dtype(table[name]):
                 digest.update(table[name].to_numpy().tobytes())
             else:
-                digest.update("".join(f"{text}\0" for text in table[name]).encode())  # no text holds a NUL
+                digest.update("".join(f"{text}\0" for text in table[name]).encode())  # no text contains a NUL
     return digest.hexdigest()[:12]
 
 

@@ -3,7 +3,7 @@
 A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT_TASKS names, with the fields of `Task`:
 
     name: topics
-    files: topics-{split}.csv      # train, dev and, to predict, test; beside the YAML file, or with a path
+    files: topics-{split}.csv      # train, dev and, to predict, test; next to the YAML file, or with a path
     sentence_columns: [headline]   # two columns: pairs of sentences
     label_column: topic
     kind: classes                  # or binary (two classes, one logit), similarity (of a pair), regression (a number)

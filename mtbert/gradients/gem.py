@@ -33,12 +33,12 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
     subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k|, rounding
-    included. With margin 0, g~ is the vector closest to g that holds the constraints, and g itself where g does; a
+    included. With margin 0, g~ is the vector closest to g that meets the constraints, and g itself where g does; a
     margin acts in every step, also where the authors' code, which asks for a violation first, would not. eps is
     relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
     that are zero are left out.
 
-    Where no v is found, g~ is 0, which holds every constraint, and v is nan; a warning is logged. Raises ValueError for
+    Where no v is found, g~ is 0, which meets every constraint, and v is nan; a warning is logged. Raises ValueError for
     other shapes, a negative margin or a gradient that is not finite.
     """
     _check_gradient(g, M)
@@ -63,7 +63,7 @@ def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
 def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Tensor, Tensor] | None:
     """g~ and v; None where the dual is not solved or g~ violates a constraint.
 
-    gram (K + 1, K + 1) is that of g and the rows of M.
+    gram (K + 1, K + 1) is the Gram matrix of g and the rows of M.
     """
     norms = np.sqrt(gram.diagonal())
     kept = np.flatnonzero(norms[1:])
@@ -129,7 +129,7 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def broken_constraints(step: Tensor, M: Tensor) -> int:
-    """Of how many memories a step of the weights (P,) raises the loss to first order, M (K, P) their gradients.
+    """The number of memories whose loss a step of the weights (P,) raises to first order; M (K, P): their gradients.
 
     Counted is step . m_k > 1e-4 |step| |m_k|: less may be the rounding of float32 weights.
     """

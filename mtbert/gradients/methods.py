@@ -1,4 +1,4 @@
-"""The methods that a configuration can name in `gradients`, beside "sum".
+"""The methods that a configuration can name in `gradients`, besides "sum".
 
 To add one, put a function here or in a file of its own, and its name into one of the two registries.
 """

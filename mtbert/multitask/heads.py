@@ -94,8 +94,8 @@ class TaskHeads(nn.Module):
     With `head_norm` all that reads the embeddings reads them after one layer norm that the tasks share. With
     `similarity` sigmoid_cosine a task of kind similarity has no head.
 
-    `feeds` (004, section 4): a fed task's head sees its own features beside its upstream heads' logits on the same
-    rows, or beside one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
+    `feeds` (004, section 4): a fed task's head sees its own features next to its upstream heads' logits on the same
+    rows, or next to one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
     out as the module's mode says. Where sentences are encoded apart, an upstream head for single sentences gives
     logits of each. `upstream` says where a fed task's gradient of the weights of the heads above it, near or far,
     goes: nowhere (frozen), to `offsets`, which have a learning rate of their own (slow), or to the weights (free). The

@@ -198,7 +198,7 @@ class MultitaskBert(nn.Module):
         return encoder | {f"heads.{name}": p for name, p in self.heads.shared_parameters().items()}
 
     def own_weights(self, task: str) -> set[str]:
-        """Names in the `state_dict` of what one task alone uses: its copies of levels, its adapter and its head."""
+        """Names in the `state_dict` that one task alone uses: its copies of levels, its adapter and its head."""
         own: set[int] = set()
         for level, copies in self.encoder.levels().values():
             if (task,) in level.groups:
@@ -238,7 +238,7 @@ class MultitaskBert(nn.Module):
             write_checksums(folder, names, {"run_config.json": partial})
 
     def _save_tokenizer(self, folder: Path) -> list[str]:
-        """Write the tokenizer beside the weights; returns the names of its files."""
+        """Write the tokenizer next to the weights; returns the names of its files."""
         try:
             return [f"{TOKENIZER}/{name}" for name in copy_tokenizer(locate(self.tokenizer), folder / TOKENIZER)]
         except CheckpointError as error:

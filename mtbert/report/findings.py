@@ -14,19 +14,19 @@ import pandas as pd
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
-from mtbert.report.claims import count_verdicts, facts
+from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.tables import Comparison, Grid, compare, count_seeds, read_runs
 from mtbert.results import Run, difference, overall_interval, summarize
 from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
-    "SST frozen": ".399 (000)",
-    "SST fine-tuned": ".519 (000), .523 (001), .513 (002)",
-    "CFIMDB frozen": ".751 (000)",
-    "CFIMDB fine-tuned": ".955 (000)",
-    "Quora fine-tuned": ".780 (001), .868 (002)",
-    "STS fine-tuned": ".521 (001), .872 (002)",
+    "SST frozen": "0.399 (000)",
+    "SST fine-tuned": "0.519 (000), 0.523 (001), 0.513 (002)",
+    "CFIMDB frozen": "0.751 (000)",
+    "CFIMDB fine-tuned": "0.955 (000)",
+    "Quora fine-tuned": "0.780 (001), 0.868 (002)",
+    "STS fine-tuned": "0.521 (001), 0.872 (002)",
 }
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive")
@@ -90,8 +90,8 @@ def _cost_of_sharing(plans: Comparison) -> str:
     others = [label for task, label in TASK_LABELS.items() if task in plans.runs["1-bert"][0].config.tasks]
     others = [label for label in others if label not in rows["task"].map(TASK_LABELS).tolist()]
     loses = f"loses {_on_tasks(rows)}" if len(rows) else "loses nothing measurable"
-    rest = f"; on {' and '.join(others)} the difference is not measurable" if others and len(rows) else ""
-    return f"**What sharing costs.** One encoder for three tasks {loses} against an encoder for each task{rest}."
+    rest = f" On {' and '.join(others)} the difference is not measurable." if others and len(rows) else ""
+    return f"**What sharing costs.** One encoder for three tasks {loses} against an encoder for each task.{rest}"
 
 
 def _half_shared(plans: Comparison) -> str:
@@ -110,8 +110,8 @@ def _pairs_in_one_sequence(pairs: Comparison) -> str:
     if rows.empty or (rows["value"] > 0).any():
         return ""
     return (
-        "**What matters far more.** A pair of sentences read in one sequence, and not one by one, gains "
-        f"{_on_tasks(rows)}, more than any way of sharing an encoder that is trained."
+        "**What matters far more.** Reading a pair of sentences in one sequence, not one by one, gains "
+        f"{_on_tasks(rows)}. No way of sharing a trained encoder gains as much."
     )
 
 
@@ -121,8 +121,8 @@ def _samplers(samplers: Comparison) -> str:
     if gains.empty or losses.empty:
         return ""
     return (
-        f"**What trades one task for another.** Tasks drawn by their size, and not equally often, gain "
-        f"{_on_tasks(gains)} and lose {_on_tasks(losses)}."
+        "**What trades one task for another.** Drawing tasks by their size, not equally often, gains "
+        f"{_on_tasks(gains)}. It loses {_on_tasks(losses)}."
     )
 
 
@@ -152,6 +152,30 @@ def _claims(store: Path | None) -> str:
     )
 
 
+def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
+    """How many of `claims_table` have each verdict: a row per kind of check, a column per verdict, and all.
+
+    A fact that several claims state counts once; printed numbers that were computed or counted again count each.
+    """
+    compared = facts(claims)
+    is_finding, is_checked = compared["kind"] == "finding", claims["verdict"].isin(OF_RUNS)
+    kinds = {
+        "findings of the papers, by our runs": compared[is_finding],
+        "baselines, questions and recommendations, by our runs": compared[~is_finding],
+        "printed numbers, computed or counted again": claims[(claims["kind"] == "slip") & is_checked],
+    }
+    counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})
+    counts = counts.reindex([*reversed(OF_RUNS)]).fillna(0).astype(int).T
+    return counts.assign(all=counts.sum(axis=1)).rename_axis("checked")
+
+
+def unchecked(claims: pd.DataFrame) -> str:
+    """One sentence: how many claims were not compared, and why; empty where all were."""
+    others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
+    return f"Claims that could not be compared: {listed}." if len(others) else ""
+
+
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
     text = readme.read_text(encoding="utf8")
@@ -161,7 +185,11 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
     tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
     tables["longer training"] = longer_training(hybrids | controls)
     if (path := store / "claims.csv").exists():
-        tables["claims"] = count_verdicts(pd.read_csv(path))
+        claims = pd.read_csv(path)
+        counts = claim_counts(claims).reset_index()
+        rows = [counts.columns, ["---"] * counts.shape[1], *counts.to_numpy()]
+        table_of_counts = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+        tables["claims"] = f"{table_of_counts}\n\n{unchecked(claims)}".strip()
 
     def table(match: re.Match) -> str:
         if match[1] not in tables:

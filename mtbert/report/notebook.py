@@ -4,6 +4,7 @@ import ast
 import html
 import math
 import platform
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -138,6 +139,12 @@ def say(text: str) -> None:
     """Show a finding as text that wraps, not as printed output; an empty one not at all."""
     if text:
         display(Markdown(text))
+
+
+def joined(words: Iterable[str]) -> str:
+    """The words as a list in a sentence: "a", "a and b", "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def listing(table: pd.DataFrame | None) -> None:

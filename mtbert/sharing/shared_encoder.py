@@ -41,7 +41,7 @@ class SharedEncoder(nn.Module):
         self.adapters = nn.ModuleDict(adapters)
 
     def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
-        """Name (embeddings, layer 1, ..., pooler) -> how the plan holds it, and its copies."""
+        """Name (embeddings, layer 1, ..., pooler) -> its mode in the plan, and its copies."""
         modules = [self.embeddings, *self.layers, self.poolers]
         return {name: (level, m) for (name, level), m in zip(self.plan.levels.items(), modules, strict=True)}
 
@@ -100,7 +100,7 @@ class SharedEncoder(nn.Module):
         return _copy_for(task, self.plan.pooler, self.poolers)(hidden)
 
     def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
-        """A task's way through the plan as a plain encoder; it holds these weights, not copies.
+        """A task's way through the plan as a plain encoder; it has these weights, not copies.
 
         Raises ExportError if the task has an adapter, which a plain encoder cannot run, unless it is to be left out.
         """

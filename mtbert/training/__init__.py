@@ -1,4 +1,4 @@
-"""The training loop and what it rests on: batches, steps, metrics, checkpoints, masked language modelling."""
+"""The training loop and its parts: batches, steps, metrics, checkpoints, masked language modelling."""
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch

@@ -34,7 +34,7 @@ def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
 
 
 def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
-    """Of tasks in turn, the last step of each task's pass and the task; empty in other schemes."""
+    """For tasks in turn, the last step of each task's pass and the task; empty in other schemes."""
     if config.scheme != "in_turn" or len(config.tasks) == 1:
         return {}
     ends = np.cumsum(pass_steps(config, sizes) * config.epochs)
@@ -83,7 +83,7 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
 
 
 def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches of one task without end: every pass holds every example once, in an order of its own."""
+    """Batches of one task without end: every pass has every example once, in an order of its own."""
     number = 0
     while True:
         yield from train_batches(lengths, batch_size, seed, number)

@@ -24,7 +24,7 @@ from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
-Progress = Callable[[], dict[str, Any]]  # what a checkpoint holds beside its parts; "step": the number of steps done
+Progress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": the number of steps done
 # Called after every step of this thread or task, with the progress and the number of all steps; True: save and stop.
 watch: ContextVar[Callable[[Progress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group

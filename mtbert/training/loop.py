@@ -32,7 +32,7 @@ from mtbert.training.task_data import TaskRows
 
 log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
-LOG, LOG_POINTS = "log.csv", 100  # beside the checkpoint: the points of the curve, and of the loss between them
+LOG, LOG_POINTS = "log.csv", 100  # next to the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
 
 
@@ -50,7 +50,7 @@ class TrainedRun:
 
 @dataclass
 class _Progress:
-    """The part of a run that a checkpoint holds beside the model and the trainer."""
+    """The part of a run that a checkpoint has besides the model and the trainer."""
 
     step: int = 0
     tokens: int = 0
@@ -105,7 +105,7 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    the caller removes it. LOG is written beside it. progress: show a bar; None: on a terminal.
+    the caller removes it. LOG is written next to it. progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, by task, their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite.
 

@@ -137,7 +137,7 @@ def pretrain(
 
 
 def _special(texts: TokenizedTable) -> list[int]:
-    return [texts.cls, texts.sep, texts.pad, texts.mask]  # a text may hold them, written out
+    return [texts.cls, texts.sep, texts.pad, texts.mask]  # a text may contain them, written out
 
 
 def _rows_to_mask(texts: TokenizedTable) -> np.ndarray:

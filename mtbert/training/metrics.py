@@ -1,6 +1,6 @@
 """Metrics over a whole split, their intervals, and predictions in the course's leaderboard format.
 
-Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often it holds each example. Every
+Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often each example is in it. Every
 metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N).
 """
 

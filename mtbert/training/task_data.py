@@ -1,4 +1,4 @@
-"""The tables of a run on a device: labels, tokens, and what a frozen encoder makes of them, computed once."""
+"""The tables of a run on a device: labels, tokens, and the features that a frozen encoder gives, computed once."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property

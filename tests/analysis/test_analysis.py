@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-from mtbert.analysis import calibration, errors, groups, interference, probabilities
-from mtbert.analysis.resamples import Estimate, Resamples
+from mtbert.analysis import calibration, errors, groups, interference, probabilities, remedies, systems
+from mtbert.analysis.resamples import Estimate, Resamples, judged
+from mtbert.analysis.systems import Systems
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, load_table
 from mtbert.data.tasks import Task
@@ -266,3 +267,105 @@ def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder)
     whole = interference._mean_gradient(model, "sst", rows, shared)
     single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
     assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)
+
+
+def on_task(task, labels, predicted, probabilities=None):
+    """Systems of a task from predictions (S, N) by name."""
+    labels = np.array(labels, dtype=float)
+    predicted = {name: np.array(rows, dtype=float) for name, rows in predicted.items()}
+    far = {name: np.abs(rows - labels) for name, rows in predicted.items()}
+    wrong = {name: gap if TASKS[task].is_number else (gap > 0).astype(float) for name, gap in far.items()}
+    return Systems(task, labels, wrong, predicted, probabilities or {})
+
+
+QUESTIONS = on_task("quora", [1, 1, 0, 0], {"a": [[1, 0, 1, 0], [1, 0, 0, 0]], "b": [[1, 0, 0, 1]]})
+
+
+def test_rates_and_shares_of_errors_by_hand():
+    rates = QUESTIONS.rates("a")
+    assert rates["precision"][0] == pytest.approx((1 / 2 + 1) / 2) and rates["recall"][0] == pytest.approx(1 / 2)
+    assert rates["F1"][0] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    false = (QUESTIONS.predicted["a"] == 1) & (QUESTIONS.labels == 0)
+    assert QUESTIONS.share_of_errors("a", false)[0] == pytest.approx((1 / 2 + 0) / 2)
+    assert QUESTIONS.wrong_in_all().tolist() == [False, True, False, False]
+
+
+def test_a_disagreement_is_compared_with_the_seeds_own():
+    pairs, excess = QUESTIONS.against_seeds(QUESTIONS.disagreement, "a", "b")
+    assert pairs["a", "a"][0] == pytest.approx(1 / 4) and pairs["a", "b"][0] == pytest.approx((2 / 4 + 1 / 4) / 2)
+    assert np.isnan(pairs["b", "b"][0]) and np.isnan(excess[0])  # one seed
+    oracle, _ = QUESTIONS.against_seeds(QUESTIONS.oracle_error, "a", "b")
+    assert oracle["a", "b"][0] == pytest.approx(1 / 4)  # all but the example that all get wrong
+
+
+def test_the_slope_and_correlation_of_predictions_that_are_spread_too_wide():
+    labels = np.linspace(0, 5, 30)
+    on = on_task("sts", labels, {"a": [2 * labels - 2]})
+    assert on.slope("a")[0] == pytest.approx(0.5) and on.correlation("a")[0] == pytest.approx(1)
+    assert on.mixed("a", "a").shape == (0, 30)  # no two different seeds
+
+
+def test_systems_of_different_examples_are_refused(monkeypatch):
+    found = {"a": (np.zeros((1, 2)), np.zeros((1, 2)), np.array([0.0, 1.0]))}
+    found["b"] = (*found["a"][:2], np.array([1.0, 1.0]))
+    monkeypatch.setattr(systems, "dev_errors", lambda runs, task: found[runs])
+    with pytest.raises(DataError, match="a and b were scored on different dev splits of sts"):
+        Systems.read("sts", {"a": "a", "b": "b"})
+
+
+def test_confusion_is_a_share_of_each_label():
+    found = errors.confusion(np.array([[0, 1, 1], [0, 0, 1]]), np.array([0, 0, 1]), classes=2)
+    assert found.tolist() == [[0.75, 0.25], [0, 1]]
+
+
+def test_precision_and_recall_of_the_most_probable_examples():
+    recall, precision = errors.precision_recall_curve(np.array([0.2, 0.9, 0.5]), np.array([1, 1, 0]))
+    assert recall.tolist() == [0.5, 0.5, 1] and precision == pytest.approx([1, 1 / 2, 2 / 3])
+
+
+def test_a_group_is_not_hard_for_its_labels_alone():
+    labels, values = np.repeat([0, 1], 200), np.repeat([0.0, 1.0], 200)[None]  # label 1 is always wrong
+    mask = np.arange(400) >= 250
+    draws = Resamples(400, {"one": 1})
+    adjusted = groups.inside_minus_outside(draws, "one", values, labels, mask)
+    assert adjusted[0] == pytest.approx(0) and draws.mean("one", values, mask)[0] == pytest.approx(1)
+    harder = groups.inside_minus_outside(draws, "one", values + mask, labels, mask)
+    assert harder[0] == pytest.approx(1 / 4 + 50 * 3 / 4 / 250)
+
+
+def test_judged_differences_are_corrected_for_their_number():
+    one = Estimate(0.1, 0.01, 0.2, 0.02)
+    assert judged({"only": one})["verdict"].tolist() == ["higher"]
+    table = judged({"a": one, "b": Estimate(-0.2, -0.3, -0.1, 0.03), "c": Estimate(np.nan, np.nan, np.nan, np.nan)})
+    assert table["what"].tolist() == ["a", "b"] and table["p"].tolist() == [0.04, 0.04]
+    assert table["verdict"].tolist() == ["higher", "lower"]
+    assert judged({"a": one, "b": one, "c": one})["verdict"].tolist() == ["too close to call"] * 3
+
+
+def test_a_conflict_that_is_the_label_alone_has_no_effect_at_equal_labels():
+    random = np.random.default_rng(0)
+    labels = np.repeat([0.0, 1.0], 200)
+    cosine, lost = (sign * labels + random.normal(size=400) / 10 for sign in (-1, 1))
+    effect = interference.conflict_effect(cosine, lost, labels)
+    assert effect.correlation.high < -0.5 and abs(effect.at_equal_labels.value) < 0.2
+    assert effect.in_conflict.value == pytest.approx((cosine < 0).mean(), abs=1e-6)
+    assert len(effect.parts) == 5 and effect.parts["cosine"].is_monotonic_increasing
+    assert effect.parts["value"].mean() == pytest.approx(lost.mean(), abs=1e-6)
+
+
+def test_remedies_gain_where_they_are_the_cure():
+    random = np.random.default_rng(0)
+    labels = random.integers(2, size=400)
+    right = np.where(random.random((2, 400)) < 0.8, labels, 1 - labels)  # seeds that are right in 80 of 100
+    p = np.where(np.arange(2) == right[..., None], 0.999, 0.001)  # and far too sure of it
+    on = on_task("quora", labels, {"a": right, "b": right[::-1]}, {"a": p, "b": p[::-1]})
+    trials = [remedies.temperature_scaling(on, "a"), remedies.threshold(on, "a"), *remedies.averages(on, "a", "a", "b")]
+    table = remedies.judge_trials(trials).set_index("remedy")
+    assert table["verdict"]["temperature scaling"] == "better" and table["value"]["temperature scaling"] > 0
+    assert trials[0].change.value < 0  # a lower log loss is a gain
+    assert table["verdict"]["threshold"] == "too close to call"
+    assert remedies.mean_class(np.array([[0.5, 0.0, 0.5]])).tolist() == [1]
+
+
+def test_shares_are_said_in_per_cent():
+    assert Estimate(0.7851, 0.7502, 0.8204, 0.0).percent() == "79% (75 to 82%)"

@@ -31,8 +31,8 @@ def test_a_sentence_names_the_measurable_differences_alone(plans):
     sst = ("3-bert", "1-bert", "sst", 0.5, -0.2, 1.2, "too close to call")
     text = findings._cost_of_sharing(with_differences(plans, quora, sst))
     assert text.endswith(
-        "One encoder for three tasks loses 0.020 on Quora (0.010 to 0.030) against an encoder for each task; "
-        "on SST and STS the difference is not measurable."
+        "One encoder for three tasks loses 0.020 on Quora (0.010 to 0.030) against an encoder for each task. "
+        "On SST and STS the difference is not measurable."
     )
     text = findings._cost_of_sharing(with_differences(plans, sst))
     assert text.endswith("loses nothing measurable against an encoder for each task.")
@@ -49,3 +49,20 @@ def test_what_gains_is_not_among_what_gains_nothing(plans):
 @pytest.mark.parametrize("line", box(REPOSITORY / "results").splitlines())
 def test_a_sentence_has_few_numbers(line):
     assert 1 <= len(pd.Series([line]).str.findall(r"\b\d+\.\d+|\b\d+\b(?!-)")[0]) <= 6
+
+
+def test_claims_are_counted_by_fact_and_verdict():
+    rows = [
+        ("finding", "reproduced", "a b", "one fact"),
+        ("finding", "contradicted", "a b", "one fact"),  # a fact has the less favourable verdict of its claims
+        ("finding", "reproduced", "a c", None),
+        ("question", "too close to call", "a d", None),
+        ("slip", "contradicted", None, None),
+        ("finding", "not comparable", None, None),
+    ]
+    claims = pd.DataFrame(rows, columns=["kind", "verdict", "run_ids", "fact"])
+    counts = findings.claim_counts(claims)
+    assert counts["all"].tolist() == [2, 1, 1]
+    assert counts["reproduced"].tolist() == [1, 0, 0] and counts["contradicted"].tolist() == [1, 0, 1]
+    assert findings.unchecked(claims) == "Claims that could not be compared: 1 not comparable."
+    assert findings.unchecked(claims.head(5)) == ""

@@ -1,0 +1,137 @@
+"""Remedies for errors that need no training, each compared with the predictions as they are.
+
+Methods with something to fit are cross-fitted: fitted on one half of dev, applied to the other half.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from mtbert.analysis import calibration
+from mtbert.analysis.resamples import Estimate, judged
+from mtbert.analysis.systems import Systems
+from mtbert.statistics import CLOSE
+
+ABOUT = ["remedy", "task", "metric"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A remedy on a task: a metric before and after it, statistics (R + 1,)."""
+
+    remedy: str
+    task: str
+    metric: str
+    before: np.ndarray
+    after: np.ndarray
+    is_cost: bool = False  # whether a lower value of the metric is better
+
+    @property
+    def change(self) -> Estimate:
+        return Estimate.of(self.after - self.before)
+
+
+def scaled(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Probabilities `other` (M, C) at the temperature that fits p (N, C), for `cross_fitted`."""
+    return calibration.sharpened(other, calibration.temperature(p, labels))
+
+
+def mean_class(p: np.ndarray) -> np.ndarray:
+    """The class nearest to the expected class: (..., C) -> (...)."""
+    return np.rint(p @ np.arange(p.shape[-1]))
+
+
+def temperature_scaling(on: Systems, system: str) -> Trial:
+    before = on.probabilities[system]
+    after = calibration.cross_fitted(scaled, before, on.labels)
+    losses = [on.mean(system, calibration.log_loss(p, on.labels)) for p in (before, after)]
+    return Trial("temperature scaling", on.task, "log loss (nats)", *losses, is_cost=True)
+
+
+def expected_class(on: Systems, system: str) -> list[Trial]:
+    """Ordered classes: predict the expected class instead of the most probable one."""
+    p = on.probabilities[system]
+    gaps = [np.abs(predicted - on.labels) for predicted in (p.argmax(-1), mean_class(p))]
+    far, right = ([on.mean(system, measure(gap)) for gap in gaps] for measure in (np.abs, np.logical_not))
+    return [
+        Trial("expected class", on.task, "mean absolute error (classes)", *far, is_cost=True),
+        Trial("expected class", on.task, "accuracy", *right),
+    ]
+
+
+def threshold(on: Systems, system: str) -> Trial:
+    """Two classes: the threshold with the highest accuracy on the other half, instead of 0.5."""
+    second = on.probabilities[system][..., 1]
+    decisions = (second > 0.5).astype(int), calibration.cross_fitted(calibration.thresholded, second, on.labels)
+    return Trial("threshold", on.task, "accuracy", *(on.mean(system, d == on.labels) for d in decisions))
+
+
+def isotonic_scale(on: Systems, system: str) -> list[Trial]:
+    """Numbers: scores mapped by isotonic regression."""
+    scores = on.predicted[system]
+    sides = scores, calibration.cross_fitted(calibration.recalibrated, scores, on.labels)
+    draws = on.resamples
+    correlations = [draws.over_seeds(system, draws.correlation(x, np.broadcast_to(on.labels, x.shape))) for x in sides]
+    squares = [np.sqrt(on.mean(system, (x - on.labels) ** 2)) for x in sides]
+    return [
+        Trial("isotonic scale", on.task, "Pearson", *correlations),
+        Trial("isotonic scale", on.task, "root mean square (points)", *squares, is_cost=True),
+    ]
+
+
+def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
+    """The mean of a system's seeds against single seeds; the mean of two plans against two seeds of `other`.
+
+    The intervals are over examples alone: these runs are the ones that are averaged.
+    """
+    score = _score(on)
+    if on.probabilities:
+        single = on.probabilities[system].argmax(-1)
+        whole = on.probabilities[system].mean(0).argmax(-1)[None]
+    else:
+        single = on.predicted[system]
+        whole = single.mean(0)[None]
+    metric = "accuracy" if on.probabilities else "Pearson"
+    two = score(on.mixed(other, other)), score(on.mixed(one, other))
+    return [
+        Trial("mean of seeds", on.task, metric, score(single), score(whole)),
+        Trial("mean of two plans", on.task, metric, *two),
+    ]
+
+
+def _score(on: Systems) -> Callable[[np.ndarray], np.ndarray]:
+    """Accuracy or Pearson's correlation, mean over predictions (K, N): a statistic."""
+    draws, n = on.resamples, on.resamples.sums(np.ones(len(on.labels)))
+    if on.probabilities:
+        return lambda predicted: (draws.sums((predicted == on.labels).astype(float)) / n).mean(0)
+    return lambda scores: draws.correlation(scores, np.broadcast_to(on.labels, scores.shape)).mean(0)
+
+
+def try_all(on: Mapping[str, Systems], system: str, one: str, other: str, with_averages: bool = True) -> list[Trial]:
+    """Every remedy on SST, Quora and STS.
+
+    one, other: the two plans of `averages`, left out without with_averages, since they need several seeds.
+    """
+    trials = [temperature_scaling(on[task], system) for task in ("sst", "quora")]
+    trials += [*expected_class(on["sst"], system), threshold(on["quora"], system), *isotonic_scale(on["sts"], system)]
+    if with_averages:
+        trials += [trial for part in on.values() for trial in averages(part, system, one, other)]
+    return trials
+
+
+def judge_trials(trials: list[Trial]) -> pd.DataFrame:
+    """A row per trial: remedy, task, metric, value, low, high, p (Holm, for all of them), verdict; gains are positive.
+
+    verdict: "better", "worse", or "too close to call".
+    """
+    table = judged({(trial.remedy, trial.task, trial.metric): trial.change for trial in trials})
+    table[ABOUT] = table["what"].tolist()
+    costs = {(trial.remedy, trial.task, trial.metric): trial.is_cost for trial in trials}
+    is_cost = table["what"].map(costs).to_numpy(dtype=bool)
+    value, low, high = (np.where(is_cost, -table[name], table[name]) for name in ("value", "low", "high"))
+    words = np.where(value > 0, "better", "worse")
+    verdict = np.where(table["verdict"] == CLOSE, CLOSE, words)
+    ends = np.minimum(low, high), np.maximum(low, high)
+    return table.assign(value=value, low=ends[0], high=ends[1], verdict=verdict).drop(columns="what")

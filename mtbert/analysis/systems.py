@@ -1,0 +1,123 @@
+"""Systems that were scored on the same dev examples: the errors of all their seeds, and resamples of both.
+
+A system is a configuration, such as a sharing plan. S seeds, N examples, C classes, R resamples. A statistic is an
+array (R + 1,), as in `resamples`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from mtbert.analysis.errors import dev_errors
+from mtbert.analysis.probabilities import probabilities
+from mtbert.analysis.resamples import Resamples
+from mtbert.data import TASKS, DataError
+from mtbert.results import Run
+
+Pairs = dict[tuple[str, str], np.ndarray]  # two systems -> a statistic
+
+
+@dataclass(frozen=True)
+class Systems:
+    """What some systems predict on one task's dev examples, by system."""
+
+    task: str
+    labels: np.ndarray  # (N,)
+    errors: dict[str, np.ndarray]  # (S, N), as in `dev_errors`
+    predicted: dict[str, np.ndarray]  # (S, N)
+    probabilities: dict[str, np.ndarray] = field(default_factory=dict)  # (S, N, C); none where labels are numbers
+    resamples: Resamples = field(init=False)
+
+    def __post_init__(self) -> None:
+        seeds = {name: len(errors) for name, errors in self.errors.items()}
+        object.__setattr__(self, "resamples", Resamples(len(self.labels), seeds))
+
+    @classmethod
+    def read(
+        cls, task: str, runs: Mapping[str, list[Run]], data: str | Path | None = None, device: str = "auto"
+    ) -> "Systems":
+        """From the stored runs of each system; raises DataError where two were scored on different examples."""
+        found = {name: dev_errors(group, task) for name, group in runs.items()}
+        first, labels = next((name, labels) for name, (_, _, labels) in found.items())
+        for name, (_, _, others) in found.items():
+            if not np.array_equal(others, labels):
+                raise DataError(f"{first} and {name} were scored on different dev splits of {task}; train both on one")
+        p = {}
+        if not TASKS[task].is_number:
+            p = {name: np.stack([probabilities(run, task, data, device) for run in runs[name]]) for name in runs}
+        errors, predicted = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
+        return cls(task, labels, errors, predicted, p)
+
+    @property
+    def gap(self) -> dict[str, np.ndarray]:
+        """Predicted minus true label (S, N), by system."""
+        return {name: predicted - self.labels for name, predicted in self.predicted.items()}
+
+    def mean(self, system: str, values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+        """The statistic of a mean of values (S, N) over seeds and examples; among: (N,) bool, those that count."""
+        return self.resamples.mean(system, values, among)
+
+    def share_of_errors(self, system: str, kind: np.ndarray) -> np.ndarray:
+        """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
+        part, whole = (self.resamples.sums(values).astype(float) for values in (kind, self.errors[system] > 0))
+        return self.resamples.over_seeds(system, part / np.maximum(whole, 1))
+
+    def correlation(self, system: str) -> np.ndarray:
+        """The statistic of Pearson's correlation of predictions and labels."""
+        predicted = self.predicted[system]
+        found = self.resamples.correlation(predicted, np.broadcast_to(self.labels, predicted.shape))
+        return self.resamples.over_seeds(system, found)
+
+    def slope(self, system: str) -> np.ndarray:
+        """The statistic of the slope of the label on the prediction: below 1 where predictions are spread too wide."""
+        x, draws = self.predicted[system], self.resamples
+        y, n = np.broadcast_to(self.labels, x.shape), draws.sums(np.ones(x.shape[1]))
+        covariance, variance = (draws.sums(x * z) - draws.sums(x) * draws.sums(z) / n for z in (y, x))
+        return draws.over_seeds(system, covariance / variance)
+
+    def rates(self, system: str) -> dict[str, np.ndarray]:
+        """The statistics precision, recall and F1 of class 1 of two."""
+        draws, positive = self.resamples, self.predicted[system] == 1
+        hits = draws.sums(positive & (self.labels == 1))
+        found, there = draws.sums(positive), draws.sums(self.labels == 1)
+        by_seed = {
+            "precision": hits / np.maximum(found, 1),
+            "recall": hits / np.maximum(there, 1),
+            "F1": 2 * hits / np.maximum(found + there, 1),
+        }
+        return {name: draws.over_seeds(system, values) for name, values in by_seed.items()}
+
+    def wrong_in_all(self) -> np.ndarray:
+        """Which examples (N,) every seed of every system gets wrong."""
+        return np.vstack([errors > 0 for errors in self.errors.values()]).all(0)
+
+    def disagreement(self, one: str, other: str) -> np.ndarray:
+        """Of every two runs of two systems, (S, S', N): whether their predictions differ, or by how much if numbers."""
+        first, second = self.predicted[one][:, None], self.predicted[other][None]
+        return np.abs(first - second) if TASKS[self.task].is_number else (first != second).astype(np.float32)
+
+    def oracle_error(self, one: str, other: str) -> np.ndarray:
+        """The error of the better of every two runs of two systems, example by example: (S, S', N)."""
+        return np.minimum(self.errors[one][:, None], self.errors[other][None])
+
+    def against_seeds(
+        self, measure: Callable[[str, str], np.ndarray], one: str, other: str
+    ) -> tuple[Pairs, np.ndarray]:
+        """A measure of two runs: between two seeds of each system, and between the systems.
+
+        measure: `disagreement` or `oracle_error`. The second result is the statistic of the excess of two systems over
+        two seeds. Statistics are nan where a system has one seed.
+        """
+        pairs = (one, one), (other, other), (one, other)
+        found = {pair: self.resamples.pairs(*pair, measure(*pair)) for pair in pairs}
+        return found, found[one, other] - (found[one, one] + found[other, other]) / 2
+
+    def mixed(self, one: str, other: str) -> np.ndarray:
+        """Predictions of the mean of every two runs of two systems, of different seeds within one: (pairs, N)."""
+        values = self.probabilities or self.predicted
+        means = (values[one][:, None] + values[other][None]) / 2
+        pairs = means.argmax(-1) if self.probabilities else means
+        different = ~np.eye(len(pairs), dtype=bool) if one == other else np.ones(pairs.shape[:2], dtype=bool)
+        return pairs[different]
