@@ -161,6 +161,18 @@ def folded(table: pd.DataFrame, title: str) -> None:
     display(HTML(frame.format(html.escape(title), _left_aligned(table))))
 
 
+def embed(content: str, script: str = "") -> None:
+    """Show HTML with the style and a script of site/, which need no kernel: they work on the built page, too."""
+    parts = [f"<style>{_of_site('embedded.css')}</style>", content]
+    if script:
+        parts.append(f"<script>{_of_site(f'{script}.js')}</script>")
+    display(HTML("\n".join(parts)))
+
+
+def _of_site(name: str) -> str:
+    return (Path(__file__).parent / "site" / name).read_text(encoding="utf8")
+
+
 def _left_aligned(table: pd.DataFrame) -> str:
     """HTML of a table without its index; JupyterLab would align its cells to the right."""
     text = " ".join(line.strip() for line in table.to_html(index=False, na_rep="", border=0).splitlines())

@@ -28,7 +28,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
-from mtbert.report import notebook, pages, plots
+from mtbert.report import notebook, plots
 from mtbert.report.tables import Grid, count_seeds
 from mtbert.results import Run, overall_interval, summarize
 from mtbert.training import LOG, load_corpus, train
@@ -124,7 +124,7 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
         "stored": stored,
     }
     data = html.escape(json.dumps(content, separators=(",", ":")))
-    pages.show(f'<div class="plans" data-content="{data}"></div>', "plans")
+    notebook.embed(f'<div class="plans" data-content="{data}"></div>', "plans")
     table = pd.DataFrame([{"plan": run["plan"], **run["facts"]} for run in stored])
     notebook.folded(table, f"The {len(stored)} plans with stored runs")
 

@@ -16,7 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mtbert.paths import REPOSITORY
-from mtbert.report import board, pages
+from mtbert.report import board, notebook
 from mtbert.report.build import _build_site
 from mtbert.report.notebook import SYNTHETIC
 
@@ -299,11 +299,11 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
         about | dict(claim="d", verdict="contradicted", found="0.001", section=""),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "display", shown.append)
-        pages.show(board.board(pd.DataFrame(rows)), "board")
+        patch.setattr(notebook, "display", shown.append)
+        notebook.embed(board.board(pd.DataFrame(rows)), "board")
     write(folder, "00_start", [new_markdown_cell(START)])
     write(folder, "01_tiny", [new_markdown_cell(CARD), new_markdown_cell("## 1 Of papers' plans, all")])
-    cell = new_code_cell("pages.show(...)", outputs=[output(text_html=shown[0].data)])
+    cell = new_code_cell("notebook.embed(...)", outputs=[output(text_html=shown[0].data)])
     write(folder, "02_board", [new_markdown_cell("# 02 - A board"), cell, new_code_cell("print(1)")])
     found = json.loads(html.unescape(in_chromium(_build_site(folder).parent, USE, tmp_path / "user")))
     assert found["all"] == "4 of 4 claims" and found["chosen"] == ["a", "c", "d"]

@@ -22,7 +22,7 @@ from mtbert.bert.model import BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask import MultitaskBert, encoder_config
-from mtbert.report import pages, viewers
+from mtbert.report import notebook, viewers
 from mtbert.report.tables import Grid
 from mtbert.results import overall_interval
 from mtbert.results.runs import model_folder
@@ -89,7 +89,7 @@ NO_PLANS = (
 @pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(pages, "display", shown.append)
+    monkeypatch.setattr(notebook, "display", shown.append)
     viewers.plan_explorer(Grid((), {}, {}), THREE)
     script = """<script>
       const input = document.querySelector(".plans input"), found = [];
@@ -126,7 +126,7 @@ def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, monkeypatch):
 
 def test_the_plan_explorer_has_the_stored_runs_of_its_tasks(monkeypatch, synthetic):
     shown, tables = [], []
-    monkeypatch.setattr(pages, "display", shown.append)
+    monkeypatch.setattr(notebook, "display", shown.append)
     monkeypatch.setattr(viewers.notebook, "folded", lambda table, title: tables.append(table))
     fields = {"tasks": THREE, "scheme": "unified"}
     configs = {
