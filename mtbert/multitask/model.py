@@ -75,12 +75,13 @@ class MultitaskBert(nn.Module):
         return self.plan.is_frozen and not self.encoder.adapters
 
     def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Task -> embeddings (B, k, d) in float32: k is 2 where each sentence of a pair is encoded by itself, else 1.
+        """Task -> embeddings (B, k, d) of the weights' type: k is 2 where each sentence of a pair is encoded by itself, else 1.
 
         The encoder runs at the configured precision. below: the outputs of some tasks' frozen layers, as in
         `SharedEncoder.forward`.
         """
         config, result = self.run_config, {}
+        weights = next(self.parameters())
         with autocast(config, self.device):
             for task, states in self.encoder(batches, below).items():
                 if config.pooling == "pooler":
@@ -89,7 +90,7 @@ class MultitaskBert(nn.Module):
                     embeddings = sentence_embedding(states, batches[task].attention_mask, config.pooling)
                 k = config.encodings(task)
                 by_sentence = embeddings.view(k, -1, embeddings.size(-1))  # the first sentences of all pairs come first
-                result[task] = by_sentence.transpose(0, 1).float()
+                result[task] = by_sentence.transpose(0, 1).to(weights.dtype)
         return result
 
     def forward(

@@ -187,27 +187,6 @@ def facts(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(order=order, name=name).sort_values("order", kind="stable").drop_duplicates("name").sort_index()
 
 
-def count_verdicts(table: pd.DataFrame) -> str:
-    """How many claims of `claims_table` have each verdict: findings, by facts, and slips."""
-
-    def counted(part: pd.DataFrame) -> str:
-        counts = part["verdict"].value_counts()
-        order = [*reversed(OF_RUNS), *counts.index.difference(OF_RUNS, sort=False)]
-        return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if verdict in counts) or "none"
-
-    compared = facts(table)
-    is_finding = compared["kind"] == "finding"
-    slips = table[(table["kind"] == "slip") & table["verdict"].isin(OF_RUNS)]
-    findings = counted(compared[is_finding])
-    if not is_finding.all():
-        findings += f"; baselines, questions and recommendations: {counted(compared[~is_finding])}"
-    return (
-        f"Findings of the five papers that our runs check: {is_finding.sum()} ({findings}). "
-        f"Printed numbers that we computed or counted again: {len(slips)} ({counted(slips)}). "
-        f"Other claims: {counted(table[~table['verdict'].isin(OF_RUNS)])}."
-    )
-
-
 def write_claims() -> Path:
     """Write `claims_table` to claims.csv of the results store; returns its path."""
     return write_table(claims_table(), results_dir() / "claims.csv")

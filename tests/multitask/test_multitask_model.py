@@ -42,6 +42,14 @@ def test_a_head_for_every_scored_task(build):
     assert {task: tuple(part.shape) for task, part in logits.items()} == {"sst": (3, 5), "sts": (3,)}
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_logits_have_the_type_of_the_weights(build, precision):
+    model = build(tasks=["sts"], precision=precision).eval()
+    assert model({"sts": batch_of(model, "sts")})["sts"].dtype == torch.float32
+    if precision == "fp32":
+        assert model.double()({"sts": batch_of(model, "sts")})["sts"].dtype == torch.float64
+
+
 @pytest.mark.parametrize("pooling", ["pooler", "cls", "mean"])
 @pytest.mark.parametrize("pairs", ["joint", "sum", "concat+product"])
 def test_embeddings_are_pooled_states(build, pairs, pooling):

@@ -19,11 +19,10 @@ from mtbert.report.claims import (
     KINDS,
     SIMILARITY,
     claims_table,
-    count_verdicts,
     find,
     read_claims,
 )
-from mtbert.report.findings import best
+from mtbert.report.findings import best, claim_counts, unchecked
 from mtbert.report.tables import Grid, read_runs
 from mtbert.results import overall_interval
 from mtbert.results.grids import read_grid
@@ -123,7 +122,7 @@ def test_no_improvement_is_one_sided(folders):
         checked(folders, difference=["singles/bad", "better", "singles/good", "sst"])
 
 
-def test_facts_count_once_and_kinds_apart(folders):
+def test_facts_count_once_and_each_kind_by_itself(folders):
     table = all_checked(
         folders,
         order("good", "greater", fact="good is best"), order("good", "smaller", fact="good is best"),
@@ -131,12 +130,10 @@ def test_facts_count_once_and_kinds_apart(folders):
         {"claim": "slip", "arithmetic": "1 + 1", "number": "3"}, {"claim": "far", "none": "no data"},
     )  # fmt: skip
     assert table["kind"].tolist() == ["finding", "finding", "baseline", "slip", "finding"]
-    text = count_verdicts(table)
-    assert text == (
-        "Findings of the five papers that our runs check: 1 (1 contradicted; baselines, questions and recommendations: "
-        "1 reproduced). Printed numbers that we computed or counted again: 1 (1 contradicted). Other claims: "
-        "1 cannot be checked."
-    )
+    counts = claim_counts(table)
+    assert counts["all"].tolist() == [1, 1, 1]
+    assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [0, 1, 0]
+    assert unchecked(table) == "Claims that could not be compared: 1 cannot be checked."
     with pytest.raises(ConfigError, match="kind is one of finding"):
         checked(folders, none="so", kind="guess")
 
