@@ -75,7 +75,7 @@ class MultitaskBert(nn.Module):
         return self.plan.is_frozen and not self.encoder.adapters
 
     def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Task -> embeddings (B, k, d) of the weights' type: k is 2 where each sentence of a pair is encoded by itself, else 1.
+        """Task -> embeddings (B, k, d) in the weights' type; k is 2 where a pair's sentences are encoded one by one.
 
         The encoder runs at the configured precision. below: the outputs of some tasks' frozen layers, as in
         `SharedEncoder.forward`.
