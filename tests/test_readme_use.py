@@ -10,7 +10,7 @@ from mtbert import cli
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").glob("*.md"))
 TEXT = "\n".join(page.read_text(encoding="utf8") for page in PAGES)
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, flags=re.DOTALL)
 LINES = [re.split("  #| [<>] ", line)[0].strip() for _, block in BLOCKS for line in block.splitlines()]
