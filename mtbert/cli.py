@@ -98,6 +98,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="train this run again and replace it; can be repeated")
+    ] = None,
     decide: Annotated[
         float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
     ] = None,
@@ -113,12 +116,17 @@ def train(
 
     from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
-    from mtbert.results import load_or_run, read_grids, sweep
+    from mtbert.results import forget, load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if force and number_of_processes() > 1:
+        raise typer.BadParameter("not with torchrun; `mtbert runs --delete RUN` comes first", param_hint="--force")
+    if unknown := set(force or ()) - {name for name, _ in pairs}:
+        known = ", ".join(dict.fromkeys(name for name, _ in pairs))
+        raise typer.BadParameter(f"no run is named {', '.join(unknown)}; there are {known}", param_hint="--force")
     if decide:
         from mtbert.report.more_seeds import plan_seeds
         from mtbert.report.tables import read_runs
@@ -131,6 +139,12 @@ def train(
     if number_of_processes() == 1 and not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again)
+    if force and not dry_run:
+        digests = [config.digest for name, config in pairs if name in force]
+        for run in runs:
+            if run.config.digest in digests:
+                forget(run.run_id)
+        runs = sweep.look_up(pairs, data, again)
     if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
             score = load_or_run(run.config, data, device=device, again=again or run.is_teacher).score()
@@ -169,11 +183,19 @@ def train(
 def runs(
     text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
     grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="instead: delete this run and its model; can be repeated")
+    ] = None,
 ) -> None:
     """List the stored runs, and whether their trained models are in the cache."""
     from mtbert.paths import stores
-    from mtbert.results import list_runs
+    from mtbert.results import find_run, forget, list_runs
 
+    if delete:
+        for run_id in [find_run(name) for name in delete]:
+            for folder in forget(run_id):
+                typer.echo(f"{folder}: deleted")
+        return
     table = list_runs(grid or (), text)
     if len(table):
         typer.echo(table.to_string(index=False, justify="left"))

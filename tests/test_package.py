@@ -19,8 +19,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
-    {"paths", "runtime", "statistics"},
-    {"bert", "gradients", "optim", "samplers", "parallel"},
+    {"paths", "runtime", "sources", "statistics"},
+    {"bert", "gradients", "optim", "pairs", "samplers", "parallel"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},

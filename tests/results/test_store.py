@@ -1,9 +1,11 @@
 """The store: a run is trained once, stored whole or not at all, and found with and without the data."""
 
 import functools
+import importlib
 import json
 import logging
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -20,8 +22,9 @@ from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
+from mtbert.results.runs import data_root, forget, load_model, load_or_run, model_folder
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
+from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.metrics import accuracy
 from mtbert.training.task_data import predict_table
@@ -265,6 +268,79 @@ def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data,
     with caplog.at_level(logging.WARNING):
         assert list_runs()["run id"].tolist() == [run.run_id]
     assert f"{other.run_id}: there is no task topics here" in caplog.text
+
+
+def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog):
+    for seed in (1, 2, 3):
+        run = run_of(config.but(seed=seed))
+        path = results_dir() / "runs" / run.run_id / "run.json"
+        old, new = ('"sst"', '"topics"') if seed < 3 else ('"adapter": "none"', '"adapter": "mine"')
+        path.write_text(path.read_text().replace(old, new))
+        write_checksums(path.parent)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert not len(list_runs())
+    [record] = caplog.records
+    assert " and 1 more: there is no task topics here" in record.message
+    assert f"{run.run_id}: adapter: mine is not registered here; import the code that does it" in record.message
+    with pytest.raises(StoreError, match="adapter: mine is not registered here"):
+        read_run(path.parent)
+
+
+def module_of(folder, text: str, monkeypatch):
+    """The module mine, imported anew from this text."""
+    (folder / "mine.py").write_text(text)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same second and size would count as it
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("mine", None)
+    importlib.invalidate_caches()
+    return importlib.import_module("mine")
+
+
+ADAPTER = """
+from mtbert.sharing import Adapter
+
+FACTOR = {}
+
+class Mine(Adapter):
+    def after_layer(self, depth, x):
+        return x * FACTOR
+"""
+
+
+def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, monkeypatch):
+    runs_of = []
+    for factor in (1, 5, 1):
+        module = module_of(tmp_path, ADAPTER.format(factor), monkeypatch)
+        monkeypatch.setitem(ADAPTERS, "mine", module.Mine)
+        runs_of.append(run_of(config.but(adapter="mine")))
+    first, changed, as_before = runs_of
+    assert first.run_id == as_before.run_id != changed.run_id
+    assert not first.predictions["confidence"].equals(changed.predictions["confidence"])
+    assert load_model(first.run_id)
+    with pytest.raises(CheckpointError, match="other code of adapter mine than is registered here"):
+        load_model(changed.run_id)
+
+
+def test_a_run_prints_in_a_line(config, course_data):
+    run = run_of(config)
+    assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
+
+
+def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
+    run, other = run_of(config), run_of(config.but(seed=2))
+    folder = results_dir() / "runs" / run.run_id
+    assert forget(run.run_id) == [folder, model_folder(run.run_id)]
+    assert not folder.exists() and not model_folder(run.run_id).exists()
+    assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
+
+
+def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
+    run, read = run_of(config), results_dir()
+    monkeypatch.setattr(runs, "stores", lambda: [tmp_path / "own", read])
+    with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
+        forget(run.run_id)
+    assert read_run(read / "runs" / run.run_id).run_id == run.run_id
 
 
 def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog):
