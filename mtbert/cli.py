@@ -1,4 +1,4 @@
-"""`mtbert data|clean|train|runs|predict|export|plan|bench|baselines|claims|report`: the command line."""
+"""`mtbert data|cache|clean|train|runs|fields|predict|export|plan|bench|baselines|claims|report`: the command line."""
 
 import os
 import sys
@@ -340,6 +340,18 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
     table = baseline_table(RunConfig(corpus="course", tasks=tuple(COURSE)), data, device)
     typer.echo(write_table(table, results_dir() / BASELINES))
+
+
+@app.command()
+def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
+    """List what a run's configuration has: name, type, default and description of every field."""
+    from mtbert.config import field_table
+
+    found = [row for row in field_table() if name in row[0]]
+    if not found:
+        raise typer.BadParameter(f"no field has {name!r} in its name; `mtbert fields` lists all", param_hint="NAME")
+    for field, kind, default, text in [row for row in found if row[0] == name] or found:
+        typer.echo(f"{field}: {kind} = {default}\n    {text}")
 
 
 @app.command()

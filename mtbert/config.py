@@ -9,7 +9,8 @@ import reprlib
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -196,7 +197,7 @@ class RunConfig(BaseModel):
         default="sum", description="what is done about conflicts"
     )
     memory: Annotated[str, _one_of(MEMORIES)] = Field(
-        default="reservoir", description="how GEM keeps examples of a task"
+        default="reservoir", description="how GEM keeps examples of a task: reservoir or ring"
     )
     memory_size: Count = Field(default=256, description="examples that GEM keeps of a task")
     memory_batch: Size = Field(default=32, description="of them, those that a step's constraint is computed on")
@@ -221,7 +222,8 @@ class RunConfig(BaseModel):
     )
     learning_rate: Real = Field(default=1e-4, gt=0, description="the schedule's peak")
     schedule: Annotated[str, _one_of(SCHEDULES)] = Field(
-        default="linear", description="of the learning rate: linear and cosine rise over the warm-up and fall to 0"
+        default="linear",
+        description="of the learning rate: none, linear, cosine, onecycle, each but none with a warm-up",
     )
     warmup: Real = Field(default=0.1, ge=0, lt=1, description="fraction of the steps")
     layer_decay: Real = Field(
@@ -491,6 +493,32 @@ class RunConfig(BaseModel):
     def __str__(self) -> str:
         fields = self.model_dump(mode="json") | {"teachers": self._teacher_digests}
         return "\n".join(f"{name}: {value}" for name, value in fields.items())
+
+
+def field_table() -> list[tuple[str, str, str, str]]:
+    """Name, type, default and description of every field of a RunConfig, default as YAML has it."""
+    return [
+        (name, _type_text(field.annotation), json.dumps(field.default), field.description or "")
+        for name, field in RunConfig.model_fields.items()
+    ]
+
+
+def _type_text(annotation: Any) -> str:
+    """A field's type as its users write it, without what checks the values."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _type_text(parts[0])
+    if kind is Literal:
+        return " | ".join(map(repr, parts))
+    if kind in (Union, UnionType):
+        return " | ".join(map(_type_text, parts))
+    if kind:
+        return f"{kind.__name__}[{', '.join(map(_type_text, parts))}]"
+    return "..." if annotation is ... else "None" if annotation is NoneType else annotation.__name__
+
+
+_lines = [f"{name}: {kind} = {default}\n    {text}" for name, kind, default, text in field_table()]
+RunConfig.__doc__ = "\n\n".join([RunConfig.__doc__ or "", *_lines])
 
 
 def unknown_names(params: dict) -> str:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from mtbert import cli
 from mtbert.bert.hub import CheckpointError
+from mtbert.config import RunConfig
 from mtbert.cost.forecast import Forecast
 from mtbert.data.tables import load_table
 from mtbert.paths import REPOSITORY, results_dir
@@ -348,6 +349,16 @@ def test_runs_lists_the_store(trained, tmp_path):
     shutil.rmtree(model_folder(trained.run_id))
     assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
     assert "yes" not in mtbert("runs", "1-bert").stdout
+
+
+def test_fields_lists_them():
+    assert mtbert("fields", "layers").stdout.splitlines() == [
+        "layers: int | None = null",
+        "    use the first n layers of the encoder; none: all",
+    ]
+    assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 3
+    assert mtbert("fields").stdout.count(" = ") == len(RunConfig.model_fields)
+    assert mtbert("fields", "layerz").exit_code == 2
 
 
 def test_export_says_what_it_wrote(trained, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import ConfigError, RunConfig, field_table
 from mtbert.paths import REPOSITORY
 from mtbert.results.grids import read_grid
 
@@ -245,6 +245,14 @@ def test_any_parameters_give_a_configuration_or_a_named_error(params):
 def test_printed_a_field_a_line():
     lines = str(RunConfig(seed=7)).splitlines()
     assert len(lines) == len(RunConfig.model_fields) and "seed: 7" in lines
+
+
+def test_every_field_says_what_it_is():
+    table = field_table()
+    assert [name for name, _, _, text in table if not text] == []
+    assert ("feeds", "tuple[str, ...]", "[]") in [row[:3] for row in table]
+    assert ("batch_size", "int | dict[str, int]", "32") in [row[:3] for row in table]
+    assert all(f"\n{name}: {kind} = {default}\n    {text}" in RunConfig.__doc__ for name, kind, default, text in table)
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ class Task(BaseModel):
     num_classes: Annotated[int, Field(ge=2, le=2**16)] | None = None
     class_names: tuple[str, ...] = ()  # where labels are words: the first one is class 0
     label_range: tuple[float, float] = (0, 5)  # of a number
-    metric: str  # selects models; default: the first of METRICS
+    metric: str = ""  # selects models; default: the first of METRICS
     id_column: str | None = "id"  # null: the line numbers
-    separator: str = Field("\t", min_length=1, max_length=1)
-    test_split: str = Field("test", pattern=r"^[^\x00-\x1f/]+$", max_length=100)  # its name in `files`
+    separator: str = Field(default="\t", min_length=1, max_length=1)
+    test_split: str = Field(default="test", pattern=r"^[^\x00-\x1f/]+$", max_length=100)  # its name in `files`
     folder: Path | None = None  # of the files; default: that of all datasets
 
     @model_validator(mode="before")
