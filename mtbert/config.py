@@ -25,8 +25,8 @@ from pydantic import (
 )
 
 from mtbert.bert import MINILM, content_digest
-from mtbert.data import TASKS
-from mtbert.gradients import MEMORIES, PROJECTIONS, WEIGHTS
+from mtbert.data import OWN_METRICS, TASKS
+from mtbert.gradients import MEMORIES, PROJECTIONS, WEIGHTS, check_options
 from mtbert.optim import SCHEDULES
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.samplers import SAMPLERS
@@ -194,7 +194,10 @@ class RunConfig(BaseModel):
         default=(), description="fixed weights of the losses, in the order of tasks; empty: all 1"
     )
     gradients: Annotated[str, _one_of(REGISTRIES["gradients"], "sum")] = Field(
-        default="sum", description="what is done about conflicts"
+        default="sum", description="what is done about conflicts between tasks: sum, pcgrad, cagrad, gem or agem"
+    )
+    gradient_options: dict[str, Real] = Field(
+        default={}, description="constants of the method that gradients names, such as c of cagrad"
     )
     memory: Annotated[str, _one_of(MEMORIES)] = Field(
         default="reservoir", description="how GEM keeps examples of a task: reservoir or ring"
@@ -334,6 +337,10 @@ class RunConfig(BaseModel):
         for name, default in (("weighting", "fixed"), ("task_weights", ()), ("cosine_every", None)):
             if getattr(self, name) != default and not (several and self.scheme == "unified"):
                 yield f"{name}: needs scheme 'unified' and at least two tasks"
+        try:
+            check_options(self.gradients, self.gradient_options, len(self.tasks))
+        except ValueError as error:
+            yield f"gradient_options: {error}"
         if self.gradients in WEIGHTS and self.scheme != "unified":
             yield f"gradients: {self.gradients} needs several tasks in a step; scheme is {self.scheme!r}, not 'unified'"
         if self.task_weights and len(self.task_weights) != len(self.tasks):
@@ -458,14 +465,15 @@ class RunConfig(BaseModel):
 
         Raises ConfigError for code without Python source.
         """
+        used = [(field, name, REGISTRIES[field]) for field in REGISTRIES for name in getattr(self, field).split("+")]
+        used += [("metric", TASKS[task].metric, OWN_METRICS) for task in self.scored]
         found = {}
-        for field, registry in REGISTRIES.items():
-            for name in getattr(self, field).split("+"):
-                if name in registry and is_own(registry[name]):
-                    try:
-                        found[f"{field} {name}"] = source_digest(registry[name])
-                    except SourceError as error:
-                        raise ConfigError(f"{field}: {error}") from error
+        for field, name, registry in used:
+            if name in registry and is_own(registry[name]):
+                try:
+                    found[f"{field} {name}"] = source_digest(registry[name])
+                except SourceError as error:
+                    raise ConfigError(f"{field}: {error}") from error
         return found
 
     @property

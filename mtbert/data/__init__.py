@@ -4,11 +4,11 @@ from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, re
 from mtbert.data.corpus import Corpus
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.tables import UNDECODED, find_data, load_table, load_texts
-from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, changed_tasks
+from mtbert.data.tasks import COURSE, OWN_METRICS, SPLITS, TASKS, DataError, Task, changed_tasks
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
-    "COURSE", "SPLITS", "TAGS", "TASKS", "UNDECODED", "Corpus", "DataError", "MappedArray", "PosError", "Task",
-    "TokenizedTable", "cached_arrays", "changed_tasks", "find_data", "load_table", "load_texts", "load_tokenizer",
-    "mapped_array", "pos_features", "remove_unused", "tokenize", "tokenize_texts",
+    "COURSE", "OWN_METRICS", "SPLITS", "TAGS", "TASKS", "UNDECODED", "Corpus", "DataError", "MappedArray", "PosError",
+    "Task", "TokenizedTable", "cached_arrays", "changed_tasks", "find_data", "load_table", "load_texts",
+    "load_tokenizer", "mapped_array", "pos_features", "remove_unused", "tokenize", "tokenize_texts",
 ]  # fmt: skip

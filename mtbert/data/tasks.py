@@ -14,6 +14,7 @@ A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT
 """
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,8 @@ SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
 METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
            "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
+# Metrics of users, by name, for tasks of any kind: arguments and shapes are those of `accuracy` in training/metrics.py.
+OWN_METRICS: dict[str, Callable[..., Any]] = {}
 # The fields that say what a head's output means; the others say how files are read and models selected.
 DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
@@ -86,8 +89,8 @@ class Task(BaseModel):
             raise ValueError(f"class_names: {twice} is given twice")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
-        if self.metric not in METRICS[self.kind]:
-            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(METRICS[self.kind])}")
+        if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):
+            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}")
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self
