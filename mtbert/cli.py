@@ -88,6 +88,28 @@ def clean(
     typer.echo(f"{count} files removed from {cache_dir()}, {freed:.1f} MB freed")
 
 
+@app.command("cache")
+def show_cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="remove models that stored runs can train again, the oldest first")
+    ] = False,
+    limit: Annotated[float, typer.Option(min=0, help="GB that the cache may have")] = 10.0,
+) -> None:
+    """List what is in the cache folder, with sizes; with --clear, remove models until the cache is below the limit."""
+    from mtbert.paths import cache_dir
+    from mtbert.results import GB, cache_contents, clear_models
+
+    for run_id, size in clear_models(int(limit * GB)).items() if clear else ():
+        typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
+    found = cache_contents()
+    for name, size, meaning in found:
+        typer.echo(f"{size / GB:8.3f} GB  {name:20}  {meaning}")
+    total = sum(size for _, size, _ in found) / GB
+    typer.echo(f"{total:8.3f} GB  in {cache_dir()}, of {limit:g} GB")
+    if total > limit:
+        typer.echo("above the limit: " + ("no more models can go" if clear else "--clear removes models"), err=True)
+
+
 @app.command()
 def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],

@@ -342,13 +342,25 @@ def test_runs_lists_the_store(trained, tmp_path):
     grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
     result = mtbert("runs", "--grid", grid)
     header, row, last = result.stdout.splitlines()
-    assert header.split() == ["run", "id", "name", "tasks", "plan", "seed", "dev", "scores", "model"]
+    assert header.split() == [
+        "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
+    ]  # fmt: skip
     scores = [f"sst {trained.score('sst'):.3f}, quora", f"{trained.score('quora'):.3f}"]
     assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
     assert last == f"1 runs in {results_dir()}"
     shutil.rmtree(model_folder(trained.run_id))
     assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
     assert "yes" not in mtbert("runs", "1-bert").stdout
+
+
+def test_cache_lists_what_is_there_and_clears_models(trained):
+    folder = model_folder(trained.run_id)
+    assert re.search(r"^ +0\.\d{3} GB  models +trained models", mtbert("cache").stdout, re.MULTILINE)
+    assert "removed" not in mtbert("cache", "--clear").stdout and folder.exists()
+    tight = mtbert("cache", "--limit", 0)
+    assert "above the limit: --clear removes models" in tight.stderr and folder.exists()
+    assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
+    assert not folder.exists()
 
 
 def test_fields_lists_them():

@@ -33,6 +33,7 @@ FLOORS = [
     {"report"},
     {"cli"},
     {"__main__"},
+    {"__init__"},  # of the package itself: what it exports is imported when it is used
 ]
 
 
@@ -53,7 +54,7 @@ def imports(path: Path) -> set[str]:
 
 
 def test_every_room_has_its_floor():
-    assert {room_of(path) for path in MODULES} - {"__init__"} == set.union(*FLOORS)
+    assert {room_of(path) for path in MODULES} == set.union(*FLOORS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

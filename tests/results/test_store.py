@@ -22,9 +22,10 @@ from mtbert.gradients import WEIGHTS
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
+from mtbert.results.cache import cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import data_root, forget, load_model, load_or_run, model_folder
+from mtbert.results.runs import data_root, forget, has_model, load_model, load_or_run, model_folder, run_lock
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
@@ -289,6 +290,11 @@ def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog
         read_run(path.parent)
 
 
+def test_the_list_names_adapters_and_gradient_methods(config, course_data):
+    run_of(config.but(tasks=["sst", "sts"], scheme="unified", frozen=False, adapter="lhuc", gradients="pcgrad"))
+    assert list_runs()[["adapter", "gradients"]].to_numpy().tolist() == [["lhuc", "pcgrad"]]
+
+
 def module_of(folder, text: str, monkeypatch):
     """The module mine, imported anew from this text."""
     (folder / "mine.py").write_text(text)
@@ -351,6 +357,24 @@ def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
     part = run.predictions[run.predictions["task"] == "mine"]
     assert run.score("mine") == -(part["predicted"] != part["label"]).sum()
     assert load_model(run.run_id).run_config == run.config
+
+
+def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
+    old, new, not_stored, foreign = (run_of(config.but(seed=seed)) for seed in (2, 1, 3, 4))
+    shutil.rmtree(results_dir() / "runs" / not_stored.run_id)
+    total = sum(size for _, size, _ in cache_contents())
+    assert clear_models(total) == {}
+    with run_lock(foreign.run_id):  # another process trains it
+        assert list(clear_models(total - 1)) == [old.run_id]
+        assert list(clear_models(0)) == [new.run_id]
+    assert [has_model(run.run_id) for run in (old, new, not_stored, foreign)] == [False, False, True, True]
+
+
+def test_models_without_data_stay(config, course_data, monkeypatch):
+    run = run_of(config)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda data: None)
+    assert clear_models(0) == {} and has_model(run.run_id)
 
 
 def test_a_run_prints_in_a_line(config, course_data):
