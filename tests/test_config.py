@@ -193,6 +193,12 @@ def test_constants_of_a_gradient_method_are_checked(fields, message):
         RunConfig.from_params(UNIFIED | fields)
 
 
+def test_constants_are_checked_while_a_model_is_built_without_memory():
+    config = RunConfig.from_params(UNIFIED | dict(gradients="cagrad", gradient_options=dict(c=0.5)))
+    with torch.device("meta"):
+        assert config.but(seed=2).gradient_options == {"c": 0.5}
+
+
 def test_what_is_registered_later_is_known(monkeypatch):
     def by_hand(gram, generator, *, a=1.0):
         return torch.ones(len(gram), dtype=torch.float64)

@@ -44,4 +44,5 @@ def check_options(name: str, options: dict[str, float], tasks: int) -> None:
     if unknown := ", ".join(options.keys() - known.keys()):
         raise ValueError(f"{name} has no constant {unknown}; it has {', '.join(known) or 'none'}")
     if options and name in WEIGHTS:
-        WEIGHTS[name](torch.eye(tasks, dtype=torch.float64), torch.Generator(), **options)
+        with torch.device("cpu"):  # the caller may build a model on the device meta
+            WEIGHTS[name](torch.eye(tasks, dtype=torch.float64), torch.Generator(), **options)
