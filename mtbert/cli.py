@@ -110,6 +110,28 @@ def clean(
     typer.echo(f"{count} files removed from {cache_dir()}, {freed:.1f} MB freed")
 
 
+@app.command("cache")
+def show_cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="remove models that stored runs can train again, the oldest first")
+    ] = False,
+    limit: Annotated[float, typer.Option(min=0, help="GB that the cache may have")] = 10.0,
+) -> None:
+    """List what is in the cache folder, with sizes; with --clear, remove models until the cache is below the limit."""
+    from mtbert.paths import cache_dir
+    from mtbert.results import GB, cache_contents, clear_models
+
+    for run_id, size in clear_models(int(limit * GB)).items() if clear else ():
+        typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
+    found = cache_contents()
+    for name, size, meaning in found:
+        typer.echo(f"{size / GB:8.3f} GB  {name:20}  {meaning}")
+    total = sum(size for _, size, _ in found) / GB
+    typer.echo(f"{total:8.3f} GB  in {cache_dir()}, of {limit:g} GB")
+    if total > limit:
+        typer.echo("above the limit: " + ("no more models can go" if clear else "--clear removes models"), err=True)
+
+
 @app.command()
 def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
@@ -120,6 +142,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="train this run again and replace it; can be repeated")
+    ] = None,
     decide: Annotated[
         float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
     ] = None,
@@ -151,12 +176,17 @@ def train(
 
     from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
-    from mtbert.results import load_or_run, read_grids, sweep
+    from mtbert.results import forget, load_or_run, read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if force and number_of_processes() > 1:
+        raise typer.BadParameter("not with torchrun; `mtbert runs --delete RUN` comes first", param_hint="--force")
+    if unknown := set(force or ()) - {name for name, _ in pairs}:
+        known = ", ".join(dict.fromkeys(name for name, _ in pairs))
+        raise typer.BadParameter(f"no run is named {', '.join(unknown)}; there are {known}", param_hint="--force")
     if decide:
         from mtbert.report.more_seeds import plan_seeds
         from mtbert.report.tables import read_runs
@@ -169,6 +199,12 @@ def train(
     if number_of_processes() == 1 and not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
+    if force and not dry_run:
+        digests = [config.digest for name, config in pairs if name in force]
+        for run in runs:
+            if run.config.digest in digests:
+                forget(run.run_id)
+        runs = sweep.look_up(pairs, data, again, accept_rejects)
     if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
         for run in runs:
             how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
@@ -208,11 +244,19 @@ def train(
 def runs(
     text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
     grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="instead: delete this run and its model; can be repeated")
+    ] = None,
 ) -> None:
     """List the stored runs, with scores, and which models are here."""
     from mtbert.paths import stores
-    from mtbert.results import list_runs
+    from mtbert.results import find_run, forget, list_runs
 
+    if delete:
+        for run_id in [find_run(name) for name in delete]:
+            for folder in forget(run_id):
+                typer.echo(f"{folder}: deleted")
+        return
     table = list_runs(grid or (), text)
     if len(table):
         typer.echo(table.to_string(index=False, justify="left"))
@@ -391,6 +435,18 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
         typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
         tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
     typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
+
+
+@app.command()
+def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
+    """List what a run's configuration has: name, type, default and description of every field."""
+    from mtbert.config import field_table
+
+    found = [row for row in field_table() if name in row[0]]
+    if not found:
+        raise typer.BadParameter(f"no field has {name!r} in its name; `mtbert fields` lists all", param_hint="NAME")
+    for field, kind, default, text in [row for row in found if row[0] == name] or found:
+        typer.echo(f"{field}: {kind} = {default}\n    {text}")
 
 
 @app.command()

@@ -6,9 +6,11 @@ import itertools
 import json
 import re
 import reprlib
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -23,15 +25,23 @@ from pydantic import (
 )
 
 from mtbert.bert import MINILM, content_digest
-from mtbert.data import TASKS
-from mtbert.gradients import MEMORIES, PROJECTIONS, WEIGHTS
+from mtbert.data import OWN_METRICS, TASKS
+from mtbert.gradients import MEMORIES, PROJECTIONS, WEIGHTS, check_options
 from mtbert.optim import SCHEDULES
+from mtbert.pairs import PAIR_FEATURES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, PlanError, SharingPlan
+from mtbert.sources import SourceError, is_own, source_digest
 
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|nan|[-+]?inf")  # float() takes more: 1_0
 LONGEST = 2000  # characters of an error, which quotes what it is about
-PAIR_FEATURES = ("sum", "concat", "product", "difference", "cosine")
+# Field -> where its names come from; what is registered there later is known, too.
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+    "adapter": ADAPTERS,
+    "gradients": ChainMap(WEIGHTS, PROJECTIONS),
+    "sampling": SAMPLERS,
+    "pairs": PAIR_FEATURES,
+}
 
 
 class ConfigError(ValueError):
@@ -47,15 +57,19 @@ def _sequence(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _one_of(*names: str) -> AfterValidator:
-    """A name of a registry; the error for another one gives the nearest."""
+def _one_of(registry: Collection[str], *more: str, source: str = "") -> AfterValidator:
+    """A name that a registry has when it is asked, or one of some more; the error for another gives the nearest.
+
+    source: where names come from, for the error.
+    """
 
     def check(name: str) -> str:
+        names = [*more, *registry]
         if name in names:
             return name
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-        raise ValueError(f"{name!r} is not known; {hint}")
+        raise ValueError("; ".join(filter(None, (f"{name!r} is not known", hint, source))))
 
     return AfterValidator(check)
 
@@ -79,7 +93,7 @@ def _without_defaults(config: "RunConfig", info: SerializationInfo) -> dict[str,
     return config.model_dump(mode=info.mode, exclude_defaults=True)
 
 
-TaskName = Annotated[str, _one_of(*TASKS)]
+TaskName = Annotated[str, _one_of(TASKS, source="MTBERT_TASKS names the folder of tasks of your own")]
 Real = Annotated[float, BeforeValidator(_number)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 # Far above any use, and below what breaks later: a width that no memory holds, a loop that never ends.
@@ -100,125 +114,168 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    corpus: Literal["demo", "course"] = Field("demo", description="embedded demo corpus, or the course's datasets")
-    tasks: Tasks = Field(("sst",), description="the tasks to train on")
-    score_tasks: Tasks = Field((), description="tasks scored on dev; empty: those trained on")
+    corpus: Literal["demo", "course"] = Field(
+        default="demo", description="embedded demo corpus, or the course's datasets"
+    )
+    tasks: Tasks = Field(default=("sst",), description="the tasks to train on")
+    score_tasks: Tasks = Field(default=(), description="tasks scored on dev; empty: those trained on")
 
-    encoder: Encoder = Field("minilm", description="'minilm', a checkpoint folder, or a name on the hub")
-    weights: Literal["pretrained", "random"] = Field("pretrained", description="random: the control, same sizes")
-    layers: Size | None = Field(None, description="use the first n layers of the encoder; none: all")
-    frozen: bool = Field(False, description="train the heads only; another name of the plan 'frozen'")
-    plan: Plan = Field("1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2")
+    encoder: Encoder = Field(default="minilm", description="'minilm', a checkpoint folder, or a name on the hub")
+    weights: Literal["pretrained", "random"] = Field(
+        default="pretrained", description="random: the control, same sizes"
+    )
+    layers: Size | None = Field(default=None, description="use the first n layers of the encoder; none: all")
+    frozen: bool = Field(default=False, description="train the heads only; another name of the plan 'frozen'")
+    plan: Plan = Field(
+        default="1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2"
+    )
     soft_sharing: Literal["none", "l2", "trace"] = Field(
-        "none", description="what pulls the tasks' individual copies together"
+        default="none", description="what pulls the tasks' individual copies together"
     )
-    soft_strength: Factor = Field(0.01, gt=0, description="factor of that pull in the loss")
+    soft_strength: Factor = Field(default=0.01, gt=0, description="factor of that pull in the loss")
 
-    adapter: Annotated[str, _one_of("none", *ADAPTERS)] = Field(
-        "none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
+    adapter: Annotated[str, _one_of(ADAPTERS, "none")] = Field(
+        default="none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
     )
-    adapter_size: Size = Field(204, description="s, the width inside an adapter")
+    adapter_size: Size = Field(default=204, description="s, the width inside an adapter")
     adapter_heads: Size = Field(
-        12, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
+        default=12, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
     )
-    adapter_bias: bool = Field(True, description="biases inside an adapter")
-    adapter_layers: Layers = Field((), description="the layers with an adapter, counted from 1; empty: all")
+    adapter_bias: bool = Field(default=True, description="biases inside an adapter")
+    adapter_layers: Layers = Field(default=(), description="the layers with an adapter, counted from 1; empty: all")
 
-    pooling: Literal["pooler", "cls", "mean"] = Field("mean", description="the embedding of a sentence")
+    pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
     pairs: str = Field(
-        "joint",
+        default="joint",
         description="joint: one sequence with [SEP] (cross-encoder); or, of embeddings of the two sentences "
         "(bi-encoder), some joined by +: sum, concat, product (Hadamard), difference (absolute), cosine",
     )
-    pos_features: bool = Field(False, description="append the shares of the part-of-speech tags to the features")
+    pos_features: bool = Field(
+        default=False, description="append the shares of the part-of-speech tags to the features"
+    )
     similarity: Literal["mse", "sigmoid_cosine"] = Field(
-        "mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
+        default="mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
     )
-    head_layers: int = Field(1, ge=1, le=100, description="linear layers of a head, ReLU between them")
-    head_width: Size = Field(256, description="of a head's hidden layers")
-    head_norm: bool = Field(False, description="layer norm of the embeddings in front of the heads")
-    head_dropout: Dropout = Field(0.1, description="dropout of the heads")
+    head_layers: int = Field(default=1, ge=1, le=100, description="linear layers of a head, ReLU between them")
+    head_width: Size = Field(default=256, description="of a head's hidden layers")
+    head_norm: bool = Field(default=False, description="layer norm of the embeddings in front of the heads")
+    head_dropout: Dropout = Field(default=0.1, description="dropout of the heads")
     dropout_place: Literal["before", "inside", "after"] = Field(
-        "before", description="before the head, before each of its linear layers, or after the last one"
+        default="before", description="before the head, before each of its linear layers, or after the last one"
     )
-    feeds: Names = Field((), description="progressive heads: 'sst>quora' shows the sst head's output to quora's head")
+    feeds: Names = Field(
+        default=(), description="progressive heads: 'sst>quora' shows the sst head's output to quora's head"
+    )
     upstream: Literal["frozen", "slow", "free"] = Field(
-        "frozen", description="weights of the head that feeds while the fed task trains; slow: at upstream_rate"
+        default="frozen", description="weights of the head that feeds while the fed task trains; slow: at upstream_rate"
     )
-    upstream_rate: Real = Field(0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head")
-    combine: Literal["concat", "attention"] = Field("concat", description="how a head takes in what is fed to it")
+    upstream_rate: Real = Field(
+        default=0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head"
+    )
+    combine: Literal["concat", "attention"] = Field(
+        default="concat", description="how a head takes in what is fed to it"
+    )
     attention_dropout: Dropout | None = Field(
-        None, description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts"
+        default=None, description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts"
     )
-    max_length: int = Field(512, ge=4, le=2**16, description="tokens of a sequence, [CLS] and [SEP] included")
+    max_length: int = Field(default=512, ge=4, le=2**16, description="tokens of a sequence, [CLS] and [SEP] included")
 
     scheme: Literal["sampled", "in_turn", "unified"] = Field(
-        "sampled", description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each"
+        default="sampled",
+        description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each",
     )
-    sampling: Annotated[str, _one_of(*SAMPLERS)] = Field(
-        "proportional", description="which task a sampled step draws, by numbers of examples"
+    sampling: Annotated[str, _one_of(SAMPLERS)] = Field(
+        default="proportional", description="which task a sampled step draws, by numbers of examples"
     )
-    steps_per_epoch: int | None = Field(None, ge=1, le=10**7, description="none: as many batches as the datasets hold")
-    weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field("fixed", description="of a unified step's losses")
-    task_weights: Reals = Field((), description="fixed weights of the losses, in the order of tasks; empty: all 1")
-    gradients: Annotated[str, _one_of("sum", *WEIGHTS, *PROJECTIONS)] = Field(
-        "sum", description="what is done about conflicts"
+    steps_per_epoch: int | None = Field(
+        default=None, ge=1, le=10**7, description="none: as many batches as the datasets hold"
     )
-    memory: Annotated[str, _one_of(*MEMORIES)] = Field("reservoir", description="how GEM keeps examples of a task")
-    memory_size: Count = Field(256, description="examples that GEM keeps of a task")
-    memory_batch: Size = Field(32, description="of them, those that a step's constraint is computed on")
-    gem_margin: Factor = Field(0.0, description="lower bound of GEM's dual variables")
-    cosine_every: Count | None = Field(None, description="record the cosines of the tasks' gradients, in steps")
+    weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field(
+        default="fixed", description="of a unified step's losses"
+    )
+    task_weights: Reals = Field(
+        default=(), description="fixed weights of the losses, in the order of tasks; empty: all 1"
+    )
+    gradients: Annotated[str, _one_of(REGISTRIES["gradients"], "sum")] = Field(
+        default="sum", description="what is done about conflicts between tasks: sum, pcgrad, cagrad, gem or agem"
+    )
+    gradient_options: dict[str, Real] = Field(
+        default={}, description="constants of the method that gradients names, such as c of cagrad"
+    )
+    memory: Annotated[str, _one_of(MEMORIES)] = Field(
+        default="reservoir", description="how GEM keeps examples of a task: reservoir or ring"
+    )
+    memory_size: Count = Field(default=256, description="examples that GEM keeps of a task")
+    memory_batch: Size = Field(default=32, description="of them, those that a step's constraint is computed on")
+    gem_margin: Factor = Field(default=0.0, description="lower bound of GEM's dual variables")
+    cosine_every: Count | None = Field(default=None, description="record the cosines of the tasks' gradients, in steps")
 
     pretrain: Literal["none", "before", "after", "both"] = Field(
-        "none", description="masked language modelling on the texts, before or after training on the tasks"
+        default="none", description="masked language modelling on the texts, before or after training on the tasks"
     )
-    pretrain_epochs: int = Field(1, ge=1, le=1000)
-    pretrain_learning_rate: Real = Field(5e-5, gt=0)
-    mask_rate: Real = Field(0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
+    pretrain_epochs: int = Field(default=1, ge=1, le=1000, description="epochs of masked language modelling")
+    pretrain_learning_rate: Real = Field(default=5e-5, gt=0, description="the peak of masked language modelling")
+    mask_rate: Real = Field(default=0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
 
-    epochs: int = Field(3, ge=1, le=1000)
+    epochs: int = Field(default=3, ge=1, le=1000, description="of training on the tasks")
     batch_size: Size | dict[TaskName, Size] = Field(
-        32, description="examples of a step, of each task in a unified one; or a number for each task"
+        default=32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
-    accumulation: Size = Field(1, description="parts that a batch is computed in, to save memory")
+    accumulation: Size = Field(default=1, description="parts that a batch is computed in, to save memory")
     checkpoint_layers: bool = Field(
-        False, description="compute each layer again in the backward pass: saves memory, takes a third more time"
+        default=False,
+        description="compute each layer again in the backward pass: saves memory, takes a third more time",
     )
-    learning_rate: Real = Field(1e-4, gt=0, description="the schedule's peak")
-    schedule: Annotated[str, _one_of(*SCHEDULES)] = "linear"
-    warmup: Real = Field(0.1, ge=0, lt=1, description="fraction of the steps")
-    layer_decay: Real = Field(1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below")
-    weight_decay: Real = Field(0.0, ge=0)
+    learning_rate: Real = Field(default=1e-4, gt=0, description="the schedule's peak")
+    schedule: Annotated[str, _one_of(SCHEDULES)] = Field(
+        default="linear",
+        description="of the learning rate: none, linear, cosine, onecycle, each but none with a warm-up",
+    )
+    warmup: Real = Field(default=0.1, ge=0, lt=1, description="fraction of the steps")
+    layer_decay: Real = Field(
+        default=1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
+    )
+    weight_decay: Real = Field(default=0.0, ge=0, description="of AdamW, times the learning rate in each step")
     weight_decay_on: Literal["all", "matrices"] = Field(
-        "all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
+        default="all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
     )
-    max_grad_norm: Factor | None = Field(None, gt=0, description="clip the gradient's norm; none: no clipping")
+    max_grad_norm: Factor | None = Field(default=None, gt=0, description="clip the gradient's norm; none: no clipping")
     teachers: Annotated[Teachers | dict[TaskName, Teachers], BeforeValidator(_teachers)] = Field(
-        (), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
+        default=(), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
     )
     distil: Literal["teacher", "annealed"] | Annotated[Real, Field(ge=0, le=1)] = Field(
-        "teacher", description="weight of the teachers against the labels; teacher: 1; annealed: from 1 to 0"
+        default="teacher", description="weight of the teachers against the labels; teacher: 1; annealed: from 1 to 0"
     )
-    temperature: Real = Field(1.0, gt=0, le=100, description="of class probabilities, the teachers' and the student's")
-    r_drop: Factor = Field(0.0, description="weight of the divergence between two passes with other dropout masks")
+    temperature: Real = Field(
+        default=1.0, gt=0, le=100, description="of class probabilities, the teachers' and the student's"
+    )
+    r_drop: Factor = Field(
+        default=0.0, description="weight of the divergence between two passes with other dropout masks"
+    )
     ema: Real | None = Field(
-        None, gt=0, lt=1, description="decay of the moving average of the weights, which is scored and kept; none: off"
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay of the moving average of the weights, which is scored and kept; none: off",
     )
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: autocast, weights stay fp32")
-    evals_per_epoch: int = Field(1, ge=1, le=1000, description="points of the learning curve")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
+    evals_per_epoch: int = Field(default=1, ge=1, le=1000, description="points of the learning curve")
     eval_spacing: Literal["even", "log"] = Field(
-        "even", description="log: every point of the curve at half the steps of the next one, the last at the end"
+        default="even",
+        description="log: every point of the curve at half the steps of the next one, the last at the end",
     )
     keep: Literal["last", "best", "best_per_task"] = Field(
-        "best", description="the model kept: of the last step, of the best overall dev score, or task by task"
+        default="best", description="the model kept: of the last step, of the best overall dev score, or task by task"
     )
     curve_rows: Count | None = Field(
-        None, description="dev examples of a task at a point of the learning curve, by which keep chooses; none: all"
+        default=None,
+        description="dev examples of a task at a point of the learning curve, by which keep chooses; none: all",
     )
-    train_rows: Count | None = Field(None, description="a random subset of each task's training rows; none: all")
-    seed: int = Field(1, ge=0, lt=2**32)
-    tensorboard: bool = Field(False, description="write the log to TensorBoard, too; does not name the run")
+    train_rows: Count | None = Field(
+        default=None, description="a random subset of each task's training rows; none: all"
+    )
+    seed: int = Field(default=1, ge=0, lt=2**32, description="of new weights, batches and dropout")
+    tensorboard: bool = Field(default=False, description="write the log to TensorBoard, too; does not name the run")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -246,7 +303,7 @@ class RunConfig(BaseModel):
 
     def _model_problems(self) -> Iterator[str]:
         parts = self.pairs.split("+")
-        if self.two_encodings and (set(parts) - set(PAIR_FEATURES) or len(set(parts)) < len(parts)):
+        if self.two_encodings and (set(parts) - PAIR_FEATURES.keys() or len(set(parts)) < len(parts)):
             yield f"pairs: {self.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
         if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
             yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
@@ -283,6 +340,10 @@ class RunConfig(BaseModel):
         for name, default in (("weighting", "fixed"), ("task_weights", ()), ("cosine_every", None)):
             if getattr(self, name) != default and not (several and self.scheme == "unified"):
                 yield f"{name}: needs scheme 'unified' and at least two tasks"
+        try:
+            check_options(self.gradients, self.gradient_options, len(self.tasks))
+        except ValueError as error:
+            yield f"gradient_options: {error}"
         if self.gradients in WEIGHTS and self.scheme != "unified":
             yield f"gradients: {self.gradients} needs several tasks in a step; scheme is {self.scheme!r}, not 'unified'"
         if self.task_weights and len(self.task_weights) != len(self.tasks):
@@ -402,19 +463,38 @@ class RunConfig(BaseModel):
         return [teacher.digest for teacher in self.teachers]
 
     @property
+    def own_code(self) -> dict[str, str]:
+        """Registered code from outside the package that the run uses, such as 'adapter mine' -> digest of its source.
+
+        Raises ConfigError for code without Python source.
+        """
+        used = [(field, name, REGISTRIES[field]) for field in REGISTRIES for name in getattr(self, field).split("+")]
+        used += [("metric", TASKS[task].metric, OWN_METRICS) for task in self.scored]
+        found = {}
+        for field, name, registry in used:
+            if name in registry and is_own(registry[name]):
+                try:
+                    found[f"{field} {name}"] = source_digest(registry[name])
+                except SourceError as error:
+                    raise ConfigError(f"{field}: {error}") from error
+        return found
+
+    @property
     def digest(self) -> str:
         """10 hex digits that name this configuration.
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
         the content counts, not the path; a name on the hub means what is published under it. Of teachers their digests
-        count.
+        count. Of registered code from outside the package the source counts; raises ConfigError where there is none.
         """
         fields = self.changed_fields
         if self.encoder != MINILM and Path(self.encoder).is_dir():
             fields["encoder"] = content_digest(self.encoder)
             if fields["encoder"] == content_digest(MINILM):
                 del fields["encoder"]
+        if self.own_code:
+            fields["own_code"] = self.own_code
         text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -426,9 +506,44 @@ class RunConfig(BaseModel):
         return "\n".join(f"{name}: {value}" for name, value in fields.items())
 
 
-def unknown_tasks(params: dict) -> str:
-    """The tasks of stored parameters of a RunConfig that are not known here, joined by commas."""
-    return ", ".join({*params.get("tasks", ()), *params.get("score_tasks", ())} - TASKS.keys())
+def field_table() -> list[tuple[str, str, str, str]]:
+    """Name, type, default and description of every field of a RunConfig, default as YAML has it."""
+    return [
+        (name, _type_text(field.annotation), json.dumps(field.default), field.description or "")
+        for name, field in RunConfig.model_fields.items()
+    ]
+
+
+def _type_text(annotation: Any) -> str:
+    """A field's type as its users write it, without what checks the values."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _type_text(parts[0])
+    if kind is Literal:
+        return " | ".join(map(repr, parts))
+    if kind in (Union, UnionType):
+        return " | ".join(map(_type_text, parts))
+    if kind:
+        return f"{kind.__name__}[{', '.join(map(_type_text, parts))}]"
+    return "..." if annotation is ... else "None" if annotation is NoneType else annotation.__name__
+
+
+_lines = [f"{name}: {kind} = {default}\n    {text}" for name, kind, default, text in field_table()]
+RunConfig.__doc__ = "\n\n".join([RunConfig.__doc__ or "", *_lines])
+
+
+def unknown_names(params: dict) -> str:
+    """What stored parameters of a RunConfig, or of its teachers, name and is not known here; empty if nothing is."""
+    if tasks := ", ".join({*params.get("tasks", ()), *params.get("score_tasks", ())} - TASKS.keys()):
+        return f"there is no task {tasks} here; is MTBERT_TASKS set?"
+    for field, registry in REGISTRIES.items():
+        default = RunConfig.model_fields[field].default
+        names = set(str(params.get(field, default)).split("+"))
+        if names := ", ".join(sorted(names - registry.keys() - {"none", "sum", "joint"})):
+            return f"{field}: {names} is not registered here; import the code that does it"
+    teachers = params.get("teachers", ())
+    lists = teachers.values() if isinstance(teachers, dict) else [teachers]
+    return next(filter(None, map(unknown_names, itertools.chain.from_iterable(lists))), "")
 
 
 def _explain(problem: dict) -> str:

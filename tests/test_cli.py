@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from mtbert import cli
 from mtbert.bert.hub import CheckpointError
+from mtbert.config import RunConfig
 from mtbert.cost.forecast import Forecast
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
@@ -146,6 +147,22 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
     assert result.exit_code == 0
     again = mtbert(*asked)
     assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
+
+
+def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path):
+    grid = write_grid(tmp_path, tiny_config)
+    asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
+    assert mtbert(*asked).exit_code == 0
+    [[config], _] = read_grid(grid).values()
+    folder = results_dir() / "runs" / load_or_run(config, train_missing=False).run_id
+    before = (folder / "run.json").stat().st_mtime_ns
+    mistaken = mtbert(*asked, "--force", "three")
+    assert mistaken.exit_code == 2 and "no run is named three; there are one, two" in mistaken.stderr
+    result = mtbert(*asked, "--force", "one", "--only", "one")
+    assert "[1 of 1] one, seed 1: dev " in result.stdout
+    assert (folder / "run.json").stat().st_mtime_ns > before
+    deleted = mtbert("runs", "--delete", folder.name)
+    assert f"{folder}: deleted" in deleted.stdout and not folder.exists()
 
 
 def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_path, monkeypatch):
@@ -435,13 +452,35 @@ def test_runs_lists_the_store(trained, tmp_path):
     grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
     result = mtbert("runs", "--grid", grid)
     header, row, last = result.stdout.splitlines()
-    assert header.split() == ["run", "id", "name", "tasks", "plan", "seed", "dev", "scores", "model"]
+    assert header.split() == [
+        "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
+    ]  # fmt: skip
     scores = [f"sst {trained.score('sst'):.3f}, quora", f"{trained.score('quora'):.3f}"]
     assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
     assert last == f"1 runs in {results_dir()}"
     shutil.rmtree(model_folder(trained.run_id))
     assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
     assert "yes" not in mtbert("runs", "1-bert").stdout
+
+
+def test_cache_lists_what_is_there_and_clears_models(trained):
+    folder = model_folder(trained.run_id)
+    assert re.search(r"^ +0\.\d{3} GB  models +trained models", mtbert("cache").stdout, re.MULTILINE)
+    assert "removed" not in mtbert("cache", "--clear").stdout and folder.exists()
+    tight = mtbert("cache", "--limit", 0)
+    assert "above the limit: --clear removes models" in tight.stderr and folder.exists()
+    assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
+    assert not folder.exists()
+
+
+def test_fields_lists_them():
+    assert mtbert("fields", "layers").stdout.splitlines() == [
+        "layers: int | None = null",
+        "    use the first n layers of the encoder; none: all",
+    ]
+    assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 3
+    assert mtbert("fields").stdout.count(" = ") == len(RunConfig.model_fields)
+    assert mtbert("fields", "layerz").exit_code == 2
 
 
 def test_export_says_what_it_wrote(trained, tmp_path):

@@ -4,12 +4,18 @@ import json
 import re
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import ConfigError, RunConfig, field_table
+from mtbert.data import TASKS, Task
+from mtbert.gradients import WEIGHTS
+from mtbert.pairs import PAIR_FEATURES, pair_width
 from mtbert.paths import REPOSITORY
 from mtbert.results.grids import read_grid
+from mtbert.samplers import SAMPLERS, task_probabilities
+from mtbert.sharing import ADAPTERS
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(
@@ -31,7 +37,9 @@ OTHER_RUNS = dict(
     upstream=dict(upstream="free"), upstream_rate=dict(upstream_rate=0.5), combine=dict(combine="attention"),
     scheme=dict(scheme="in_turn"), sampling=dict(sampling="sqrt"), steps_per_epoch=dict(steps_per_epoch=7),
     weighting=dict(**UNIFIED, weighting="uncertainty"), task_weights=dict(**UNIFIED, task_weights=[1, 2, 0.5]),
-    gradients=dict(**UNIFIED, gradients="pcgrad"), memory=dict(memory="ring"), memory_size=dict(memory_size=9),
+    gradients=dict(**UNIFIED, gradients="pcgrad"),
+    gradient_options=dict(**UNIFIED, gradients="cagrad", gradient_options=dict(c=0.5)),
+    memory=dict(memory="ring"), memory_size=dict(memory_size=9),
     memory_batch=dict(memory_batch=9), gem_margin=dict(gem_margin=0.5), cosine_every=dict(**UNIFIED, cosine_every=5),
     pretrain=dict(pretrain="before"), pretrain_epochs=dict(pretrain_epochs=2),
     pretrain_learning_rate=dict(pretrain_learning_rate=1e-4), mask_rate=dict(mask_rate=0.3),
@@ -172,6 +180,45 @@ def test_values_as_yaml_gives_them():
     assert config.tasks == ("sts",)
 
 
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(gradients="cagrad", gradient_options=dict(d=1)), "cagrad has no constant d; it has c"),
+        (dict(gradients="cagrad", gradient_options=dict(c=1)), r"c is 1\.0; CAGrad needs 0 <= c < 1"),
+        (dict(gradient_options=dict(c=0.5)), "sum has no constant c; it has none"),
+    ],
+)
+def test_constants_of_a_gradient_method_are_checked(fields, message):
+    with pytest.raises(ConfigError, match=f"^gradient_options: {message}$"):
+        RunConfig.from_params(UNIFIED | fields)
+
+
+def test_constants_are_checked_while_a_model_is_built_without_memory():
+    config = RunConfig.from_params(UNIFIED | dict(gradients="cagrad", gradient_options=dict(c=0.5)))
+    with torch.device("meta"):
+        assert config.but(seed=2).gradient_options == {"c": 0.5}
+
+
+def test_what_is_registered_later_is_known(monkeypatch):
+    def by_hand(gram, generator, *, a=1.0):
+        return torch.ones(len(gram), dtype=torch.float64)
+
+    fields = dict(tasks=["topics", "sst"], scheme="unified", gradients="by_hand", gradient_options=dict(a=2))
+    fields |= dict(adapter="mine", sampling="least", pairs="sum+largest")
+    with pytest.raises(ConfigError, match="topics"):
+        RunConfig.from_params(fields)
+    task = Task(name="topics", files="{split}.csv", sentence_columns=("a", "b"), label_column="y", kind="binary")
+    monkeypatch.setitem(TASKS, "topics", task)
+    monkeypatch.setitem(WEIGHTS, "by_hand", by_hand)
+    monkeypatch.setitem(ADAPTERS, "mine", type("Mine", (ADAPTERS["lhuc"],), {}))
+    monkeypatch.setitem(SAMPLERS, "least", lambda sizes, epoch, epochs: 1 / sizes)
+    monkeypatch.setitem(PAIR_FEATURES, "largest", lambda h1, h2: h1.maximum(h2))
+    config = RunConfig.from_params(fields)
+    assert (config.tasks, config.gradient_options) == (("topics", "sst"), {"a": 2.0})
+    assert task_probabilities([10, 40], "least").tolist() == [0.8, 0.2]
+    assert pair_width("sum+largest", 8) == 16
+
+
 def test_frozen_and_hashable():
     config = RunConfig()
     with pytest.raises(ValueError, match="frozen"):
@@ -245,6 +292,14 @@ def test_any_parameters_give_a_configuration_or_a_named_error(params):
 def test_printed_a_field_a_line():
     lines = str(RunConfig(seed=7)).splitlines()
     assert len(lines) == len(RunConfig.model_fields) and "seed: 7" in lines
+
+
+def test_every_field_says_what_it_is():
+    table = field_table()
+    assert [name for name, _, _, text in table if not text] == []
+    assert ("feeds", "tuple[str, ...]", "[]") in [row[:3] for row in table]
+    assert ("batch_size", "int | dict[str, int]", "32") in [row[:3] for row in table]
+    assert all(f"\n{name}: {kind} = {default}\n    {text}" in RunConfig.__doc__ for name, kind, default, text in table)
 
 
 @pytest.mark.parametrize(

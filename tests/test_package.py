@@ -2,11 +2,14 @@
 
 import ast
 import importlib
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,8 +22,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
-    {"paths", "runtime", "statistics"},
-    {"bert", "gradients", "optim", "samplers", "parallel"},
+    {"paths", "runtime", "sources", "statistics"},
+    {"bert", "gradients", "optim", "pairs", "samplers", "parallel"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},
@@ -30,6 +33,7 @@ FLOORS = [
     {"report"},
     {"cli"},
     {"__main__"},
+    {"__init__"},  # of the package itself: what it exports is imported when it is used
 ]
 
 
@@ -50,7 +54,7 @@ def imports(path: Path) -> set[str]:
 
 
 def test_every_room_has_its_floor():
-    assert {room_of(path) for path in MODULES} - {"__init__"} == set.union(*FLOORS)
+    assert {room_of(path) for path in MODULES} == set.union(*FLOORS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -121,6 +125,56 @@ def test_nothing_heavy_is_imported_in_vain(module, unwanted):
     script = f"import sys, mtbert.{module}; print([name for name in {unwanted} if name in sys.modules])"
     process = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert process.stdout.strip() == "[]", process.stderr
+
+
+def test_the_package_itself_exports_what_a_user_needs():
+    script = "import sys, mtbert as m; print('torch' in sys.modules, all(callable(getattr(m, n)) for n in m.__all__))"
+    process = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
+    assert process.stdout.split() == ["False", "True"], process.stderr
+    assert {"RunConfig", "Task", "load_model", "load_or_run", "read_grid"} <= set(dir(mtbert))
+    assert mtbert.RunConfig is importlib.import_module("mtbert.config").RunConfig
+    with pytest.raises(AttributeError, match="has no attribute 'RunConfg'"):
+        _ = mtbert.RunConfg
+
+
+USER_SCRIPT = """
+import pandas as pd
+
+from mtbert import RunConfig, Task, load_model, load_or_run, read_grid
+
+config = RunConfig(tasks=("sst", "sts"), epochs=1, plan="S4 I2")
+longer = config.but(epochs=2)
+run = load_or_run(longer, train_missing=False)
+score: float = run.score("sst")
+table: pd.DataFrame = run.predictions
+model = load_model(run.run_id)
+configs: list[RunConfig] = read_grid("params/demo/sharing.yaml")["x"]
+task = Task(name="t", files="{split}.csv", sentence_columns=("text",), label_column="y", kind="binary")
+print(task.name, score, configs)
+"""
+
+
+@pytest.mark.parametrize(
+    "checker, options",
+    [("mypy", ["--follow-imports=silent", "--ignore-missing-imports", "script.py"]), ("pyright", [])],
+)
+def test_type_checkers_accept_a_users_script(checker, options, tmp_path):
+    if find_spec(checker) is None:
+        pytest.skip(f"{checker} is not installed")
+    (tmp_path / "script.py").write_text(USER_SCRIPT)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(PACKAGE.parent)]}))
+    command = [sys.executable, "-m", checker, *options]
+    where = {**os.environ, "MYPYPATH": str(PACKAGE.parent)}
+    process = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
+
+
+def test_every_default_is_named_for_type_checkers():
+    """`Field(default=...)`: they take a field with `Field(...)` alone for one without a default."""
+    for name in ("config.py", "data/tasks.py"):
+        for node in ast.walk(ast.parse((PACKAGE / name).read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
+                assert not node.args, f"{name}, line {node.lineno}"
 
 
 WITHOUT_EXTRAS = """

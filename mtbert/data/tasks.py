@@ -19,6 +19,7 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 import difflib
 import reprlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
 METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
            "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
+# Metrics of users, by name, for tasks of any kind: arguments and shapes are those of `accuracy` in training/metrics.py.
+OWN_METRICS: dict[str, Callable[..., Any]] = {}
 # The fields that say what a head's output means; the others say how files are read and models selected.
 DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
@@ -68,7 +71,7 @@ class Task(BaseModel):
         default=(), description="a list of the labels in the files, where they are words: the first one is class 0"
     )
     label_range: tuple[float, float] = Field(default=(0, 5), description="a list of two numbers, the range of labels")
-    metric: str = Field(description="the name of a metric, which selects models")  # default: the first of METRICS
+    metric: str = Field(default="", description="the name of a metric, which selects models; default: the kind's first")
     id_column: str | None = Field(default="id", description="the name of a column, or null: the line numbers")
     separator: str = Field(default="\t", min_length=1, max_length=1, description="one character")
     dev_share: float | None = Field(
@@ -120,8 +123,8 @@ class Task(BaseModel):
             raise ValueError(f"class_names: {twice} is given twice")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
-        if self.metric not in METRICS[self.kind]:
-            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(METRICS[self.kind])}")
+        if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):
+            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}")
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self

@@ -1,13 +1,13 @@
-"""What is done about conflicts between the gradients of tasks: PCGrad, GEM, A-GEM."""
+"""What is done about conflicts between the gradients of tasks: PCGrad, CAGrad, GEM, A-GEM."""
 
 from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
 from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import broken_constraints, gem_project
 from mtbert.gradients.gram import CHUNK, DEVICE_CHUNK, combine, gram_matrix, layer_cosines
-from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
+from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
     "CHUNK", "DEVICE_CHUNK", "MEMORIES", "PROJECTIONS", "WEIGHTS", "EpisodicMemory", "FlatGradients",
-    "broken_constraints", "combine", "gem_project", "gram_matrix", "layer_cosines", "pcgrad",
+    "broken_constraints", "check_options", "combine", "gem_project", "gram_matrix", "layer_cosines", "pcgrad",
 ]  # fmt: skip

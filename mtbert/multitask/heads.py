@@ -19,6 +19,7 @@ from mtbert.bert import Dropout
 from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS, Task
 from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, detached, upstream_tasks
+from mtbert.pairs import pair_features, pair_width
 
 TAG_COUNT = len(TAGS)  # shares of part-of-speech tags of one sentence
 
@@ -29,30 +30,6 @@ def sentence_embedding(last_hidden_state: Tensor, attention_mask: Tensor, poolin
         return last_hidden_state[:, 0]
     weights = attention_mask.unsqueeze(-1).to(last_hidden_state.dtype)  # (B, T, 1)
     return (last_hidden_state * weights).sum(1) / weights.sum(1)
-
-
-_PAIR_PARTS = {  # h1, h2 (B, d) -> (B, d), (B, 2d) or (B, 1)
-    "sum": lambda h1, h2: h1 + h2,
-    "concat": lambda h1, h2: torch.cat((h1, h2), dim=-1),
-    "product": lambda h1, h2: h1 * h2,
-    "difference": lambda h1, h2: (h1 - h2).abs(),
-    "cosine": lambda h1, h2: F.cosine_similarity(h1, h2, dim=-1).unsqueeze(-1),
-}
-
-
-def pair_features(embeddings: Tensor, pairs: str) -> Tensor:
-    """(B, 2, d) -> (B, D): the parts that `pairs` joins by +, side by side in the order written.
-
-    sum, product (Hadamard) and difference (absolute) are d wide, concat 2d, cosine 1.
-    """
-    h1, h2 = embeddings.unbind(1)
-    parts = [_PAIR_PARTS[part](h1, h2) for part in pairs.split("+")]
-    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
-
-
-def pair_width(pairs: str, d: int) -> int:
-    """D of `pair_features`."""
-    return sum({"concat": 2 * d, "cosine": 1}.get(part, d) for part in pairs.split("+"))
 
 
 class TaskHead(nn.Module):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtbert.bert import MINILM, Batch, BertConfig, BertModel, CheckpointError, copy_tokenizer, locate, write_tensors
-from mtbert.config import ConfigError, RunConfig, unknown_tasks
+from mtbert.config import ConfigError, RunConfig, unknown_names
 from mtbert.data import COURSE, TASKS, UNDECODED, changed_tasks, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, output_width, sentence_embedding
 from mtbert.multitask.losses import class_probabilities, predict
@@ -259,8 +259,8 @@ class MultitaskBert(nn.Module):
         _check_files(folder)
         try:
             params = _read_json(folder / "run_config.json")
-            if unknown := unknown_tasks(params):
-                raise CheckpointError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
+            if unknown := unknown_names(params):
+                raise CheckpointError(f"{folder}: {unknown}")
             config = RunConfig.from_params(params)
             tensors = load_file(folder / "model.safetensors")
             if changed := _changed_tasks(config, folder / DEFINITIONS, tensors):

@@ -31,7 +31,9 @@ def find_run(text: str) -> str:
 
 
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
-    """The stored runs, a row each, as text: run id, name, tasks, plan, seed, dev scores, model (in the cache).
+    """The stored runs, a row each, as text: run id, name, tasks, plan, adapter, gradients, seed, dev scores, model.
+
+    adapter and gradients are empty where they are none and sum; model is yes where it is in the cache.
 
     Names are those in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any
     column.
@@ -47,6 +49,8 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         for score in content["scores"]:
             scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
         about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}
+        changed = config.changed_fields
+        about |= {field: changed.get(field, "") for field in ("adapter", "gradients")}
         about |= {"seed": str(config.seed), "dev scores": ", ".join(scores.values())}
         rows.append(about | {"model": "yes" if has_model(folder.name) else ""})
     rows = [row for row in rows if text in " ".join(row.values())]

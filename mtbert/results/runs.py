@@ -1,6 +1,7 @@
 """`load_or_run`: the stored result of a run, or train and store it."""
 
 import logging
+import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
@@ -18,8 +19,18 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import cache_dir, check_writable, find_result, stores
-from mtbert.results.store import MissingRun, Run, read_run, run_folders, stored_runs, update_tables, write_run
+from mtbert.paths import cache_dir, check_writable, find_result, results_dir, stores
+from mtbert.results.store import (
+    MissingRun,
+    Run,
+    StoreError,
+    delete_run,
+    read_run,
+    run_folders,
+    stored_runs,
+    update_tables,
+    write_run,
+)
 from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
 
@@ -272,7 +283,31 @@ def load_model(
             f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
             "it was trained from; restore the encoder's files, or train the run again"
         )
+    if config.own_code and not run_id.startswith(config.digest):
+        raise CheckpointError(
+            f"{run_id}: was trained with other code of {', '.join(config.own_code)} than is registered here, or with "
+            f"another encoder in {config.encoder}; restore the code, or train the run anew, which gives it another id"
+        )
     return model
+
+
+def forget(run_id: str) -> list[Path]:
+    """Delete a run from the store that is written to, and its model from the cache; returns the folders deleted.
+
+    Raises StoreError for a run of a store that is only read, and for one that is being trained.
+    """
+    for store in stores()[1:]:
+        if run_file(run_id, [store]).exists():
+            raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
+    folders = [folder for folder in (run_file(run_id).parent, model_folder(run_id)) if folder.exists()]
+    try:
+        with run_lock(run_id, blocking=False):
+            delete_run(run_id, results_dir())
+            shutil.rmtree(model_folder(run_id), ignore_errors=True)
+    except Timeout:
+        raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
+    update_tables(results_dir())
+    return folders
 
 
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:

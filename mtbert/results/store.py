@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from mtbert.config import RunConfig, unknown_tasks
+from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
 from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums
 from mtbert.training import overall
@@ -48,11 +48,19 @@ class StoreError(ValueError):
     """A damaged file of the store; the message names it and says what to do."""
 
 
+class UnknownName(StoreError):
+    """A run of a task, or with registered code, that is not known here."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder}: {reason}")
+        self.reason = reason
+
+
 class MissingRun(LookupError):
     """A run that is not in the store, and that was not to be trained."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run, as stored."""
 
@@ -65,6 +73,11 @@ class Run:
     provenance: dict
     step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point
     cosines: pd.DataFrame = field(default_factory=pd.DataFrame)  # step, layer, first, second, cosine, if recorded
+
+    def __repr__(self) -> str:
+        config = self.config
+        about = f"{'+'.join(config.tasks)}, plan {config.plan_text}, seed {config.seed}"
+        return f"<Run {self.run_id}: {about}, dev {self.score():.4f}>"
 
     def score(self, task: str | None = None) -> float:
         """The dev score of a task in its first metric; by default the training tasks' overall score."""
@@ -221,8 +234,8 @@ def _read_content(folder: Path) -> dict:
         version = content["provenance"]["mtbert"]
         if not is_checked and [int(part) for part in version.split(".")[:2]] >= CHECKSUMS_SINCE:
             raise StoreError(f"{folder}: {CHECKSUMS} is missing, which runs of version {version} have; {REMEDY}")
-        if unknown := unknown_tasks(content["config"]):
-            raise StoreError(f"{folder}: there is no task {unknown} here; is MTBERT_TASKS set?")
+        if unknown := unknown_names(content["config"]):
+            raise UnknownName(folder, unknown)
         if changed := changed_tasks(content.get("tasks", {})):
             raise StoreError(
                 f"{folder}: the run was trained with other tasks than those here: {changed}; restore the file of the "
@@ -258,13 +271,30 @@ def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
 def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
-    A run that is damaged, or of tasks that are not known here, is left out with a warning.
+    A run that is damaged is left out with a warning; all with names that are not known here share one.
     """
+    unknown: dict[str, list[str]] = {}  # reason -> run ids
     for folder in run_folders(stores).values():
         try:
             yield folder, _read_content(folder)
+        except UnknownName as error:
+            unknown.setdefault(error.reason, []).append(folder.name)
         except StoreError as error:
             log.warning("left out: %s", error)
+    if unknown:
+        reasons = [f"{_first_of(run_ids)}: {reason}" for reason, run_ids in unknown.items()]
+        log.warning("left out: %s", "; ".join(reasons))
+
+
+def _first_of(run_ids: list[str]) -> str:
+    """'one-run and 2 more'."""
+    return run_ids[0] + (f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else "")
+
+
+def delete_run(run_id: str, store: Path) -> None:
+    """Delete a run of a store, if it is there; its tables are left as they are."""
+    with store_lock(store):
+        shutil.rmtree(store / "runs" / run_id, ignore_errors=True)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.data import TASKS, DataError, Task
+from mtbert.data import OWN_METRICS, TASKS, DataError, Task
 from mtbert.paths import write_text
 from mtbert.statistics import Metric, seed_mean
 
@@ -78,7 +78,7 @@ def metrics_of(task: Task) -> dict[str, Metric]:
     else:
         macro = functools.partial(macro_f1, num_classes=task.num_classes)
         found = {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
-    return {task.metric: found[task.metric]} | found
+    return {task.metric: found.get(task.metric) or OWN_METRICS[task.metric]} | found
 
 
 def overall(scores: dict[str, float]) -> float:

@@ -192,13 +192,13 @@ class Updates:
             self._record(step, G, list(rows))
         if config.gradients in WEIGHTS:
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-            weights = WEIGHTS[config.gradients](gram_matrix(G), generator)
+            weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
             self.shared.put(combine(weights.numpy(), G), used)
             return losses
         g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             M, memory_used = memories
-            g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin)
+            g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin, **config.gradient_options)
             active = v != 0
             used = used | memory_used[active].any(0)
             self.constraints, self.projected = M, bool(active.any())

@@ -112,6 +112,8 @@ def test_a_wrong_value_of_any_field_is_named(field):
     for value in HUGE:
         if value == 10**30 and field.endswith(("learning_rate", "weight_decay")):
             continue  # training ends at the first loss that is not finite
+        if value == RunConfig.model_fields[field].default:
+            continue
         with pytest.raises(ConfigError, match=rf"^{field}\b") as error:
             RunConfig.from_params({field: value})
         assert len(str(error.value)) <= 2000

@@ -1,4 +1,4 @@
-"""PCGrad, GEM and A-GEM against their definitions; the episodic memory; gradients as vectors."""
+"""PCGrad, CAGrad, GEM and A-GEM against their definitions; the episodic memory; gradients as vectors."""
 
 import importlib
 import itertools
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mtbert.gradients import gram
+from mtbert.gradients.cagrad import cagrad_weights
 from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import agem, gem, gem_project
 from mtbert.gradients.gram import layer_cosines
@@ -121,6 +122,56 @@ def test_pcgrad_errors():
     for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64)):
         with pytest.raises(ValueError, match="got"):
             pcgrad(G)
+
+
+# --- CAGrad ----------------------------------------------------------------------------------------------------------
+
+
+def simplex(T: int, parts: int) -> torch.Tensor:
+    """All weights (N, T) that are multiples of 1 / parts and sum to 1, for T of 2 or 3."""
+    rows = [row for row in itertools.product(range(parts + 1), repeat=T - 1) if sum(row) <= parts]
+    return torch.tensor([[*row, parts - sum(row)] for row in rows], dtype=torch.float64) / parts
+
+
+@pytest.mark.parametrize("T, parts", [(2, 4000), (3, 150)])
+def test_cagrad_is_algorithm_1(T, parts):
+    """Liu et al. 2021 as printed, w by brute force; our update is T times theirs."""
+    W = simplex(T, parts)
+    for seed in range(40):
+        generator = seeded(seed)
+        G = torch.randn(T, 6, generator=generator, dtype=torch.float64)
+        G = (G - 0.6 * G.mean(0)) * 10 ** torch.randn(T, 1, generator=generator, dtype=torch.float64)
+        c = 0.1 + 0.8 * torch.rand((), generator=generator).item()
+        g_0 = G.mean(0)
+        root_phi = c * g_0.norm()
+        g_w = W @ G / T  # (N, P)
+        F = g_w @ g_0 + root_phi * g_w.norm(dim=1)
+        best = g_w[F.argmin()]
+        update = cagrad_weights(G @ G.T, c=c) @ G / T
+        scale = g_0.norm() * G.norm()
+        assert (update - g_0).norm() <= root_phi * (1 + 1e-9)
+        assert abs((G @ update).min() / T - F.min()) <= 5e-4 * scale  # the largest least improvement
+        assert (G @ update).min() >= (G @ (g_0 + root_phi / best.norm() * best)).min() - 1e-6 * scale
+
+
+def test_cagrad_of_two_tasks_of_one_length():
+    """By symmetry w is (1/2, 1/2): the update is (1 + c) g_0."""
+    G = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(cagrad_weights(G @ G.T, c=0.5), torch.full((2,), 1.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("G", [[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
+def test_cagrad_without_a_direction_is_the_sum(G):
+    G = torch.tensor(G, dtype=torch.float64)
+    assert cagrad_weights(G @ G.T).tolist() == [1, 1]
+    assert cagrad_weights(torch.eye(3, dtype=torch.float64), c=0).tolist() == [1, 1, 1]
+
+
+def test_cagrad_refuses_what_it_cannot_use():
+    with pytest.raises(ValueError, match="c is 1; CAGrad needs 0 <= c < 1"):
+        cagrad_weights(torch.eye(2), c=1)
+    with pytest.raises(ValueError, match="must be finite"):
+        cagrad_weights(torch.tensor([[1.0, math.nan], [math.nan, math.nan]]))
 
 
 # --- GEM -------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """The store: a run is trained once, stored whole or not at all, and found with and without the data."""
 
 import functools
+import importlib
 import json
 import logging
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +16,18 @@ import yaml
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import demo
+from mtbert.data import OWN_METRICS, TASKS, Task, demo
 from mtbert.data.tables import DataError, load_table
+from mtbert.gradients import WEIGHTS
+from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
+from mtbert.results.cache import cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import data_root, load_model, load_or_run, model_folder
+from mtbert.results.runs import data_root, forget, has_model, load_model, load_or_run, model_folder, run_lock
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
+from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.metrics import accuracy
 from mtbert.training.task_data import predict_table
@@ -265,6 +271,131 @@ def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data,
     with caplog.at_level(logging.WARNING):
         assert list_runs()["run id"].tolist() == [run.run_id]
     assert f"{other.run_id}: there is no task topics here" in caplog.text
+
+
+def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog):
+    for seed in (1, 2, 3):
+        run = run_of(config.but(seed=seed))
+        path = results_dir() / "runs" / run.run_id / "run.json"
+        old, new = ('"sst"', '"topics"') if seed < 3 else ('"adapter": "none"', '"adapter": "mine"')
+        path.write_text(path.read_text().replace(old, new))
+        write_checksums(path.parent)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert not len(list_runs())
+    [record] = caplog.records
+    assert " and 1 more: there is no task topics here" in record.message
+    assert f"{run.run_id}: adapter: mine is not registered here; import the code that does it" in record.message
+    with pytest.raises(StoreError, match="adapter: mine is not registered here"):
+        read_run(path.parent)
+
+
+def test_the_list_names_adapters_and_gradient_methods(config, course_data):
+    run_of(config.but(tasks=["sst", "sts"], scheme="unified", frozen=False, adapter="lhuc", gradients="pcgrad"))
+    assert list_runs()[["adapter", "gradients"]].to_numpy().tolist() == [["lhuc", "pcgrad"]]
+
+
+def module_of(folder, text: str, monkeypatch):
+    """The module mine, imported anew from this text."""
+    (folder / "mine.py").write_text(text)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same second and size would count as it
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("mine", None)
+    importlib.invalidate_caches()
+    return importlib.import_module("mine")
+
+
+ADAPTER = """
+from mtbert.sharing import Adapter
+
+FACTOR = {}
+
+class Mine(Adapter):
+    def after_layer(self, depth, x):
+        return x * FACTOR
+"""
+
+
+def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, monkeypatch):
+    runs_of = []
+    for factor in (1, 5, 1):
+        module = module_of(tmp_path, ADAPTER.format(factor), monkeypatch)
+        monkeypatch.setitem(ADAPTERS, "mine", module.Mine)
+        runs_of.append(run_of(config.but(adapter="mine")))
+    first, changed, as_before = runs_of
+    assert first.run_id == as_before.run_id != changed.run_id
+    assert not first.predictions["confidence"].equals(changed.predictions["confidence"])
+    assert load_model(first.run_id)
+    with pytest.raises(CheckpointError, match="other code of adapter mine than is registered here"):
+        load_model(changed.run_id)
+
+
+def misses(predicted, labels, weights=None):
+    """As a score: minus the number of wrong predictions."""
+    wrong = predicted != labels
+    return -(wrong.sum(-1) if weights is None else wrong @ weights.T)
+
+
+def largest(h1, h2):
+    return h1.maximum(h2)
+
+
+def mean_of_tasks(gram, generator, *, factor=1.0):
+    return torch.full((len(gram),), factor / len(gram), dtype=torch.float64)
+
+
+def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
+    monkeypatch.setitem(OWN_METRICS, "misses", misses)
+    monkeypatch.setitem(PAIR_FEATURES, "largest", largest)
+    monkeypatch.setitem(WEIGHTS, "mean_of_tasks", mean_of_tasks)
+    columns = dict(sentence_columns=("sentence1", "sentence2"), label_column="is_duplicate", test_split="test-student")
+    task = Task(name="mine", files="quora-{split}.csv", kind="binary", metric="misses", folder=course_data, **columns)
+    monkeypatch.setitem(TASKS, "mine", task)
+    mine = dict(tasks=["sst", "mine"], scheme="unified", gradients="mean_of_tasks", gradient_options={"factor": 2})
+    run = run_of(config.but(**mine, frozen=False, pairs="concat+largest"))
+    assert run.config.own_code.keys() == {"gradients mean_of_tasks", "pairs largest", "metric misses"}
+    part = run.predictions[run.predictions["task"] == "mine"]
+    assert run.score("mine") == -(part["predicted"] != part["label"]).sum()
+    assert load_model(run.run_id).run_config == run.config
+
+
+def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
+    old, new, not_stored, foreign = (run_of(config.but(seed=seed)) for seed in (2, 1, 3, 4))
+    shutil.rmtree(results_dir() / "runs" / not_stored.run_id)
+    total = sum(size for _, size, _ in cache_contents())
+    assert clear_models(total) == {}
+    with run_lock(foreign.run_id):  # another process trains it
+        assert list(clear_models(total - 1)) == [old.run_id]
+        assert list(clear_models(0)) == [new.run_id]
+    assert [has_model(run.run_id) for run in (old, new, not_stored, foreign)] == [False, False, True, True]
+
+
+def test_models_without_data_stay(config, course_data, monkeypatch):
+    run = run_of(config)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda data: None)
+    assert clear_models(0) == {} and has_model(run.run_id)
+
+
+def test_a_run_prints_in_a_line(config, course_data):
+    run = run_of(config)
+    assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
+
+
+def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
+    run, other = run_of(config), run_of(config.but(seed=2))
+    folder = results_dir() / "runs" / run.run_id
+    assert forget(run.run_id) == [folder, model_folder(run.run_id)]
+    assert not folder.exists() and not model_folder(run.run_id).exists()
+    assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
+
+
+def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
+    run, read = run_of(config), results_dir()
+    monkeypatch.setattr(runs, "stores", lambda: [tmp_path / "own", read])
+    with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
+        forget(run.run_id)
+    assert read_run(read / "runs" / run.run_id).run_id == run.run_id
 
 
 def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog):

@@ -13,6 +13,7 @@ from torch import Tensor
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
+from mtbert.gradients import WEIGHTS
 from mtbert.multitask.losses import task_loss
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
@@ -203,6 +204,7 @@ def test_loss_ratios_over_three_steps(step_of):
 METHODS = {
     "sum": dict(UNIFIED),
     "pcgrad": dict(UNIFIED, gradients="pcgrad"),
+    "cagrad": dict(UNIFIED, gradients="cagrad", gradient_options={"c": 0.5}),
     "gem": dict(gradients="gem", memory_batch=7),
     "gem, unified": dict(UNIFIED, gradients="gem", memory_batch=7),
     "agem": dict(gradients="agem", memory_batch=7),
@@ -266,6 +268,20 @@ def test_one_loss_that_is_not_finite_leaves_nothing_to_project(step_of):
 
 
 # --- PCGrad --------------------------------------------------------------------------------------------------------
+
+
+def test_the_constants_of_a_method_reach_it(step_of, monkeypatch):
+    given = []
+
+    def mine(gram, generator, *, a=1.0):
+        given.append(a)
+        return torch.full((len(gram),), a, dtype=torch.float64)
+
+    monkeypatch.setitem(WEIGHTS, "mine", mine)
+    step = step_of(**UNIFIED, gradients="mine", gradient_options={"a": 0.5})
+    given.clear()
+    step.updates.gradients(1, ROWS)
+    assert given == [0.5]
 
 
 def naive_pcgrad(G: Tensor, generator: torch.Generator) -> Tensor:

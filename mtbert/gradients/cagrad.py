@@ -1,0 +1,56 @@
+"""CAGrad: the update, near the mean gradient, that helps the task that it helps least (Liu et al. 2021, algorithm 1).
+
+T tasks with gradients g_i, their mean g_0, the simplex W of weights w >= 0 that sum to 1.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.gradients.gram import check_finite
+
+
+def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c: float = 0.4) -> Tensor:
+    """Coefficients (T,), float64, of T times CAGrad's update in the tasks' gradients, from their Gram matrix (T, T).
+
+    The update is g_0 + sqrt(phi) / |g_w| g_w with phi = c^2 |g_0|^2 and g_w = 1/T sum_i w_i g_i, where w in W minimises
+    F(w) = g_w . g_0 + sqrt(phi) |g_w|. It is g_0 where g_w is 0. T times that is the sum of the gradients at c = 0, as
+    the authors' code has it. c, in [0, 1), is how far the update may be from g_0, 0.4 in their experiments with two and
+    three tasks. Raises ValueError for another c and for a gradient that is not finite.
+    """
+    if not 0 <= c < 1:
+        raise ValueError(f"c is {c}; CAGrad needs 0 <= c < 1")
+    T = len(gram)
+    gram = gram.detach().to("cpu", torch.float64)
+    check_finite(gram, [f"row {i}" for i in range(T)])
+    A = gram.numpy() / T**2  # of the g_i / T
+    scale = A.trace()
+    if c == 0 or scale == 0:
+        return torch.ones(T, dtype=torch.float64)
+    A = A / scale
+    root_phi = c * math.sqrt(max(A.sum(), 0))
+    w = _minimise(A, root_phi)
+    norm = math.sqrt(max(w @ A @ w, 0))  # |g_w|
+    factor = root_phi / norm if norm > 1e-8 else 0.0
+    return torch.from_numpy(1 + factor * w)
+
+
+def _minimise(A: np.ndarray, root_phi: float) -> np.ndarray:
+    """w (T,) in W that minimises the convex F(w) = w'A 1 + sqrt(phi) sqrt(w'A w), A the Gram matrix of the g_i / T."""
+    from scipy.optimize import minimize  # here, as it is slow to import
+
+    T, products = len(A), A.sum(1)
+
+    def value_and_slope(w: np.ndarray) -> tuple[float, np.ndarray]:
+        norm = math.sqrt(max(w @ A @ w, 1e-24))
+        return w @ products + root_phi * norm, products + root_phi * (A @ w) / norm
+
+    sum_is_one = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
+    options = {"ftol": 1e-14, "maxiter": 200}
+    found = minimize(
+        value_and_slope, np.full(T, 1 / T), jac=True, bounds=[(0, 1)] * T, constraints=sum_is_one, options=options
+    )
+    w = np.clip(found.x, 0, 1)
+    return w / w.sum()

@@ -1,0 +1,67 @@
+"""What lies in the cache folder, and models removed from it that stored runs can train again."""
+
+import shutil
+from pathlib import Path
+
+from mtbert.paths import cache_dir, stores
+from mtbert.results.runs import data_root, has_model, model_folder, run_lock
+from mtbert.results.store import stored_runs
+
+GB = 10**9
+CONTENTS = {
+    "models": "trained models and checkpoints, a folder for each run; --clear removes some",
+    "results": "stored runs and tables, which nothing removes",
+    "figures": "figures of notebooks",
+    "tokens": "token ids, computed again when needed; `mtbert clean` removes old ones",
+    "frozen": "features of frozen layers, computed again when needed; `mtbert clean` removes old ones",
+    "speed": "calibrations of this machine",
+    "demo": "the demo corpus",
+}
+
+
+def cache_contents() -> list[tuple[str, int, str]]:
+    """Name, bytes and meaning of everything in the cache folder, the largest first."""
+    paths = cache_dir().iterdir() if cache_dir().is_dir() else ()
+    found = [(path.name, size_of(path), CONTENTS.get(path.name.partition("-")[0], "")) for path in paths]
+    return sorted(found, key=lambda entry: -entry[1])
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def clear_models(limit: int) -> dict[str, int]:
+    """Remove models of stored runs, the oldest first, until the cache has at most `limit` bytes; run id -> its bytes.
+
+    A model stays if its run could not be trained again: it is not stored, its code or encoder has changed, or there are
+    no data for it. So does the model of a run that another process trains.
+    """
+    excess, removed = sum(size for _, size, _ in cache_contents()) - limit, {}
+    for run_id in _trainable_again() if excess > 0 else ():
+        if excess <= 0:
+            break
+        try:
+            with run_lock(run_id, blocking=False):
+                size = size_of(model_folder(run_id))
+                shutil.rmtree(model_folder(run_id))
+        except OSError:  # it is locked, or the cache cannot be written
+            continue
+        removed[run_id] = size
+        excess -= size
+    return removed
+
+
+def _trainable_again() -> list[str]:
+    """The stored runs with a model that training can give again, the oldest model first."""
+    found = []
+    for folder, content in stored_runs(stores()):
+        config = content["config"]
+        try:
+            data_root(config)
+            if has_model(folder.name) and folder.name.startswith(config.digest):
+                found.append(folder.name)
+        except ValueError:  # no data, or code without a source
+            continue
+    return sorted(found, key=lambda run_id: (model_folder(run_id) / "run_config.json").stat().st_mtime_ns)
