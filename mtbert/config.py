@@ -69,7 +69,7 @@ def _one_of(registry: Collection[str], *more: str, source: str = "") -> AfterVal
             return name
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-        raise ValueError("; ".join(filter(None, (f"{name!r} is not known", hint, source))))
+        raise ValueError("; ".join(filter(None, (f"{name!r} is not known", source, hint))))
 
     return AfterValidator(check)
 
