@@ -117,7 +117,7 @@ def show_cache(
     ] = False,
     limit: Annotated[float, typer.Option(min=0, help="GB that the cache may have")] = 10.0,
 ) -> None:
-    """List what is in the cache folder, with sizes; with --clear, remove models until the cache is below the limit."""
+    """List what is in the cache folder; --clear removes models."""
     from mtbert.paths import cache_dir
     from mtbert.results import GB, cache_contents, clear_models
 
@@ -439,7 +439,7 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
 @app.command()
 def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
-    """List what a run's configuration has: name, type, default and description of every field."""
+    """List the fields of a configuration, with type and default."""
     from mtbert.config import field_table
 
     found = [row for row in field_table() if name in row[0]]

@@ -74,7 +74,10 @@ OTHER_RUNS = dict(
         ({"max_length": 3}, "max_length: Input should be greater than or equal to 4, got 3"),
         ({"encoder": ""}, "encoder: String should have at least 1 character, got ''"),
         ({"tasks": "sst"}, "tasks: Input should be a valid tuple, got 'sst'"),
-        ({"tasks": ["imdb"]}, "tasks: 'imdb' is not known; MTBERT_TASKS names the folder of tasks of your own; did you mean cfimdb?"),
+        (
+            {"tasks": ["imdb"]},
+            "tasks: 'imdb' is not known; MTBERT_TASKS names the folder of tasks of your own; did you mean cfimdb?",
+        ),
         ({"tasks": []}, "tasks: at least one task to train on is needed"),
         ({"tasks": ["sst", "sst"]}, "tasks: a task is given twice in ['sst', 'sst']"),
         ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task is given twice in ['sts', 'sts']"),

@@ -220,7 +220,8 @@ def demo_errors() -> pd.DataFrame:
         said = model.predict(texts, task)
         table["kind"] = error_kinds(task, said["predicted"].to_numpy(), table["label"].to_numpy())
         table["text"] = table[columns].agg(" | ".join, axis=1)
-        table = table.assign(model="demo model", task=task, confidence=said["confidence"].round(3))
+        confidence = float("nan") if TASKS[task].is_number else said["confidence"].round(3)
+        table = table.assign(model="demo model", task=task, confidence=confidence)
         table["words"] = table["text"].str.split().str.len()
         for name, values in (("label", table["label"]), ("predicted", said["predicted"])):
             table[name] = values.round(2).map("{:g}".format)

@@ -112,7 +112,7 @@ def test_a_model_without_room_is_an_error_that_names_the_file(small_disk, tiny_c
     calls = {
         "save": model.save,
         "save_pretrained": model.encoder.task_encoder("sst").save_pretrained,
-        "export": lambda folder: export_task(model, "sst", folder),
+        "export": lambda folder: export_task(model, "sst", folder, encoder_only=True),
     }
     with pytest.raises(OSError, match=f"{folder}/model.safetensors: cannot be written .*No space left on device"):
         calls[write](folder)
@@ -132,7 +132,7 @@ def test_files_have_the_mode_that_the_umask_gives(tiny_config, tmp_path, umask, 
     before = os.umask(umask)
     try:
         MultitaskBert(tiny_config).save(tmp_path / "model")
-        export_task(MultitaskBert(tiny_config), "sst", tmp_path / "exported")
+        export_task(MultitaskBert(tiny_config), "sst", tmp_path / "exported", encoder_only=True)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}

@@ -134,7 +134,10 @@ def test_a_model_predicts_texts_as_it_predicts_a_table(tiny_encoder, course_fold
     found = model.predict([text[0] for text in texts] if task == "sst" else texts, task)
     expected = predict_table(model, task, table, "dev", "cpu")
     np.testing.assert_array_equal(found["predicted"], expected["predicted"])
-    np.testing.assert_array_equal(found["confidence"], expected["confidence"])
+    if TASKS[task].is_number:
+        assert list(found) == ["predicted"]
+    else:
+        np.testing.assert_array_equal(found["confidence"], expected["confidence"])
     assert model.predict([], task).empty and model.training
 
 
