@@ -44,6 +44,17 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
 }
 
 
+# Fields of version 0.10 and earlier, which stored runs name -> the values under which a run is as it is without them.
+REMOVED: dict[str, tuple] = {
+    "adapter_bias": (True,),
+    "adapter_layers": ([], ()),
+    "upstream_rate": (0.1,),
+    "mask_rate": (0.15,),
+    "weight_decay_on": ("all",),
+    "tensorboard": (False, True),
+}
+
+
 class ConfigError(ValueError):
     """A configuration with an unknown key, a wrong type, or a value out of its range; the message names the key."""
 
@@ -104,7 +115,6 @@ Factor = Annotated[Real, Field(ge=0, le=1e6)]
 Size = Annotated[int, Field(ge=1, le=2**16)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Reals = Annotated[tuple[Annotated[Factor, Field(gt=0)], ...], BeforeValidator(_sequence)]
-Layers = Annotated[tuple[Size, ...], BeforeValidator(_sequence)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
 Teachers = tuple[Annotated["RunConfig", PlainSerializer(_without_defaults)], ...]
 
@@ -141,8 +151,6 @@ class RunConfig(BaseModel):
     adapter_heads: Size = Field(
         default=12, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
     )
-    adapter_bias: bool = Field(default=True, description="biases inside an adapter")
-    adapter_layers: Layers = Field(default=(), description="the layers with an adapter, counted from 1; empty: all")
 
     pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
     pairs: str = Field(
@@ -167,10 +175,8 @@ class RunConfig(BaseModel):
         default=(), description="progressive heads: 'sst>quora' shows the sst head's output to quora's head"
     )
     upstream: Literal["frozen", "slow", "free"] = Field(
-        default="frozen", description="weights of the head that feeds while the fed task trains; slow: at upstream_rate"
-    )
-    upstream_rate: Real = Field(
-        default=0.1, gt=0, lt=1, description="factor of the learning rate of a slow upstream head"
+        default="frozen",
+        description="weights of the head that feeds while the fed task trains; slow: a tenth of the rate",
     )
     combine: Literal["concat", "attention"] = Field(
         default="concat", description="how a head takes in what is fed to it"
@@ -215,7 +221,6 @@ class RunConfig(BaseModel):
     )
     pretrain_epochs: int = Field(default=1, ge=1, le=1000, description="epochs of masked language modelling")
     pretrain_learning_rate: Real = Field(default=5e-5, gt=0, description="the peak of masked language modelling")
-    mask_rate: Real = Field(default=0.15, gt=0, lt=1, description="tokens that masked language modelling predicts")
 
     epochs: int = Field(default=3, ge=1, le=1000, description="of training on the tasks")
     batch_size: Size | dict[TaskName, Size] = Field(
@@ -236,9 +241,6 @@ class RunConfig(BaseModel):
         default=1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
     )
     weight_decay: Real = Field(default=0.0, ge=0, description="of AdamW, times the learning rate in each step")
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        default="all", description="matrices: no weight decay on biases, layer norms and other vectors and scalars"
-    )
     max_grad_norm: Factor | None = Field(default=None, gt=0, description="clip the gradient's norm; none: no clipping")
     teachers: Annotated[Teachers | dict[TaskName, Teachers], BeforeValidator(_teachers)] = Field(
         default=(), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
@@ -275,7 +277,13 @@ class RunConfig(BaseModel):
         default=None, description="a random subset of each task's training rows; none: all"
     )
     seed: int = Field(default=1, ge=0, lt=2**32, description="of new weights, batches and dropout")
-    tensorboard: bool = Field(default=False, description="write the log to TensorBoard, too; does not name the run")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value not in REMOVED.get(name, ())}
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -307,8 +315,6 @@ class RunConfig(BaseModel):
             yield f"pairs: {self.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
         if self.adapter == "pal" and self.adapter_heads > self.adapter_size:
             yield f"adapter_heads: {self.adapter_heads} heads are more than adapter_size {self.adapter_size}"
-        if len(set(self.adapter_layers)) != len(self.adapter_layers):
-            yield f"adapter_layers: a layer is given twice in {reprlib.repr(list(self.adapter_layers))}"
         if self.similarity == "sigmoid_cosine" and not self.two_encodings:
             yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
         fixed = self._encoder_is_fixed and self.adapter == "none" and not self.head_norm
@@ -453,8 +459,26 @@ class RunConfig(BaseModel):
     @property
     def changed_fields(self) -> dict[str, Any]:
         """The fields that differ from their defaults and may change the numbers, as JSON; of teachers the digests."""
-        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"tensorboard"})
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=self._fields_without_effect)
         return fields | ({"teachers": self._teacher_digests} if self.teachers else {})
+
+    @property
+    def _fields_without_effect(self) -> set[str]:
+        """Fields about a part that this run does not have."""
+        unused: set[str] = set()
+        if self.adapter == "none":
+            unused |= {"adapter_size", "adapter_heads"}
+        if self.soft_sharing == "none":
+            unused |= {"soft_strength"}
+        if self.head_layers == 1:
+            unused |= {"head_width"}
+        if not self.feeds:
+            unused |= {"upstream", "combine"}
+        if self.gradients not in PROJECTIONS:
+            unused |= {"memory", "memory_size", "memory_batch", "gem_margin"}
+        if self.pretrain == "none":
+            unused |= {"pretrain_epochs", "pretrain_learning_rate"}
+        return unused
 
     @property
     def _teacher_digests(self) -> list[str] | dict[str, list[str]]:

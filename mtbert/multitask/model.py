@@ -354,17 +354,10 @@ def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> Multitas
 
 
 def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter | None:
-    """One task's adapter, drawn from torch's generator; None where the configuration has none.
-
-    Raises ConfigError if adapter_layers names a layer that the encoder does not have.
-    """
+    """One task's adapter, drawn from torch's generator; None where the configuration has none."""
     if config.adapter == "none":
         return None
-    sizes = AdapterSizes(config.adapter_size, config.adapter_heads, config.adapter_bias, config.adapter_layers)
-    try:
-        return ADAPTERS[config.adapter](encoder, sizes)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    return ADAPTERS[config.adapter](encoder, AdapterSizes(config.adapter_size, config.adapter_heads))
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:

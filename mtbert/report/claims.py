@@ -290,7 +290,7 @@ def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
         return int(SharingPlan.parse(text, TOGETHER, bert.num_hidden_layers).table(bert)["parameters"].sum())
 
     def pal(s: int) -> int:
-        return adapter_parameters("pal", bert, AdapterSizes(s, bias=False))
+        return adapter_parameters("pal", bert, AdapterSizes(s), with_biases=False)
 
     def cost(path: str) -> pd.Series:
         """The costs of a run, summed over its seeds."""

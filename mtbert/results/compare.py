@@ -20,7 +20,7 @@ from mtbert.statistics import Difference, Prior, Scored, example_share, scores_a
 from mtbert.statistics import difference as difference_of
 from mtbert.training import metrics_of
 
-UNTRAINED = ("seed", "cosine_every", "tensorboard")  # fields that do not change how a configuration is trained
+UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
 

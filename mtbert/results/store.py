@@ -205,12 +205,12 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
     content = _read_content(folder)
     stored = content["config"]
-    named = {"encoder", "teachers", "tensorboard"}  # the id has the contents of the encoders, and not the last
-    if config is not None and stored.but(**config.model_dump(include=named)) != config:
+    named = {"encoder", "teachers"}  # the id has the contents of the encoders
+    if config is not None and stored.but(**config.model_dump(include=named)).changed_fields != config.changed_fields:
         raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
     return Run(
         run_id=content["run_id"],
-        config=stored,
+        config=config or stored,
         scores=pd.DataFrame(content["scores"]),
         curve=pd.DataFrame(content["curve"]),
         predictions=_read_predictions(folder, content["examples"]),

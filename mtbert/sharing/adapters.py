@@ -4,10 +4,10 @@ Source: papers 001 (section 4.2, equations 6 and 7) and 003 (section 2.2.1, equa
 layers; the low-rank variant and the N(0, 0.02) weights are those of Stickland and Murray 2019, whom both follow;
 Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and Renals 2014.
 
-Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers that have an adapter.
+Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers of the encoder.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,30 +19,20 @@ from mtbert.bert import BertConfig, Linear, SelfAttention
 
 @dataclass(frozen=True)
 class AdapterSizes:
-    """s, the heads of a PAL, whether there are biases, and the layers with an adapter, counted from 1; empty: all."""
+    """s, and the heads of a PAL."""
 
     size: int = 204
     heads: int = 12
-    bias: bool = True
-    layers: tuple[int, ...] = ()
-
-    def depths(self, encoder: BertConfig) -> frozenset[int]:
-        """The layers, counted from 0. Raises ValueError for one that the encoder does not have."""
-        L = encoder.num_hidden_layers
-        if beyond := [layer for layer in self.layers if layer > L]:
-            raise ValueError(f"adapter_layers: {beyond} are beyond the {L} layers of the encoder")
-        return frozenset(layer - 1 for layer in self.layers) or frozenset(range(L))
 
 
 class Adapter(nn.Module):
-    """One task's adapter in a whole encoder; the encoder calls the hooks on the task's rows, at the depths `layers`.
+    """One task's adapter in a whole encoder; the encoder calls the hooks on the task's rows, at every depth from 0.
 
-    Depths count from 0. A subclass overrides the hooks of the places where it works; the others change nothing.
+    A subclass overrides the hooks of the places where it works; the others change nothing.
     """
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__()
-        self.layers = sizes.depths(encoder)
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
         """The attention block's output after W^O, before dropout and residual: (B, T, d) -> (B, T, d)."""
@@ -84,8 +74,8 @@ class PAL(Adapter):
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
         self.encode = Linear(d, s)  # V_E
         self.decode = Linear(a, d)  # V_D
-        self.attention = nn.ModuleDict({str(depth): SelfAttention(small, s) for depth in sorted(self.layers)})  # g
-        _initialize(self, sizes.bias)
+        self.attention = _by_depth(encoder, lambda: SelfAttention(small, s))  # g
+        _initialize(self)
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
@@ -111,8 +101,8 @@ class LowRank(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        self.blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
-        _initialize(self, sizes.bias)
+        self.blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
+        _initialize(self)
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
@@ -124,9 +114,9 @@ class TwoBottlenecks(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        self.attention_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
-        self.feed_forward_blocks = _bottlenecks(self.layers, encoder.hidden_size, sizes.size)
-        _initialize(self, sizes.bias)
+        self.attention_blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
+        self.feed_forward_blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
+        _initialize(self)
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
         """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
@@ -168,7 +158,8 @@ class LHUC(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in sorted(self.layers)})
+        depths = range(encoder.num_hidden_layers)
+        self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in depths})
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
         """h * 2 sigmoid(a): (B, T, d) -> (B, T, d)."""
@@ -184,24 +175,23 @@ ADAPTERS: dict[str, type[Adapter]] = {
 }
 
 
-def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes) -> int:
+def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with_biases: bool = True) -> int:
     """Number of parameters of one task's adapter: of a PAL without biases 2sd + L 3s^2, where the heads divide s
-    (001, section 4.2). Raises ValueError as `AdapterSizes.depths` does.
+    (001, section 4.2).
     """
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in ADAPTERS[name](encoder, sizes).parameters())
+        named = ADAPTERS[name](encoder, sizes).named_parameters()
+    return sum(parameter.numel() for name, parameter in named if with_biases or not name.endswith("bias"))
 
 
-def _bottlenecks(depths: Iterable[int], d: int, s: int) -> nn.ModuleDict:
-    return nn.ModuleDict({str(depth): Bottleneck(d, s) for depth in sorted(depths)})
+def _by_depth(encoder: BertConfig, build: Callable[[], nn.Module]) -> nn.ModuleDict:
+    """A module for each layer of the encoder, by its depth from 0."""
+    return nn.ModuleDict({str(depth): build() for depth in range(encoder.num_hidden_layers)})
 
 
-def _initialize(adapter: Adapter, bias: bool) -> None:
-    """N(0, 0.02) weights; zero biases, or none."""
+def _initialize(adapter: Adapter) -> None:
+    """N(0, 0.02) weights and zero biases."""
     for module in adapter.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.02)
-            if bias:
-                nn.init.zeros_(module.bias)
-            else:
-                module.bias = None
+            nn.init.zeros_(module.bias)

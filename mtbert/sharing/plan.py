@@ -8,7 +8,7 @@ Source: paper 000 (every mix of frozen, shared and individual layers), paper 002
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -117,15 +117,13 @@ class SharingPlan:
         """Whether every level is frozen."""
         return all(level.mode == "F" for level in self.levels.values())
 
-    def frozen_depth(self, adapted: Collection[int] = ()) -> int:
-        """Layers from the input upward that are frozen, embeddings included, and have no adapter; else 0.
-
-        adapted: depths, from 0, of the layers with an adapter.
-        """
+    @property
+    def frozen_depth(self) -> int:
+        """Layers from the input upward that are frozen, embeddings included; else 0."""
         if self.embeddings.mode != "F":
             return 0
-        learns = (level.mode != "F" or depth in adapted for depth, level in enumerate(self.layers))
-        return next((depth for depth, learning in enumerate(learns) if learning), len(self.layers))
+        trained = (depth for depth, level in enumerate(self.layers) if level.mode != "F")
+        return next(trained, len(self.layers))
 
     def __str__(self) -> str:
         words = [str(segment) for segment in self.segments]

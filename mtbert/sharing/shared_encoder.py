@@ -64,8 +64,8 @@ class SharedEncoder(nn.Module):
 
     @property
     def frozen_depth(self) -> int:
-        """`SharingPlan.frozen_depth` under these adapters."""
-        return self.plan.frozen_depth({depth for adapter in self.adapters.values() for depth in adapter.layers})
+        """`SharingPlan.frozen_depth`, and 0 with adapters, which train in every layer."""
+        return 0 if self.adapters else self.plan.frozen_depth
 
     def _below(self, batches: dict[str, Batch], masks: dict[str, Tensor]) -> dict[tuple, Tensor]:
         words, embedded = {}, {}
@@ -85,11 +85,10 @@ class SharedEncoder(nn.Module):
         for depth in range(start, stop):
             groups = [tuple(task for task in group if task in present) for group in self.plan.layers[depth].groups]
             flats = _regroup(flats, [group for group in groups if group], masks)
-            adapters = {task: a for task, a in self.adapters.items() if depth in a.layers}
             for group, layer in zip(groups, self.layers[depth], strict=True):
                 if group:
                     own = {task: masks[task] for task in group}
-                    here = {task: adapters[task] for task in group if task in adapters}
+                    here = {task: self.adapters[task] for task in group if task in self.adapters}
                     inputs = flats[group], list(own.values()), GroupHooks(here, depth, own)
                     again = self.checkpoint_layers and torch.is_grad_enabled()
                     flats[group] = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)

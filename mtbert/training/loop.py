@@ -65,18 +65,10 @@ class _Progress:
 
 
 class _Log:
-    """The rows of a run's log: a CSV file that grows as it trains, and TensorBoard where the configuration asks."""
+    """The rows of a run's log, and next to its checkpoint a CSV file of them that grows as it trains."""
 
-    def __init__(self, checkpoint: Path | None, config: RunConfig, rows: list[dict]) -> None:
-        self.file, self.rows, self.board = checkpoint and checkpoint.with_name(LOG), rows, None
-        if self.file and config.tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                log.warning("tensorboard is not installed; the points of the run are in %s", self.file)
-            else:
-                done = rows[-1]["step"] if rows else 0
-                self.board = SummaryWriter(self.file.with_name("tensorboard"), purge_step=done + 1)
+    def __init__(self, checkpoint: Path | None, rows: list[dict]) -> None:
+        self.file, self.rows = checkpoint and checkpoint.with_name(LOG), rows
 
     def write(self, row: dict) -> None:
         self.rows.append(row)
@@ -86,10 +78,6 @@ class _Log:
                     pd.DataFrame(self.rows).to_csv(partial, index=False, float_format="%.6g")
             except OSError as error:
                 log.warning("%s cannot be written (%s); training goes on", self.file, error.strerror)
-        if self.board:
-            for name in row.keys() - {"metric"}:
-                self.board.add_scalar(name, row[name], row["step"])
-            self.board.flush()
 
 
 def train(
@@ -153,7 +141,7 @@ def train(
         log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
         state.processes = max(state.processes, processes.count)
 
-    points = _Log(checkpoint if processes.is_main else None, config, state.log)
+    points = _Log(checkpoint if processes.is_main else None, state.log)
     bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
     latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
     lengths = {task: table.tokens.lengths for task, table in tables.items()}

@@ -27,6 +27,7 @@ from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
+MASK_RATE = 0.15  # of the tokens are predicted (Devlin et al. 2018, section 3.1)
 WEIGHT_DECAY = 0.01  # Devlin et al. 2018, appendix A.2
 POINTS = 10  # of the curve, an epoch
 
@@ -181,7 +182,7 @@ class _Run:
         generator = torch.Generator().manual_seed(_step_seed(self.config.seed, self.step))
         corrupted, targets = mask_tokens(
             batch.input_ids, batch.attention_mask & ~special, texts.mask, self.encoder.config.vocab_size,
-            self.config.mask_rate, generator,
+            MASK_RATE, generator,
         )  # fmt: skip
         device = self.encoder.embeddings.word.weight.device
         places = (targets.flatten() != UNPREDICTED).nonzero().squeeze(1)  # (M): logits of these alone are computed

@@ -34,6 +34,7 @@ from mtbert.sharing import add_pull
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.task_data import TaskRows, task_logits
 
+UPSTREAM_RATE = 0.1  # factor of the learning rate of a slow upstream head
 PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
 PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
 HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
@@ -385,17 +386,16 @@ def parameter_groups(model: MultitaskBert) -> list[dict]:
     """The trained parameters by learning rate and weight decay, for an optimizer.
 
     A layer's learning rate is `layer_decay` times that of the layer above it; heads, adapters, the pooler and the top
-    layer have all of it. Offsets of slow upstream heads have `upstream_rate` of it.
+    layer have all of it. Offsets of slow upstream heads have UPSTREAM_RATE of it.
     """
     config = model.run_config
     layers = model.encoder.config.num_hidden_layers
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in trained_parameters(model).items():
         if name in model.heads.offsets:
-            key = config.learning_rate * config.upstream_rate, 0.0
+            key = config.learning_rate * UPSTREAM_RATE, 0.0
         else:
             rate = config.learning_rate * config.layer_decay ** _layers_above(name, layers)
-            decays = config.weight_decay_on == "all" or parameter.ndim > 1
-            key = rate, config.weight_decay * decays
+            key = rate, config.weight_decay
         groups.setdefault(key, []).append(parameter)
     return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]

@@ -14,8 +14,8 @@ CONFIGS = [
     {"plan": "3-bert", "adapter": "pal", "adapter_size": 8, "adapter_heads": 2},
     {"plan": "S1 I1", "adapter": "pal", "adapter_size": 8, "adapter_heads": 3},
     {"plan": "hybrid-1", "adapter": "houlsby_pals", "adapter_size": 4},
-    {"plan": "F1 S1", "adapter": "houlsby", "adapter_size": 4, "adapter_layers": (2,)},
-    {"plan": "hybrid-1", "adapter": "low_rank", "adapter_size": 4, "adapter_bias": False},
+    {"plan": "F1 S1", "adapter": "houlsby", "adapter_size": 4},
+    {"plan": "hybrid-1", "adapter": "low_rank", "adapter_size": 4},
     {"plan": "frozen", "adapter": "lhuc", "head_layers": 3, "head_norm": True},
     {"plan": "S1(sst|quora,sts) I1", "pairs": "concat+product", "pos_features": True},
     {"layers": 1, "plan": "emb:F S1 pool:I", "pooling": "pooler"},
@@ -36,10 +36,10 @@ def test_counts_are_the_models(tiny_encoder, fields):
 
 
 def test_sizes_of_another_encoder_need_no_checkpoint():
-    """A PAL of s = 204 without biases: 2sd + 12 (3s^2); the 12 layers: 12 (4d^2 + 2 d d_i) and biases, norms (001)."""
-    config = RunConfig(tasks=THREE, adapter="pal", adapter_bias=False)
+    """A PAL of s = 204: 2sd + 12 (3s^2) and biases; the 12 layers: 12 (4d^2 + 2 d d_i) and biases, norms (001)."""
+    config = RunConfig(tasks=THREE, adapter="pal")
     table = parameter_table(config, BertConfig())["parameters"]
-    assert table["adapters"] == 3 * (2 * 204 * 768 + 12 * 3 * 204**2)
+    assert table["adapters"] == 3 * (2 * 204 * 768 + 204 + 768 + 12 * 3 * (204**2 + 204))
     d, d_i = 768, 3072
     assert table.filter(like="layer").sum() == 12 * (4 * d * d + 2 * d * d_i + 4 * d + d_i + d + 4 * d)
 

@@ -130,7 +130,7 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, cour
     load_or_run(config, device="cpu", progress=False)
     configs = {
         "fits": config,
-        "no layer 9": config.but(adapter="lhuc", adapter_layers=[9]),
+        "no layer 9": config.but(layers=9),
         "3-bert": config.but(plan="3-bert"),
     }
     table = plan_table(configs, lambda _: calibration, data=course_data)
@@ -141,7 +141,7 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, cour
     assert fits.split()[0] == "fits" and " to " in fits and "5 of 5" in fits
     assert sorted(others)[0].startswith(f"3-bert does not fit: needs {need['3-bert'] * 2**20 / 1e9:.2f} GB of memory, ")
     assert sorted(others)[1] == (
-        "no layer 9 does not fit: cannot be predicted: adapter_layers: [9] are beyond the 2 layers of the encoder"
+        f"no layer 9 does not fit: cannot be predicted: layers: 9, but the encoder {config.encoder!r} has 2"
     )
     late = plan_table({"slow": config}, lambda _: calibration, minutes=1e-9, data=course_data)
     assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)

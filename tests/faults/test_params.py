@@ -124,7 +124,7 @@ BEYOND = [
     {"head_width": 10**30}, {"evals_per_epoch": 10**9}, {"plan": "S99999999999999999999"}, {"plan": "hybrid-99999999"},
     {"plan": "S1 " * 1000}, {"epochs": 10**9}, {"batch_size": 10**9}, {"batch_size": {"sst": 10**9}},
     {"layers": 10**9}, {"head_layers": 10**6},
-    {"steps_per_epoch": 10**12}, {"max_length": 10**9}, {"adapter_layers": [10**9]}, {"task_weights": [1e300]},
+    {"steps_per_epoch": 10**12}, {"max_length": 10**9}, {"task_weights": [1e300]},
     {"pretrain_epochs": 10**9}, {"memory_size": 10**30}, {"accumulation": 10**9}, {"encoder": "a\0b"},
 ]  # fmt: skip
 

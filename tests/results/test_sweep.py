@@ -247,7 +247,6 @@ def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, 
         "grid: deep": {"plan": "S9"},
         "grid: also deep": {"plan": "S9", "tasks": ["sts"]},
         "grid: many": {"layers": 3},
-        "other: adapters": {"adapter": "low_rank", "adapter_size": 4, "adapter_layers": [7]},
         "other: damaged": {"encoder": str(damaged)},
     }
     pairs = [(name, base.but(**fields, seed=seed)) for name, fields in wrong.items() for seed in (1, 2)]
@@ -256,7 +255,6 @@ def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, 
     for line in (
         "grid: deep, grid: also deep: 9 layers up to here, but the encoder has 2",
         f"grid: many: layers: 3, but the encoder {base.encoder!r} has 2",
-        "other: adapters: adapter_layers: [7] are beyond the 2 layers of the encoder",
         f"other: damaged: {damaged}: the tokenizer cannot be read",
     ):
         assert str(error.value).count(line) == 1

@@ -60,25 +60,14 @@ def params_of(random: Random) -> dict:
         plan=plan,
         frozen=plan == "1-bert" and coin(),
         adapter=pick(["none", "none", "pal", "low_rank", "houlsby", "houlsby_pals", "lhuc"]),
-        adapter_size=8,
-        adapter_heads=2,
-        adapter_bias=coin(),
-        adapter_layers=pick([[], [1], [2], [2, 1]]),
         pooling=pick(["pooler", "cls", "mean"]),
         pairs=pick(PAIRS),
         pos_features=coin(),
         head_layers=pick([1, 2]),
-        head_width=8,
         head_norm=coin(),
         dropout_place=pick(["before", "inside", "after"]),
-        upstream=pick(["frozen", "slow", "free"]),
-        combine=pick(["concat", "attention"]),
         scheme=pick(["sampled", "in_turn", "unified", "unified"]),
         sampling=pick(["round_robin", "sqrt", "proportional", "annealed"]),
-        memory=pick(["reservoir", "ring"]),
-        memory_size=5,
-        memory_batch=3,
-        gem_margin=pick([0.0, 0.1]),
         batch_size=6,
         accumulation=pick([1, 2, 3]),
         precision=pick(["fp32", "fp32", "bf16"]),
@@ -102,6 +91,12 @@ def params_of(random: Random) -> dict:
             one_sentence = params["pairs"] != "joint" and TASKS[upstream].is_pair and not TASKS[task].is_pair
             if not one_sentence and not {upstream, task} & headless and coin():
                 params["feeds"].append(f"{upstream}>{task}")
+    if params["feeds"]:
+        params |= dict(upstream=pick(["frozen", "slow", "free"]), combine=pick(["concat", "attention"]))
+    if params["adapter"] != "none":
+        params |= dict(adapter_size=8, adapter_heads=2)
+    if params["head_layers"] > 1:
+        params["head_width"] = 8
     if any(level.mode == "I" for level in levels.values()) and len(tasks) > 1:
         params["soft_sharing"] = pick(["none", "l2", "trace"])
     if len(tasks) > 1 and params["scheme"] != "unified":
@@ -112,6 +107,8 @@ def params_of(random: Random) -> dict:
         if params["weighting"] == "fixed" and coin():
             params["task_weights"] = [0.5, 2.0, 1.0][: len(tasks)]
         params["cosine_every"] = pick([None, 1, 2])
+    if params.get("gradients") in ("gem", "agem"):
+        params |= dict(memory=pick(["reservoir", "ring"]), memory_size=5, memory_batch=3, gem_margin=pick([0.0, 0.1]))
     return params
 
 

@@ -126,12 +126,14 @@ def test_states_of_a_batch(config, course_folder):
 
 
 @pytest.mark.parametrize(
-    "plan, adapter_layers, depth",
-    [("F2", (2,), 1), ("F2", (1,), 0), ("F1 S1", (), 1), ("S1 F1", (), 0), ("emb:S F2", (), 0), ("emb:F S2", (), 0)],
-)
-def test_depth_of_the_frozen_part(tiny_config, plan, adapter_layers, depth):
-    adapter = dict(adapter="lhuc", adapter_layers=adapter_layers) if adapter_layers else {}
-    model = MultitaskBert(tiny_config.but(tasks=["sst", "sts"], plan=plan, **adapter))
+    "plan, adapter, depth",
+    [
+        ("F2", "none", 2), ("F2", "lhuc", 0), ("F1 S1", "none", 1), ("S1 F1", "none", 0), ("emb:S F2", "none", 0),
+        ("emb:F S2", "none", 0),
+    ],
+)  # fmt: skip
+def test_depth_of_the_frozen_part(tiny_config, plan, adapter, depth):
+    model = MultitaskBert(tiny_config.but(tasks=["sst", "sts"], plan=plan, adapter=adapter))
     assert model.encoder.frozen_depth == depth
 
 

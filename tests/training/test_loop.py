@@ -2,8 +2,6 @@
 
 import logging
 import math
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,7 @@ from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
 from mtbert.training.metrics import accuracy, pearson
-from mtbert.training.step import parameter_groups
+from mtbert.training.step import UPSTREAM_RATE, parameter_groups
 from mtbert.training.task_data import load_corpus
 
 
@@ -186,28 +184,6 @@ def test_a_run_logs_its_points_as_it_trains(run, tiny_config, tmp_path, monkeypa
     assert first_epoch.gt(0).all() and 0 < last < 5
     assert_same_bits(trained, run(tiny_config, checkpoint=tmp_path / "checkpoint.pt"))
     assert len(pd.read_csv(file)) == 10
-
-
-def test_tensorboard_gets_the_points_where_it_is_installed(run, tiny_config, tmp_path, monkeypatch, caplog):
-    class Writer:
-        def __init__(self, folder, purge_step):
-            written.append((folder.name, purge_step))
-
-        def add_scalar(self, *point):
-            written.append(point)
-
-        def flush(self):
-            pass
-
-    written, config = [], tiny_config.but(tensorboard=True)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-    trained = run(config, checkpoint=tmp_path / "checkpoint.pt")
-    assert written[0] == ("tensorboard", 1)
-    assert ("dev_score", trained.curve["dev_score"].iloc[-1], 10) in written
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # not installed
-    with caplog.at_level(logging.WARNING):
-        assert_same_bits(trained, run(config, checkpoint=tmp_path / "other" / "checkpoint.pt"))
-    assert "tensorboard is not installed" in caplog.text
 
 
 def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, tmp_path, caplog):
@@ -373,16 +349,16 @@ def test_the_average_of_the_weights_is_scored_and_kept(run, tiny_config):
 
 
 def test_learning_rates_fall_from_layer_to_layer(tiny_config):
-    model = MultitaskBert(tiny_config.but(layer_decay=0.5, weight_decay=0.1, weight_decay_on="matrices"))
+    model = MultitaskBert(tiny_config.but(layer_decay=0.5, weight_decay=0.1))
     rates = {id(p): (group["lr"], group["weight_decay"]) for group in parameter_groups(model) for p in group["params"]}
     for name, p in model.named_parameters():
         below = 2 if "embeddings" in name else 1 if ".layers.0.0" in name else 0
-        assert rates[id(p)] == (1e-3 * 0.5**below, 0.1 * (p.ndim > 1)), name
+        assert rates[id(p)] == (1e-3 * 0.5**below, 0.1), name
 
 
 def test_offsets_may_have_the_learning_rate_of_a_layer(tiny_config):
     """Then one group holds both, and every parameter is trained."""
-    tasks = dict(tasks=("sst", "quora"), feeds=("sst>quora",), upstream="slow", upstream_rate=0.5, layer_decay=0.5)
+    tasks = dict(tasks=("sst", "quora"), feeds=("sst>quora",), upstream="slow", layer_decay=UPSTREAM_RATE)
     model = MultitaskBert(tiny_config.but(**tasks))
     offsets = model.heads.add_offsets()
     grouped = [id(p) for group in parameter_groups(model) for p in group["params"]]

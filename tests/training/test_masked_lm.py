@@ -294,7 +294,7 @@ def test_a_loss_that_is_not_finite_is_named(encoder, texts):
         pretrain(encoder, texts, SETTINGS)
 
 
-@pytest.mark.parametrize("wrong", [{"plan": "S2 I2"}, {"adapter": "lhuc", "adapter_layers": [3]}, {"max_length": 600}])
+@pytest.mark.parametrize("wrong", [{"plan": "S2 I2"}, {"layers": 3}, {"max_length": 600}])
 def test_what_does_not_fit_the_encoder_is_said_before_pretraining(tiny_config, course_folder, monkeypatch, wrong):
     monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
     config = tiny_config.but(pretrain="before", **wrong)

@@ -68,7 +68,7 @@ def test_a_slow_upstream_head_moves_at_its_rate(run, config):
     config = config.but(tasks=("quora",), score_tasks=("sst",), feeds=("sst>quora",), schedule="none", keep="last")
     moved = {}
     for upstream in ("frozen", "slow", "free"):
-        trained = run(config.but(upstream=upstream, upstream_rate=0.1, learning_rate=1e-4)).model
+        trained = run(config.but(upstream=upstream, learning_rate=1e-4)).model
         torch.manual_seed(config.seed)
         start = MultitaskBert(config).heads.by_task["sst"].state_dict()
         after = trained.heads.by_task["sst"].state_dict()
