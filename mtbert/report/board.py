@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from mtbert.config import ConfigError
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, read_yaml
 from mtbert.report.claims import read_claims
 from mtbert.report.notebook import SORT
 from mtbert.report.plots import TASK_LABELS
@@ -50,7 +49,7 @@ def described(table: pd.DataFrame, params: Path = REPOSITORY / "params") -> pd.D
     headline: the place among the headlines, else nan; matters: why a headline matters, else "". Raises ConfigError for
     a headline that is no claim, or has other fields.
     """
-    content = yaml.safe_load((params / "claims.yaml").read_text(encoding="utf8"))
+    content = read_yaml(params / "claims.yaml")
     listed = read_claims(params)[0]
     claims = {(claim["paper"], claim["place"], claim["claim"]): claim for claim in listed}
     if wrong := [entry for entry in content["headlines"] if entry.keys() != {"paper", "claim", "matters"}]:

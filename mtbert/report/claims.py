@@ -8,21 +8,20 @@ A claim is a finding, a comparison with a trivial baseline, a question that the 
 arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once.
 """
 
-import itertools
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError, RunConfig
-from mtbert.paths import REPOSITORY, results_dir
+from mtbert.paths import REPOSITORY, read_yaml, results_dir
+from mtbert.report.arithmetic import evaluate, range_by_rounding
 from mtbert.report.tables import TOGETHER, Grid, log_cost_ratio, read_runs, score_points
 from mtbert.results import (
     MissingRun,
@@ -56,7 +55,6 @@ COLUMNS = [
     "seeds", "is_lent", "verdict", "cautious", "run_ids", "why",
 ]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
-DECIMAL = re.compile(r"(?<![\w.])\d+\.(\d+)")  # in an expression: a printed number, rounded; whole numbers are exact
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 KINDS = ("finding", "slip", "baseline", "question", "recommendation")
 OF_RUNS = (CONTRADICTED, NOT_DECIDED, CLOSE, SMALL, REPRODUCED)  # a fact has the first of its claims' verdicts
@@ -78,7 +76,7 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
 
     Raises ConfigError naming a claim with an unknown field or without exactly one check.
     """
-    content = yaml.safe_load((params / "claims.yaml").read_text(encoding="utf8"))
+    content = read_yaml(params / "claims.yaml")
     places = [(paper, place, claims) for paper, part in content["claims"].items() for place, claims in part.items()]
     claims = [{"paper": paper, "place": place, **claim} for paper, place, part in places for claim in part]
     for claim in claims:
@@ -242,31 +240,22 @@ def _check_score(claim: dict, grids: Grids, store: Path | None) -> dict:
 
 
 def _check_arithmetic(claim: dict, grids: Grids, store: Path | None) -> dict:
-    expression, number, counted = claim["arithmetic"], claim.get("number"), {}
-    names, row = _names(grids, counted), {"why": expression}
+    expression, number = claim["arithmetic"], claim.get("number")
+    names, row = _names(grids), {"why": expression}
     try:
-        ours = eval(expression, names)
-        row |= _row(*counted.values()) if counted else {}
+        ours = evaluate(expression, names)
         if number is None:
             return row | {"verdict": "reproduced" if ours else "contradicted"}
-        corners = [eval(text, names) for text in _roundings(expression)]
+        low, high = range_by_rounding(expression, names)
     except MissingRun:
         return row | {"verdict": "not measured yet"}
-    low, high = min(corners), max(corners)
     half = 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
     verdict = "reproduced" if low <= float(number) + half and high >= float(number) - half else "contradicted"
     return row | {"our_number": ours, "low": low, "high": high, "verdict": verdict}
 
 
-def _roundings(expression: str) -> list[str]:
-    """The expression with every decimal at the lower or upper end of what rounds to it, in all combinations."""
-    ends = [[f"({m[0]} {sign} 5e-{len(m[1]) + 1})" for sign in "+-"] for m in DECIMAL.finditer(expression)]
-    pattern = DECIMAL.sub("{}", expression)
-    return [pattern.format(*corner) for corner in itertools.product(*ends)]
-
-
-def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
-    """What an expression may use; the runs whose costs it uses are put into `counted`."""
+def _names(grids: Grids) -> dict[str, Any]:
+    """What an expression may use."""
     bert = BertConfig()
 
     def alone() -> list[Run]:
@@ -292,15 +281,8 @@ def _names(grids: Grids, counted: dict[str, list[Run]]) -> dict:
     def pal(s: int) -> int:
         return adapter_parameters("pal", bert, AdapterSizes(s), with_biases=False)
 
-    def cost(path: str) -> pd.Series:
-        """The costs of a run, summed over its seeds."""
-        counted[path] = find(grids, path)[1]
-        if not counted[path]:
-            raise MissingRun(path)
-        return pd.DataFrame([run.cost for run in counted[path]]).sum(numeric_only=True)
-
-    names = {"rows": rows, "share": share, "cost": cost, "plan": plan, "pal": pal, "layer": part_sizes(bert)["layer"]}
-    return names | {"__builtins__": {"min": min, "max": max}}
+    layer = part_sizes(bert)["layer"]
+    return {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": layer, "min": min, "max": max}
 
 
 BY_SEED = {

@@ -1,0 +1,65 @@
+"""Expressions over the papers' printed numbers: the `arithmetic` of params/claims.yaml."""
+
+import ast
+import itertools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.USub: operator.neg, ast.Eq: operator.eq, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression: numbers, texts, operators, one comparison, and what `names` has.
+
+    Raises ValueError for anything else.
+    """
+    return _value(_parse(expression), names)
+
+
+def range_by_rounding(expression: str, names: Mapping[str, Any]) -> tuple[float, float]:
+    """The lowest and the highest value if each decimal stands for every number that rounds to it.
+
+    Whole numbers are exact. The ends of all decimals are tried in all combinations.
+    """
+    tree = _parse(expression)
+    decimals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, float)]
+    ends = []
+    for node in decimals:
+        digits = len((ast.get_source_segment(expression, node) or "").partition(".")[2])
+        half = 0.5 * 10.0**-digits
+        ends.append((node.value - half, node.value + half))
+    values = []
+    for corner in itertools.product(*ends):
+        for node, end in zip(decimals, corner, strict=True):
+            node.value = end
+        values.append(_value(tree, names))
+    return min(values), max(values)
+
+
+def _parse(expression: str) -> ast.expr:
+    try:
+        return ast.parse(expression, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{expression!r} is not an expression: {error.msg}") from error
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() if node.id in names:
+            return names[node.id]
+        case ast.UnaryOp() if type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](_value(node.operand, names))
+        case ast.BinOp() if type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
+        case ast.Compare(ops=[comparison], comparators=[right]) if type(comparison) in OPERATORS:
+            return OPERATORS[type(comparison)](_value(node.left, names), _value(right, names))
+        case ast.Call(func=ast.Name(), keywords=[]):
+            return _value(node.func, names)(*(_value(argument, names) for argument in node.args))
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
