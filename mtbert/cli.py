@@ -367,10 +367,12 @@ def bench(
     """
     import torch
 
-    from mtbert.bench.catalogue import BENCHMARKS, settings
-    from mtbert.bench.harness import choose, run_benchmarks
-    from mtbert.paths import results_dir
+    from mtbert.paths import results_dir, shipped
     from mtbert.runtime import pick_device
+
+    sys.path.append(str(shipped("benchmarks").parent))
+    from benchmarks.catalogue import BENCHMARKS, settings
+    from benchmarks.harness import choose, run_benchmarks
 
     chosen = choose(BENCHMARKS, only or [])
     if threads is not None:
@@ -488,7 +490,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
-        if not (isinstance(error, OSError) or type(error).__module__.startswith("mtbert.")):
+        if not (isinstance(error, OSError) or type(error).__module__.startswith(("mtbert.", "benchmarks."))):
             raise
         sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:

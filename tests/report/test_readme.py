@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mtbert.bench.harness import read_rows
+from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
 from mtbert.report.findings import best, write_tables
 from mtbert.report.tables import costs, read_runs

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from tqdm import tqdm
 
-from mtbert.bench.harness import Contest, Peer, Setting
+from benchmarks.harness import Contest, Peer, Setting
 from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.paths import stores

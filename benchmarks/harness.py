@@ -30,7 +30,7 @@ from mtbert.runtime import environment, free_by_default, keep_freed_memory
 LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times
 KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of device: what a row replaces
 COLUMNS = (
-    "benchmark", "size", "peer", "ours", "theirs", "unit", "ratio", "low", "high", "slope", "arithmetic_slope",
+    "benchmark", "size", "peer", "ours", "theirs", "unit", "ratio", "low", "high",
     "repeats", "encoder", "precision", "device", "threads", "mtbert", "torch", "transformers", "peer_version", "python",
 )  # fmt: skip
 
@@ -62,18 +62,12 @@ class Peer:
 
 @dataclass(frozen=True)
 class Contest:
-    """One size of a benchmark: ours and its peers, on the same work.
-
-    Of `growth`, where the peers are ours at smaller sizes, `sizes` are those sizes and then that of ours, and
-    `arithmetic` is the number of operations at each, in any unit.
-    """
+    """One size of a benchmark: ours and its peers, on the same work."""
 
     size: str
     ours: Run
     peers: dict[str, Peer] = field(default_factory=dict)
     unit: str = "ms"
-    sizes: tuple[float, ...] = ()
-    arithmetic: tuple[float, ...] = ()
 
 
 Benchmarks = dict[str, tuple[Callable[..., Contest], tuple[dict, ...]]]  # what builds a contest, its arguments by size
@@ -165,31 +159,21 @@ def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Excep
     if not contest.peers:
         return [about | dict(low=ours.min(), high=ours.max())], errors
     rows = []
-    for i, (name, costs) in enumerate(measured.items()):
-        scale = contest.arithmetic[-1] / contest.arithmetic[i] if contest.sizes else 1.0
-        theirs, ratios = scale * medians[name], scale * costs / ours
+    for name, costs in measured.items():
+        theirs, ratios = medians[name], costs / ours
         row = about | dict(peer=name, theirs=theirs, ratio=theirs / median, low=ratios.min(), high=ratios.max())
         if package := contest.peers[name].package:
             row["peer_version"] = importlib.metadata.version(package)
-        if contest.sizes:
-            row["slope"] = slope(contest.sizes[i:], [*medians.values(), median][i:])
-            row["arithmetic_slope"] = slope(contest.sizes[i:], contest.arithmetic[i:])
         rows.append(row)
     return rows, errors
-
-
-def slope(sizes: Collection[float], costs: Collection[float]) -> float:
-    """The slope of a line through the logarithms of costs against those of sizes, by least squares."""
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def _describe(row: dict) -> str:
     ours, interval = f"{row['ours']:.4g} {row['unit']}", f"({row['low']:.4g} to {row['high']:.4g})"
     if not row["peer"]:
         return f"{row['size']}: {ours} {interval}"
-    slopes = "; slope {slope:.2f}, of the arithmetic {arithmetic_slope:.2f}".format(**row) if "slope" in row else ""
     peer = f"peer {row['theirs']:.4g}, ratio {row['ratio']:.4g} {interval}"
-    return f"{row['size']} / {row['peer']}: ours {ours}, {peer}{slopes}"
+    return f"{row['size']} / {row['peer']}: ours {ours}, {peer}"
 
 
 def write_row(path: Path, row: dict) -> None:

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from torch.utils.benchmark import timer
 
-from mtbert.bench import peers
-from mtbert.bench.harness import Contest, Peer, Run, Setting, timed
-from mtbert.bench.peers import TransformersModel
+from benchmarks import peers
+from benchmarks.harness import Contest, Peer, Run, Setting, timed
+from benchmarks.peers import TransformersModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, load_tokenizer
 from mtbert.gradients import gem_project
@@ -201,7 +201,7 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
     data = str(data_root(RunConfig.from_params(fields), setting.data))
     arguments = dict(fields=fields, data=data, device=str(setting.device), longest=longest, others=others)
-    script = f"from mtbert.bench.steps import training_peak; print(training_peak(**{arguments!r}))"
+    script = f"from benchmarks.steps import training_peak; print(training_peak(**{arguments!r}))"
 
     def run(repeat: int) -> float:
         return float(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mtbert.bench import peers
-from mtbert.bench.harness import Setting
-from mtbert.bench.peers import OriginalPals, TransformersModel
-from mtbert.bench.steps import THREE, Training, on_words, violating_gradients
+from benchmarks import peers
+from benchmarks.harness import Setting
+from benchmarks.peers import OriginalPals, TransformersModel
+from benchmarks.steps import THREE, Training, on_words, violating_gradients
 from mtbert.bert.hf_checkpoints import their_name
 from mtbert.gradients.gem import gem_project
 

@@ -1,0 +1,7 @@
+"""`python -m benchmarks`, in the root of a checkout, is `mtbert bench`."""
+
+import sys
+
+from mtbert.cli import app
+
+app(["bench", *sys.argv[1:]])

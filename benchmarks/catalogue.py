@@ -1,0 +1,29 @@
+"""The benchmarks by name."""
+
+from pathlib import Path
+
+import torch
+
+from benchmarks import steps, sweeps
+from benchmarks.harness import Benchmarks, Setting
+
+THREE = dict(B=16, T=30)  # a batch of each of three tasks
+QUORA = dict(task="quora", longest=20, others=40)
+
+BENCHMARKS: Benchmarks = {
+    "step": (steps.training_step, (dict(B=32, T=26), dict(B=16, T=128), dict(B=8, T=512))),
+    "epoch": (steps.epoch, (dict(task="sst"), dict(task="quora", rows=20_000))),
+    "plans": (steps.plans, (dict(B=32, T=31, precision="bf16"),)),
+    "pal": (steps.pal, (THREE | dict(s=96, heads=12),)),
+    "pcgrad": (steps.pcgrad_step, (THREE,)),
+    "distillation": (steps.distillation_step, (THREE,)),
+    "gem": (steps.gem_projection, (dict(parameters=22_700_000, memories=3),)),
+    "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
+    "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),
+}
+
+
+def settings(device: torch.device, repeats: int, data: Path | None = None) -> list[Setting]:
+    """MiniLM in fp32; on a GPU also in bf16."""
+    precisions = ("fp32",) if device.type == "cpu" else ("fp32", "bf16")
+    return [Setting(device, precision, data=data, repeats=repeats) for precision in precisions]
