@@ -64,6 +64,15 @@ class _Progress:
     processes: int = 1  # that trained together
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of every task, and for each training table the seconds and processor seconds of its features."""
+
+    train: dict[str, TaskRows]
+    dev: dict[str, TaskRows]
+    feature_times: list[tuple[float, float]]
+
+
 class _Log:
     """The rows of a run's log, and next to its checkpoint a CSV file of them that grows as it trains."""
 
@@ -101,110 +110,45 @@ def train(
     evaluation; all get the result. The first one pretrains, saves checkpoints and shows the bar; processor time in the
     cost is of all, the rest of the first.
     """
+    teachers = teachers or {}
+    _check_teachers(config, corpus, teachers)
     place = pick_device(device)
     processes = connect(place)
-    progress = progress if processes.is_main else False
-    teachers = teachers or {}
-    if {task: len(rows) for task, rows in teachers.items()} != {
-        t: len(corpus.train[t]) for t in config.teachers_by_task
-    }:
-        raise TrainingError(f"teachers: logits for all training rows of {list(config.teachers_by_task)} are needed")
+    job = _Job(config, corpus, place, processes, checkpoint, checkpoint_seconds, progress)
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
     keep_freed_memory()
-    trim = Trimmer()
+
     cost: dict[str, float] = {}
-
-    def pretrained(stage: str, encoder: BertModel) -> None:
-        if processes.is_main:
-            cost.update(_pretrain(stage, encoder, config, corpus, place, checkpoint, checkpoint_seconds, progress))
-
     encoder = build_encoder(config)
     if config.pretrain in ("before", "both"):
         meta_model(config)  # what does not fit together is said here, not after hours of pretraining
-        pretrained("before", encoder)
+        cost |= job.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
     processes.copy_from_main(model)
-    tables, dev, feature_times = _read_rows(model, corpus, place, processes, teachers)
-
-    sizes = [len(table) for table in corpus.train.values()]
-    epoch_steps = steps_per_epoch(config, sizes)
-    total_steps = config.epochs * epoch_steps
-    trainer = Trainer(model, tables, total_steps, processes)
-    marks = evaluation_steps(config, sizes)
-    parts = {"model": model, "trainer": trainer}
-    saver = Checkpoint(checkpoint, f"{config.digest} {corpus.fingerprint}", parts, checkpoint_seconds, processes)
-    state = _Progress(**(saver.restore() or {"processes": processes.count}))
-    if len(set(processes.gather([state.step]))) > 1:
-        raise TrainingError("the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared")
-    if state.processes != processes.count:
-        log.warning("processes that go on: %d; that saved the checkpoint: %d", processes.count, state.processes)
-        state.processes = max(state.processes, processes.count)
-
-    points = _Log(checkpoint if processes.is_main else None, state.log)
-    bar = tqdm(total=total_steps, initial=state.step, disable=None if progress is None else not progress, unit="step")
-    latest, log_every = {}, math.ceil(total_steps / LOG_POINTS)
-    lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    steps = enumerate(training_steps(config, lengths), start=1)
-    for step, rows in saver.guard(steps, lambda: vars(state), total_steps):
-        if step <= state.step:  # of the part before an interruption only the memory of examples is made again
-            trainer.remember(rows)
-            continue
-        started, cpu_started = time.perf_counter(), time.process_time()
-        losses = trainer.step(step, rows)
-        if not all(math.isfinite(loss) for loss in losses.values()):
-            raise TrainingError(_broken(losses, step, epoch_steps, corpus, rows, trainer.schedule))
-
-        state.step = step
-        state.tokens += sum(int(tables[task].tokens.counts[part].sum()) for task, part in rows.items())
-        state.losses.append(losses)
-        state.seconds += time.perf_counter() - started
-        state.cpu_seconds += time.process_time() - cpu_started
-        bar.update()
-        if step in marks:
-            trainer.swap_average()
-            latest = _evaluate(state, model, config, dev, step / epoch_steps)
-            trainer.swap_average()
-            points.write(state.curve[-1])
-            bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
-        elif step % log_every == 0:
-            recent = [np.mean(list(by_task.values())) for by_task in state.losses[-log_every:]]
-            spent = {name: getattr(state, name) for name in ("tokens", "seconds", "cpu_seconds")}
-            points.write({"step": step, "epoch": step / epoch_steps, **spent, "train_loss": float(np.mean(recent))})
-        trim()
-    bar.close()
+    rows = _read_rows(model, corpus, place, processes, teachers)
+    trainer = Trainer(model, rows.train, job.total_steps, processes)
+    state, latest = job.train(trainer, rows)
 
     started = time.perf_counter()
     trainer.swap_average()
     known = latest if config.curve_rows is None else {}
-    predictions = {task: known[task] if task in known else dev[task].predictions("dev") for task in dev}
-    step_scores = _step_scores(config, state, predictions, dev, tables)
+    predictions = {task: known[task] if task in known else rows.dev[task].predictions("dev") for task in rows.dev}
+    step_scores = _step_scores(config, state, predictions, rows)
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
     if config.pretrain in ("after", "both"):
         paused = time.perf_counter()
-        pretrained("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
+        cost |= job.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
         started += time.perf_counter() - paused
     processes.copy_from_main(model)
     kept = {"last": (), "best": ("overall",), "best_per_task": config.tasks}[config.keep]
-    if config.pretrain in ("after", "both") or any(state.best[name]["step"] < total_steps for name in kept):
-        predictions = {task: dev[task].predictions("dev") for task in dev}
-    cpu_seconds = sum(processes.gather([state.cpu_seconds]))
-    cost |= {
-        "train_seconds": round(state.seconds, 2),
-        "train_cpu_seconds": round(cpu_seconds, 2),
-        "feature_seconds": round(sum(seconds for seconds, _ in feature_times), 2),
-        "feature_cpu_seconds": round(sum(seconds for _, seconds in feature_times), 2),
-        "score_seconds": round(time.perf_counter() - started, 2),
-        "tokens": state.tokens,
-        "tokens_per_cpu_second": round(state.tokens / max(cpu_seconds, 1e-9), 1),
-        "peak_memory_mib": round(memory.mib(), 1),
-        "best_step": state.best["overall"]["step"],
-        "steps": total_steps,
-        **parameter_counts(model),
-        **({"processes": state.processes} if state.processes > 1 else {}),
-        **{f"constraints_{name}": count for name, count in trainer.constraints.items()},
-    }
+    if config.pretrain in ("after", "both") or any(state.best[name]["step"] < job.total_steps for name in kept):
+        predictions = {task: rows.dev[task].predictions("dev") for task in rows.dev}
+    cost["score_seconds"] = round(time.perf_counter() - started, 2)
+    cost["peak_memory_mib"] = round(memory.mib(), 1)
+    cost |= job.costs(state, rows) | parameter_counts(model)
+    cost |= {f"constraints_{name}": count for name, count in trainer.constraints.items()}
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),
@@ -213,6 +157,125 @@ def train(
         cosines=pd.DataFrame(trainer.cosines),
         cost=cost,
     )
+
+
+def _check_teachers(config: RunConfig, corpus: Corpus, teachers: dict[str, Tensor]) -> None:
+    needed = {task: len(corpus.train[task]) for task in config.teachers_by_task}
+    if {task: len(logits) for task, logits in teachers.items()} != needed:
+        raise TrainingError(f"teachers: logits for all training rows of {list(needed)} are needed")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call of `train`: what it was given, and the parts of it that are long."""
+
+    config: RunConfig
+    corpus: Corpus
+    place: torch.device
+    processes: Processes
+    checkpoint: Path | None
+    checkpoint_seconds: float | None
+    progress: bool | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Training examples of each task."""
+        return [len(table) for table in self.corpus.train.values()]
+
+    @property
+    def epoch_steps(self) -> int:
+        return steps_per_epoch(self.config, self.sizes)
+
+    @property
+    def total_steps(self) -> int:
+        return self.config.epochs * self.epoch_steps
+
+    @property
+    def shows_progress(self) -> bool | None:
+        """None: on a terminal."""
+        return self.progress if self.processes.is_main else False
+
+    def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
+        """Masked language modelling on the training texts by the first process, in place; its cost and last loss."""
+        if not self.processes.is_main:
+            return {}
+        texts = tokenize_texts(pretraining_texts(self.corpus.train), self.config.encoder, self.config.max_length)
+        path = self.checkpoint and self.checkpoint.with_name(PRETRAINING.format(stage))
+        curve = pretrain(encoder, texts, self.config, self.place, path, self.checkpoint_seconds, self.shows_progress)
+        last = curve.iloc[-1]
+        cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
+        cost["seconds"] = round(curve.attrs["seconds"], 2)
+        return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
+
+    def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, dict[str, pd.DataFrame]]:
+        """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
+        config, epoch_steps, total_steps = self.config, self.epoch_steps, self.total_steps
+        parts = {"model": trainer.model, "trainer": trainer}
+        name = f"{config.digest} {self.corpus.fingerprint}"
+        saver = Checkpoint(self.checkpoint, name, parts, self.checkpoint_seconds, self.processes)
+        state = self.restore(saver)
+        points = _Log(self.checkpoint if self.processes.is_main else None, state.log)
+        is_hidden = None if self.shows_progress is None else not self.shows_progress
+        bar = tqdm(total=total_steps, initial=state.step, disable=is_hidden, unit="step")
+        trim = Trimmer()
+        latest: dict[str, pd.DataFrame] = {}
+        marks, log_every = evaluation_steps(config, self.sizes), math.ceil(total_steps / LOG_POINTS)
+        lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
+        steps = enumerate(training_steps(config, lengths), start=1)
+        for step, chosen in saver.guard(steps, lambda: vars(state), total_steps):
+            if step <= state.step:  # of the part before an interruption only the memory of examples is made again
+                trainer.remember(chosen)
+                continue
+            started, cpu_started = time.perf_counter(), time.process_time()
+            losses = trainer.step(step, chosen)
+            if not all(math.isfinite(loss) for loss in losses.values()):
+                raise TrainingError(_broken(losses, step, epoch_steps, self.corpus, chosen, trainer.schedule))
+
+            state.step = step
+            state.tokens += sum(int(rows.train[task].tokens.counts[part].sum()) for task, part in chosen.items())
+            state.losses.append(losses)
+            state.seconds += time.perf_counter() - started
+            state.cpu_seconds += time.process_time() - cpu_started
+            bar.update()
+            if step in marks:
+                trainer.swap_average()
+                latest = _evaluate(state, trainer.model, config, rows.dev, step / epoch_steps)
+                trainer.swap_average()
+                points.write(state.curve[-1])
+                bar.set_postfix_str(f"loss {state.curve[-1]['train_loss']:.3f} dev {state.curve[-1]['dev_score']:.3f}")
+            elif step % log_every == 0:
+                points.write(_log_point(state, step / epoch_steps, log_every))
+            trim()
+        bar.close()
+        return state, latest
+
+    def restore(self, saver: Checkpoint) -> _Progress:
+        """The run up to its checkpoint, or its start; raises TrainingError if the processes read different ones."""
+        count = self.processes.count
+        state = _Progress(**(saver.restore() or {"processes": count}))
+        if len(set(self.processes.gather([state.step]))) > 1:
+            raise TrainingError(
+                "the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared"
+            )
+        if state.processes != count:
+            log.warning("processes that go on: %d; that saved the checkpoint: %d", count, state.processes)
+            state.processes = max(state.processes, count)
+        return state
+
+    def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
+        """What the steps cost: seconds of the first process, processor time of all."""
+        cpu_seconds = sum(self.processes.gather([state.cpu_seconds]))
+        cost = {
+            "train_seconds": round(state.seconds, 2),
+            "train_cpu_seconds": round(cpu_seconds, 2),
+            "feature_seconds": round(sum(seconds for seconds, _ in rows.feature_times), 2),
+            "feature_cpu_seconds": round(sum(seconds for _, seconds in rows.feature_times), 2),
+            "tokens": state.tokens,
+            "tokens_per_cpu_second": round(state.tokens / max(cpu_seconds, 1e-9), 1),
+            "best_step": state.best["overall"]["step"],
+            "steps": self.total_steps,
+        }
+        return cost | ({"processes": state.processes} if state.processes > 1 else {})
 
 
 def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
@@ -232,8 +295,8 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
 
 def _read_rows(
     model: MultitaskBert, corpus: Corpus, place: torch.device, processes: Processes, teachers: dict[str, Tensor]
-) -> tuple[dict[str, TaskRows], dict[str, TaskRows], list[tuple[float, float]]]:
-    """The training rows and the dev rows of every task, and the seconds of the training rows' features.
+) -> _Rows:
+    """The rows of every task, with their features.
 
     What frozen layers make of the texts is computed here, before the clock of training starts: else a run that makes
     the features would seem slower than one that finds them.
@@ -250,27 +313,14 @@ def _read_rows(
         feature_times = [rows.make_features() for rows in tables.values()]
         for rows in dev.values():
             rows.make_features()
-    return tables, dev, feature_times
+    return _Rows(tables, dev, feature_times)
 
 
-def _pretrain(
-    stage: str,
-    encoder: BertModel,
-    config: RunConfig,
-    corpus: Corpus,
-    device: torch.device,
-    checkpoint: Path | None,
-    checkpoint_seconds: float | None,
-    progress: bool | None,
-) -> dict[str, float]:
-    """Masked language modelling on the training texts, in place; what it cost, and its loss at the end."""
-    texts = tokenize_texts(pretraining_texts(corpus.train), config.encoder, config.max_length)
-    path = checkpoint and checkpoint.with_name(PRETRAINING.format(stage))
-    curve = pretrain(encoder, texts, config, device, path, checkpoint_seconds, progress)
-    last = curve.iloc[-1]
-    cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
-    cost["seconds"] = round(curve.attrs["seconds"], 2)
-    return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
+def _log_point(state: _Progress, epoch: float, n: int) -> dict[str, float]:
+    """A row of the log between two evaluations, with the mean loss of the last n steps."""
+    recent = [np.mean(list(by_task.values())) for by_task in state.losses[-n:]]
+    spent = {name: getattr(state, name) for name in ("tokens", "seconds", "cpu_seconds")}
+    return {"step": state.step, "epoch": epoch, **spent, "train_loss": float(np.mean(recent))}
 
 
 def _evaluate(
@@ -310,21 +360,15 @@ def _evaluate(
     return predictions
 
 
-def _step_scores(
-    config: RunConfig,
-    state: _Progress,
-    last: dict[str, pd.DataFrame],
-    dev: dict[str, TaskRows],
-    tables: dict[str, TaskRows],
-) -> pd.DataFrame:
+def _step_scores(config: RunConfig, state: _Progress, last: dict[str, pd.DataFrame], rows: _Rows) -> pd.DataFrame:
     """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve."""
     scores = []
     for task in config.tasks:
-        chosen = _subset(TRAIN_ROWS, len(tables[task]))
-        for split, table in (("dev", last[task]), ("train", tables[task].predictions("train", chosen))):
+        chosen = _subset(TRAIN_ROWS, len(rows.train[task]))
+        for split, table in (("dev", last[task]), ("train", rows.train[task].predictions("train", chosen))):
             found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             scores.append(found.assign(at="last", step=state.step))
-        best, labels = state.best[task], dev[task].table["label"].to_numpy()
+        best, labels = state.best[task], rows.dev[task].table["label"].to_numpy()
         labels = labels[_subset(config.curve_rows, len(labels))]
         scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
     return pd.concat(scores, ignore_index=True)
