@@ -8,8 +8,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import nbformat
@@ -60,90 +62,166 @@ def build_report(
     """
     root = Path(root).resolve()
     output = root / "build" / "executed"
-    all_notebooks = sorted((root / "notebooks").glob("*.ipynb"))
-    chosen = [(path, grid) for path in _select(all_notebooks, only) for grid in grids or [None]]
-    notebooks = {f"{path.stem}-{grid.stem}" if grid else path.stem: (path, grid) for path, grid in chosen}
-    if len(notebooks) < len(chosen):
-        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
-    folder = root / "params" / profile
-    known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
-    if profile not in known:  # "" and .. would be folders, too
-        raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
-    if data is not None and not Path(data).is_dir():
-        raise ReportError(f"--data: there is no folder {data}")
-    parameters = {name: _parameters(folder, *about, data) for name, about in notebooks.items()}
-    if data is not None and not any("data_dir" in values for values in parameters.values()):
-        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
+    _check_profile(root, profile, data)
     code = _digest((root / "mtbert").rglob("*.py"))
+    pages = _read_pages(root, profile, only, data, grids, code)
     output.mkdir(parents=True, exist_ok=True)
-    environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # this environment's kernel, not a user's
-    results = results_dir()
+    results, environment = results_dir(), {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # no kernel of the user's
     if profile == "demo":
         results = output / f"results-{code[:8]}"  # a run's id does not name the code
-        for other in output.glob("results-*"):
-            if not dry_run and (force or other != results):
-                shutil.rmtree(other)
-        results.mkdir(exist_ok=True)
+        _start_demo_store(output, results, force, dry_run)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
-
-    for file in output.glob("*.record"):
-        if not any(f"{file.stem}-".startswith(f"{path.stem}-") for path in all_notebooks) or not _record(file):
-            file.unlink()
-    records, early, to_train, runs, late = {}, [], {}, [], []  # records and jobs: a label, a function, its arguments
-    before, all_grids = _digest_results(results, root), sorted(folder.glob("[a-z]*.yaml"))
-    for name, (path, grid) in notebooks.items():
-        source, values = _source(path), parameters[name]
-        named = [file for file in all_grids if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]
-        read = [grid] if grid else named
-        params = {file.stem: file.read_text("utf8") for file in [folder / f"{path.stem}.yaml", *read] if file.exists()}
-        inputs = repr([source, sorted(values.items()), profile, code, os.environ.get("MTBERT_DATA"), params])
-        about = {"inputs": hashlib.sha256(inputs.encode()).hexdigest(), "profile": profile, "params": params}
-        file = output / f"{name}.record"
-        record = _record(file)
-        if not force and record.items() >= {**about, "results": before}.items():
-            print(f"{name} is up to date")
-            continue
-        if not dry_run:
-            file.unlink(missing_ok=True)
-        trains = values.get("train_missing", False)
-        (late if trains else early).append((name, _execute, path, output / f"{name}.ipynb", values, about))
-        if trains:
-            to_train |= dict.fromkeys(read, (values.get("data_dir") or None, values.get("device", "auto")))
-    missing, workers = [], workers or min(CPU_COUNT, MOST_WORKERS)
-    for where in set(to_train.values()):
-        files = [file for file in to_train if to_train[file] == where]
-        with patch.dict(os.environ, environment):  # the store of the profile
-            chosen = _look_up(files, where[0], profile)
-        runs += [(f"run {run}", _train, run.config, *where) for run in chosen]
-        to_do = [run for run in chosen if not run.is_stored]
-        missing += to_do if profile == "demo" else predict_runs(to_do, pick_device(where[1]).type, 1, where[0])
-    left = sweep.minutes_left(missing, {}, workers, 0.0)
-    rest = "; all are stored" if runs and not missing else ""
-    if missing and left is not None:
-        rest = f"; {len(missing)} are not stored, which takes {sweep.duration(left)}"
-    if early or late:
-        print(f"{len(early + late)} notebooks to execute, {len(runs)} runs to train or look up{rest}", flush=True)
+    _remove_old_records(root, output)
+    stale = _stale_pages(pages, output, _digest_results(results, root), force)
+    with patch.dict(os.environ, environment):  # the store of the profile
+        runs, missing = _runs_to_train(stale, profile)
+    workers = workers or min(CPU_COUNT, MOST_WORKERS)
+    if stale:
+        print(_what_is_done(stale, runs, missing, workers), flush=True)
     if dry_run:
         if missing:
             print(sweep.describe(missing, workers))
         return output.parent / "report" / "index.html"
 
-    index, failures = _build_site(output), []
-    # In the demo profile what trains nothing reads nothing of the runs; in the others it waits for them.
-    phases = [[*early, *runs], late] if profile == "demo" else [runs, [*early, *late]]
-    for name, outcome in _work(phases, environment, workers, scheduler):
-        if name in notebooks:
-            if isinstance(outcome, Exception):
-                failures.append(str(outcome))
-            else:
-                records[name] = outcome
+    for page in stale:
+        _record_file(output, page).unlink(missing_ok=True)
+    index, failures, records = _build_site(output), [], {}
+    for label, outcome in _work(_phases(stale, runs, output, profile), environment, workers, scheduler):
+        page = next((page for page in stale if page.name == label), None)
+        if page and isinstance(outcome, Exception):
+            failures.append(str(outcome))
+        elif page:
+            records[label] = page.about
         _write_records(output, records, _digest_results(results, root))
-        if name in records:
+        if label in records:
             index = _build_site(output)
     if failures:
         raise ReportError("\n\n".join(failures))
     print(f"The report: {os.path.relpath(index)}")
     return index
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A notebook to execute, for a grid of the user's own or for those of its profile."""
+
+    name: str
+    notebook: Path
+    values: dict[str, Any]  # its parameters
+    grids: list[Path]  # that it reads
+    about: dict[str, Any]  # its record, but for the results that it read
+
+    @property
+    def trains(self) -> bool:
+        return self.values.get("train_missing", False)
+
+    @property
+    def where(self) -> tuple[str | None, str]:
+        """The folder of the datasets, and the device, of the runs that it trains."""
+        return self.values.get("data_dir") or None, self.values.get("device", "auto")
+
+
+def _check_profile(root: Path, profile: str, data: str | Path | None) -> None:
+    known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
+    if profile not in known:  # "" and .. would be folders, too
+        raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
+    if data is not None and not Path(data).is_dir():
+        raise ReportError(f"--data: there is no folder {data}")
+
+
+def _read_pages(
+    root: Path, profile: str, only: str, data: str | Path | None, grids: Sequence[Path], code: str
+) -> list[_Page]:
+    """The chosen notebooks, each once for every grid of the user's own."""
+    notebooks = _select(sorted((root / "notebooks").glob("*.ipynb")), only)
+    chosen = [(path, grid) for path in notebooks for grid in grids or [None]]
+    names = [f"{path.stem}-{grid.stem}" if grid else path.stem for path, grid in chosen]
+    if len(set(names)) < len(names):
+        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
+    folder = root / "params" / profile
+    pages = [_read_page(name, *about, folder, data, code) for name, about in zip(names, chosen, strict=True)]
+    if data is not None and not any("data_dir" in page.values for page in pages):
+        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
+    return pages
+
+
+def _read_page(name: str, notebook: Path, grid: Path | None, folder: Path, data: str | Path | None, code: str) -> _Page:
+    """A notebook with what decides its content; folder: params/ of the profile."""
+    source, values = _source(notebook), _parameters(folder, notebook, grid, data)
+    named = [
+        file for file in sorted(folder.glob("[a-z]*.yaml")) if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)
+    ]
+    read = [grid] if grid else named
+    files = [file for file in (folder / f"{notebook.stem}.yaml", *read) if file.exists()]
+    params = {file.stem: file.read_text("utf8") for file in files}
+    inputs = repr([source, sorted(values.items()), folder.name, code, os.environ.get("MTBERT_DATA"), params])
+    digest = hashlib.sha256(inputs.encode()).hexdigest()
+    return _Page(name, notebook, values, read, {"inputs": digest, "profile": folder.name, "params": params})
+
+
+def _start_demo_store(output: Path, results: Path, force: bool, dry_run: bool) -> None:
+    """The demo's own store, empty with `force`; those of other code are removed."""
+    for other in output.glob("results-*"):
+        if not dry_run and (force or other != results):
+            shutil.rmtree(other)
+    results.mkdir(exist_ok=True)
+
+
+def _remove_old_records(root: Path, output: Path) -> None:
+    """Remove damaged records, and those of notebooks that are gone."""
+    stems = [path.stem for path in (root / "notebooks").glob("*.ipynb")]
+    for file in output.glob("*.record"):
+        if not any(f"{file.stem}-".startswith(f"{stem}-") for stem in stems) or not _record(file):
+            file.unlink()
+
+
+def _record_file(output: Path, page: _Page) -> Path:
+    return output / f"{page.name}.record"
+
+
+def _stale_pages(pages: list[_Page], output: Path, results: str, force: bool) -> list[_Page]:
+    """The pages that are not up to date, given the digest of the results."""
+    stale = []
+    for page in pages:
+        known = _record(_record_file(output, page))
+        if not force and known.items() >= {**page.about, "results": results}.items():
+            print(f"{page.name} is up to date")
+        else:
+            stale.append(page)
+    return stale
+
+
+def _runs_to_train(pages: list[_Page], profile: str) -> tuple[list[tuple], list[sweep.SweepRun]]:
+    """The jobs for the runs of pages that train, as `_work` takes them, and the runs of them that are not stored."""
+    where_of = {grid: page.where for page in pages if page.trains for grid in page.grids}
+    jobs, missing = [], []
+    for where in dict.fromkeys(where_of.values()):
+        data, device = where
+        runs = _look_up([grid for grid in where_of if where_of[grid] == where], data, profile)
+        jobs += [(f"run {run}", _train, run.config, data, device) for run in runs]
+        to_do = [run for run in runs if not run.is_stored]
+        missing += to_do if profile == "demo" else predict_runs(to_do, pick_device(device).type, 1, data)
+    return jobs, missing
+
+
+def _what_is_done(pages: list[_Page], runs: list[tuple], missing: list[sweep.SweepRun], workers: int) -> str:
+    text = f"{len(pages)} notebooks to execute, {len(runs)} runs to train or look up"
+    left = sweep.minutes_left(missing, {}, workers, 0.0)
+    if missing and left is not None:
+        return f"{text}; {len(missing)} are not stored, which takes {sweep.duration(left)}"
+    return f"{text}; all are stored" if runs and not missing else text
+
+
+def _phases(pages: list[_Page], runs: list[tuple], output: Path, profile: str) -> list[list[tuple]]:
+    """The jobs in the order of their phases: a label, a function, its arguments.
+
+    In the demo profile a notebook that trains nothing reads nothing of the runs; in the others it waits for them.
+    """
+    early, late = [], []
+    for page in pages:
+        job = (page.name, _execute, page.notebook, output / f"{page.name}.ipynb", page.values)
+        (late if page.trains else early).append(job)
+    return [[*early, *runs], late] if profile == "demo" else [runs, [*early, *late]]
 
 
 def _select(notebooks: list[Path], only: str) -> list[Path]:
@@ -234,8 +312,8 @@ def _train(config: RunConfig, data: str | None, device: str) -> None:
     load_or_run(config, data, device=device, progress=False)
 
 
-def _execute(notebook: Path, executed: Path, parameters: dict, about: dict) -> dict:
-    """Execute into the file `executed`, in its folder; returns the record."""
+def _execute(notebook: Path, executed: Path, parameters: dict) -> None:
+    """Execute into the file `executed`, in its folder."""
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
     for attempt in range(1, ATTEMPTS + 1):
@@ -246,7 +324,7 @@ def _execute(notebook: Path, executed: Path, parameters: dict, about: dict) -> d
             )  # fmt: skip
             text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
             executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
-            return about
+            return
         except PapermillExecutionError as error:
             source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
             raise ReportError(
