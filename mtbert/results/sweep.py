@@ -34,7 +34,7 @@ from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster, WorkerPlugin
+    from distributed import Client, Future, LocalCluster, WorkerPlugin
 
 log = logging.getLogger(__name__)
 RETRIES = 2
@@ -362,76 +362,121 @@ def train_all(
     have begun end behind their current step, and the others do not begin. bar: shows the steps of the runs. Runs that
     other processes train come last.
     """
-    from mtbert.results.workers import Sweep, train_run
-
-    name, events, numbers = f"mtbert-{client.id}", SimpleQueue(), count()
-    by_id, workers, steps, futures, busy = {run.run_id: run for run in runs}, {}, {}, {}, []
-    data, resources = data and str(Path(data).resolve()), {"GPU": 1} if device.startswith("cuda") else None
-    among = [str(store.resolve()) for store in stores()]
-    _register(client, Sweep(name, threads, data, among, device), name)
-    for topic in (name, "all"):  # reports of the workers and the scheduler
-        client.subscribe_topic(topic, events.put)
-
-    def submit(run: SweepRun) -> None:
-        number = next(numbers)
-        future = client.submit(
-            train_run, name, run.run_id, run.config, again or run.is_teacher,
-            key=(name, run.run_id, number), retries=RETRIES, priority=-number, resources=resources,
-        )  # fmt: skip
-        futures[future.key] = future
-        future.add_done_callback(events.put)
-
+    submitted = _Submitted(client, threads, data, device, again)
     for run in runs:
-        submit(run)
-    is_stopped, told = False, time.monotonic()
-    while futures or busy:
+        submitted.submit(run)
+    told = time.monotonic()
+    while submitted.futures or submitted.busy:
         if time.monotonic() - told > IDLE_SECONDS:
             told = time.monotonic()
-            if busy and not futures:
-                log.warning("waiting for runs that other processes train: %s", "; ".join(map(str, busy)))
-            elif reason := idle_because(client, resources):
-                log.warning("%s; runs that wait: %d", reason, len(futures) + len(busy))
-        if stop.number and not is_stopped:
-            is_stopped, busy = True, []
-            with suppress(OSError):  # a worker died just now
-                client.unregister_worker_plugin(name)
-            begun = {key for keys in client.processing().values() for key in keys}
-            futures = {key: future for key, future in futures.items() if key in begun}
-        if busy and not futures:
+            submitted.tell_what_is_awaited()
+        if stop.number:
+            submitted.stop()
+        elif not submitted.futures:
             time.sleep(BUSY_SECONDS)
-            for run in busy:
-                submit(run)
-            busy = []
+            submitted.submit_busy()
         try:
-            event = events.get(timeout=POLL)
+            event = submitted.events.get(timeout=POLL)
         except Empty:
             continue
         if isinstance(event, tuple):
             _, message = event
-            if "run_id" not in message:  # of the scheduler
-                if message["action"] == "remove-worker":
-                    log.warning("worker %s is lost; its run waits for a free one", message["worker"])
-                continue
-            run = by_id[message["run_id"]]
-            if message["worker"] != workers.setdefault(run.run_id, message["worker"]):
-                log.warning("%s goes on from its checkpoint, on another worker", run)
-                workers[run.run_id] = message["worker"]
-            steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
-            bar.set_postfix_str("; ".join(steps.values()))
-        elif event.key in futures:
-            future, run = futures.pop(event.key), by_id[event.key[1]]
-            steps.pop(run.run_id, None)
-            if future.status == "error":
-                error = future.exception()
-                yield run, RunFailed(f"{type(error).__name__}: {error}"), 0.0
-                continue
-            if future.status != "finished":
-                raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
-            state, outcome, minutes = future.result()
-            if state == "busy":
-                busy.append(run)
-            elif state != "stopped":
-                yield run, RunFailed(outcome) if state == "failed" else outcome, minutes if state != "stored" else None
-            elif not is_stopped:  # its worker closes
-                submit(run)
+            submitted.note(message)
+            bar.set_postfix_str("; ".join(submitted.steps.values()))
+        elif outcome := submitted.outcome(event):
+            yield outcome
     client.unsubscribe_topic("all")  # else the scheduler reports that this client leaves, to this client
+
+
+class _Submitted:
+    """The runs that the workers of a cluster have or get, and what is heard of them.
+
+    Attributes: futures by their keys, (name, run id, number); busy: runs that other processes train; events: an ended
+    future, or a tuple with a message of a worker or the scheduler; steps: run id -> how far the run is, as text.
+    """
+
+    def __init__(self, client: "Client", threads: int, data: str | Path | None, device: str, again: bool) -> None:
+        from mtbert.results.workers import Sweep
+
+        self.client, self.again, self.name = client, again, f"mtbert-{client.id}"
+        self.resources = {"GPU": 1} if device.startswith("cuda") else None
+        self.events, self.numbers, self.is_stopped = SimpleQueue(), count(), False
+        self.runs: dict[str, SweepRun] = {}
+        self.workers: dict[str, str] = {}  # run id -> the address of the worker that reported last
+        self.steps: dict[str, str] = {}
+        self.futures: dict[tuple, Future] = {}
+        self.busy: list[SweepRun] = []
+        among = [str(store.resolve()) for store in stores()]
+        data = data and str(Path(data).resolve())
+        _register(client, Sweep(self.name, threads, data, among, device), self.name)
+        for topic in (self.name, "all"):  # reports of the workers and the scheduler
+            client.subscribe_topic(topic, self.events.put)
+
+    def submit(self, run: SweepRun) -> None:
+        """Give a run to the workers, behind those that they have."""
+        from mtbert.results.workers import train_run
+
+        number = next(self.numbers)
+        self.runs[run.run_id] = run
+        future = self.client.submit(
+            train_run, self.name, run.run_id, run.config, self.again or run.is_teacher,
+            key=(self.name, run.run_id, number), retries=RETRIES, priority=-number, resources=self.resources,
+        )  # fmt: skip
+        self.futures[future.key] = future
+        future.add_done_callback(self.events.put)
+
+    def submit_busy(self) -> None:
+        """Try the runs that other processes train once more."""
+        runs, self.busy = self.busy, []
+        for run in runs:
+            self.submit(run)
+
+    def stop(self) -> None:
+        """Runs that have begun end behind their current step; the others are given up."""
+        if self.is_stopped:
+            return
+        self.is_stopped, self.busy = True, []
+        with suppress(OSError):  # a worker died just now
+            self.client.unregister_worker_plugin(self.name)
+        begun = {key for keys in self.client.processing().values() for key in keys}
+        self.futures = {key: future for key, future in self.futures.items() if key in begun}
+
+    def tell_what_is_awaited(self) -> None:
+        """Warn where no run is trained."""
+        if self.busy and not self.futures:
+            log.warning("waiting for runs that other processes train: %s", "; ".join(map(str, self.busy)))
+        elif reason := idle_because(self.client, self.resources):
+            log.warning("%s; runs that wait: %d", reason, len(self.futures) + len(self.busy))
+
+    def note(self, message: dict) -> None:
+        """Take in a message: of a worker that a run has come to a step, or of the scheduler."""
+        if "run_id" not in message:
+            if message["action"] == "remove-worker":
+                log.warning("worker %s is lost; its run waits for a free one", message["worker"])
+            return
+        run = self.runs[message["run_id"]]
+        if message["worker"] != self.workers.setdefault(run.run_id, message["worker"]):
+            log.warning("%s goes on from its checkpoint, on another worker", run)
+            self.workers[run.run_id] = message["worker"]
+        self.steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
+
+    def outcome(self, future: "Future") -> tuple[SweepRun, float | RunFailed, float | None] | None:
+        """What `train_all` yields for a future that has ended; None where its run has not ended, or was given up."""
+        if future.key not in self.futures:
+            return None
+        del self.futures[future.key]
+        run = self.runs[future.key[1]]
+        self.steps.pop(run.run_id, None)
+        if future.status == "error":
+            error = future.exception()
+            return run, RunFailed(f"{type(error).__name__}: {error}"), 0.0
+        if future.status != "finished":
+            raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
+        state, outcome, minutes = future.result()
+        if state == "busy" and not self.is_stopped:
+            self.busy.append(run)
+        elif state == "stopped" and not self.is_stopped:  # its worker closes
+            self.submit(run)
+        if state in ("busy", "stopped"):
+            return None
+        return run, RunFailed(outcome) if state == "failed" else outcome, None if state == "stored" else minutes
