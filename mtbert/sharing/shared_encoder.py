@@ -18,6 +18,9 @@ from mtbert.bert import Batch, BertModel, LayerHooks, apart, together
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Level, SharingPlan
 
+Group = tuple[str, ...]  # tasks whose tokens a layer reads together
+Tokens = dict[Group, Tensor]  # (N, d) of each group
+
 
 class ExportError(ValueError):
     """A part of a model that other code cannot run."""
@@ -42,57 +45,66 @@ class SharedEncoder(nn.Module):
 
     def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
         """Name (embeddings, layer 1, ..., pooler) -> its mode in the plan, and its copies."""
-        modules = [self.embeddings, *self.layers, self.poolers]
-        return {name: (level, m) for (name, level), m in zip(self.plan.levels.items(), modules, strict=True)}
+        levels = self.plan.levels
+        pairs = zip(levels.values(), [self.embeddings, *self.layers, self.poolers], strict=True)
+        return dict(zip(levels, pairs, strict=True))
 
     def forward(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
         below: what `below` gives, for the tasks where it is known already.
         """
-        masks = _masks(batches)
-        flats = {(task,): hidden.flatten(0, 1) for task, hidden in (below or {}).items()}
-        flats |= self._below({task: batch for task, batch in batches.items() if (task,) not in flats}, masks)
-        flats = self._run(flats, masks, self.frozen_depth, len(self.layers))
-        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+        masks, known = _masks(batches), below or {}
+        tokens = {(task,): hidden.flatten(0, 1) for task, hidden in known.items()}
+        others = {task: batch for task, batch in batches.items() if task not in known}
+        tokens |= self._run_below(others, masks)
+        tokens = self._run(tokens, masks, self.frozen_depth, len(self.layers))
+        return _by_task(tokens, masks)
 
     def below(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
         """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
         masks = _masks(batches)
-        flats = self._below(batches, masks)
-        return {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+        return _by_task(self._run_below(batches, masks), masks)
 
     @property
     def frozen_depth(self) -> int:
         """`SharingPlan.frozen_depth`, and 0 with adapters, which train in every layer."""
         return 0 if self.adapters else self.plan.frozen_depth
 
-    def _below(self, batches: dict[str, Batch], masks: dict[str, Tensor]) -> dict[tuple, Tensor]:
-        words, embedded = {}, {}
+    def _run_below(self, batches: dict[str, Batch], masks: dict[str, Tensor]) -> Tokens:
+        """The embeddings and the layers below `frozen_depth`."""
+        words: dict[str, Tensor] = {}
         for group, embed in zip(self.plan.embeddings.groups, self.embeddings, strict=True):
-            if present := [task for task in group if task in batches]:
-                # once for all tasks: each look-up's gradient is as large as the whole table
+            present = [task for task in group if task in batches]
+            if present:  # one look-up for all tasks: its gradient is as large as the whole table
                 ids = together(batches[task].input_ids for task in present)
                 words |= _apart(embed.word(ids), present, masks)
+        tokens: Tokens = {}
         for task, batch in batches.items():
             embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            embedded[(task,)] = embed(batch.input_ids, batch.token_type_ids, words[task]).flatten(0, 1)
-        return self._run(embedded, masks, 0, self.frozen_depth)
+            hidden = embed(batch.input_ids, batch.token_type_ids, words[task])  # (B, T, d)
+            tokens[(task,)] = hidden.flatten(0, 1)
+        return self._run(tokens, masks, 0, self.frozen_depth)
 
-    def _run(self, flats: dict[tuple, Tensor], masks: dict[str, Tensor], start: int, stop: int) -> dict[tuple, Tensor]:
-        """The layers from `start` to `stop` on the tokens of groups of tasks (N, d)."""
-        present = {task for group in flats for task in group}
+    def _run(self, tokens: Tokens, masks: dict[str, Tensor], start: int, stop: int) -> Tokens:
+        """The layers from `start` to `stop`."""
+        present = set().union(*tokens)
         for depth in range(start, stop):
-            groups = [tuple(task for task in group if task in present) for group in self.plan.layers[depth].groups]
-            flats = _regroup(flats, [group for group in groups if group], masks)
+            groups = [_among(group, present) for group in self.plan.layers[depth].groups]
+            tokens = _regroup(tokens, list(filter(None, groups)), masks)
             for group, layer in zip(groups, self.layers[depth], strict=True):
                 if group:
                     own = {task: masks[task] for task in group}
-                    here = {task: self.adapters[task] for task in group if task in self.adapters}
-                    inputs = flats[group], list(own.values()), GroupHooks(here, depth, own)
-                    again = self.checkpoint_layers and torch.is_grad_enabled()
-                    flats[group] = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
-        return flats
+                    tokens[group] = self._run_layer(layer, depth, tokens[group], own)
+        return tokens
+
+    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: dict[str, Tensor]) -> Tensor:
+        """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d)."""
+        adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
+        inputs = hidden, list(masks.values()), GroupHooks(adapters, depth, masks)
+        if self.checkpoint_layers and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
@@ -145,12 +157,24 @@ def _apart(flat: Tensor, group: Iterable[str], masks: dict[str, Tensor]) -> dict
     return dict(zip(group, apart(flat, [masks[task] for task in group]), strict=True))
 
 
-def _regroup(flats: dict[tuple, Tensor], groups: list[tuple], masks: dict[str, Tensor]) -> dict[tuple, Tensor]:
+def _by_task(tokens: Tokens, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tokens of each group -> task -> (B, T, d)."""
+    parts: dict[str, Tensor] = {}
+    for group, flat in tokens.items():
+        parts |= _apart(flat, group, masks)
+    return parts
+
+
+def _regroup(tokens: Tokens, groups: list[Group], masks: dict[str, Tensor]) -> Tokens:
     """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
-    if set(flats) == set(groups):
-        return flats
-    parts = {task: part for group, flat in flats.items() for task, part in _apart(flat, group, masks).items()}
+    if set(tokens) == set(groups):
+        return tokens
+    parts = _by_task(tokens, masks)
     return {group: together(parts[task] for task in group) for group in groups}
+
+
+def _among(group: Group, present: set[str]) -> Group:
+    return tuple(task for task in group if task in present)
 
 
 class GroupHooks(LayerHooks):
@@ -173,12 +197,15 @@ class GroupHooks(LayerHooks):
     def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
         """LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): the sum without and with TS(h), each (N, d)."""
         for hook, read in (("beside", hidden), ("beside_feed_forward", attended)):
-            if self._works(hook):
-                inputs, terms = (_apart(x, self.masks, self.masks) for x in (read, residual))
-                for task, adapter in self.adapters.items():
-                    if (term := getattr(adapter, hook)(self.depth, inputs[task], self.masks[task])) is not None:
-                        terms[task] = terms[task] + term
-                residual = together(terms.values())
+            if not self._works(hook):
+                continue
+            inputs = _apart(read, self.masks, self.masks)
+            sums = _apart(residual, self.masks, self.masks)
+            for task, adapter in self.adapters.items():
+                term = getattr(adapter, hook)(self.depth, inputs[task], self.masks[task])
+                if term is not None:
+                    sums[task] = sums[task] + term
+            residual = together(sums.values())
         return residual
 
     def after_layer(self, x: Tensor) -> Tensor:
@@ -189,7 +216,8 @@ class GroupHooks(LayerHooks):
         if not self._works(hook):
             return x
         parts = _apart(x, self.masks, self.masks)
-        parts |= {task: getattr(adapter, hook)(self.depth, parts[task]) for task, adapter in self.adapters.items()}
+        for task, adapter in self.adapters.items():
+            parts[task] = getattr(adapter, hook)(self.depth, parts[task])
         return together(parts.values())
 
     def _works(self, hook: str) -> bool:
