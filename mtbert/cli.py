@@ -285,11 +285,11 @@ def predict(
     A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
     --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
-    from mtbert.data import TASKS, load_table, load_texts
+    from mtbert.data import TASKS, load_table, load_texts, write_predictions
     from mtbert.paths import check_writable
     from mtbert.results import data_root, find_run, load_model
     from mtbert.runtime import pick_device
-    from mtbert.training import predict_table, write_leaderboard
+    from mtbert.training import predict_table
 
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
     if len(given) > 1:
@@ -321,7 +321,7 @@ def predict(
         for name in model.run_config.scored if task is None else [model.checked(task)]:
             for split in TASKS[name].splits(root)[1:]:
                 predicted = predict_table(model, name, load_table(name, split, root)[0], split, device)
-                typer.echo(write_leaderboard(predicted, name, split, out, course_format))
+                typer.echo(write_predictions(predicted, name, split, out, course_format))
 
 
 @app.command()

@@ -24,13 +24,13 @@ from mtbert import cli
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.cost.forecast import Forecast
+from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.runs import load_model, load_or_run, model_folder
 from mtbert.results.sweep import RunFailed
-from mtbert.training.metrics import write_leaderboard
 
 
 def mtbert(*arguments):
@@ -325,7 +325,7 @@ def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
 )
 def test_the_format_of_the_course(tmp_path, task, value, text):
     table = pd.DataFrame({"id": ["c7"], "predicted": [value]})
-    assert write_leaderboard(table, task, "test", tmp_path, course_format=True).read_text() == text
+    assert write_predictions(table, task, "test", tmp_path, course_format=True).read_text() == text
 
 
 def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):

@@ -1,25 +1,16 @@
-"""Metrics over a whole split, their intervals, and predictions in the course's leaderboard format.
+"""Metrics over a whole split, and their intervals.
 
 Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often each example is in it. Every
 metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N).
 """
 
 import functools
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from mtbert.data import OWN_METRICS, TASKS, DataError, Task
-from mtbert.paths import write_text
+from mtbert.data import OWN_METRICS, TASKS, Task
 from mtbert.statistics import Metric, seed_mean
-
-COURSE_COLUMNS = {  # of the files that the course's own code writes, spelt as there
-    "sst": "Predicted_Sentiment",
-    "cfimdb": "Predicted_Sentiment",
-    "quora": "Predicted_Is_Paraphrase",
-    "sts": "Predicted_Similiary",
-}
 
 
 def _total(terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -49,18 +40,25 @@ def macro_f1(
 
 def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
-    p, y = (side - side.mean(-1, keepdims=True) for side in (predicted.astype(float), labels.astype(float)))
+    p, y = _centred(predicted), _centred(labels)
     n = _total(np.ones(p.shape[-1]), weights)
     mean_p, mean_y = _total(p, weights) / n, _total(y, weights) / n
 
     def deviation(x: np.ndarray, mean: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        variance, constant, scale = _total(x * x, weights) / n - mean * mean, np.ptp(raw, -1) == 0, np.square(x).max(-1)
+        variance = _total(x * x, weights) / n - mean * mean
+        is_constant = np.ptp(raw, -1) == 0
+        rounding = 1e-14 * np.square(x).max(-1)
         if weights is not None:
-            constant, scale = constant[..., None], scale[..., None]
-        return np.sqrt(np.where(constant | (variance < 1e-14 * scale), np.nan, variance))  # below it is rounding
+            is_constant, rounding = is_constant[..., None], rounding[..., None]
+        return np.sqrt(np.where(is_constant | (variance < rounding), np.nan, variance))
 
     covariance = _total(p * y, weights) / n - mean_p * mean_y
     return covariance / (deviation(p, mean_p, predicted) * deviation(y, mean_y, labels))
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    values = values.astype(float)
+    return values - values.mean(-1, keepdims=True)
 
 
 def r2(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -68,16 +66,22 @@ def r2(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = N
     y = labels - labels.mean(-1, keepdims=True)
     n = _total(np.ones(y.shape[-1]), weights)
     variance = _total(y**2, weights) / n - (_total(y, weights) / n) ** 2
-    return 1 - _total((predicted - labels) ** 2, weights) / n / np.where(variance > 0, variance, np.nan)
+    error = _total((predicted - labels) ** 2, weights) / n
+    return 1 - error / np.where(variance > 0, variance, np.nan)
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
     """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
+    found: dict[str, Metric] = {}
     if task.is_number:
-        found = {"pearson": pearson} | ({"r2": r2} if task.kind == "regression" else {})
+        found["pearson"] = pearson
+        if task.kind == "regression":
+            found["r2"] = r2
     else:
-        macro = functools.partial(macro_f1, num_classes=task.num_classes)
-        found = {"accuracy": accuracy, "macro_f1": macro} | ({"f1": f1} if task.num_classes == 2 else {})
+        found["accuracy"] = accuracy
+        found["macro_f1"] = functools.partial(macro_f1, num_classes=task.num_classes)
+        if task.num_classes == 2:
+            found["f1"] = f1
     return {task.metric: found.get(task.metric) or OWN_METRICS[task.metric]} | found
 
 
@@ -88,7 +92,8 @@ def overall(scores: dict[str, float]) -> float:
     """
     if len(scores) == 1:
         return next(iter(scores.values()))
-    return float(np.mean([(1 + s) / 2 if TASKS[task].metric == "pearson" else s for task, s in scores.items()]))
+    parts = [(1 + score) / 2 if TASKS[task].metric == "pearson" else score for task, score in scores.items()]
+    return float(np.mean(parts))
 
 
 def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
@@ -99,25 +104,3 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
         value = float(metric(predicted, labels))
         rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
     return pd.DataFrame(rows)
-
-
-def write_leaderboard(
-    predictions: pd.DataFrame, task: str, split: str, folder: Path, course_format: bool = False
-) -> Path:
-    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
-
-    course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
-    classifier.py), where quora is named para and a paraphrase is 1.0.
-    """
-    path = folder / f"{'para' if course_format and task == 'quora' else task}-{split}-output.csv"
-    if course_format:
-        if task not in COURSE_COLUMNS:
-            raise DataError(f"{task} is not a task of the course and has no file in its format")
-        form = {"classes": "d", "binary": ".1f", "similarity": ".4f"}[TASKS[task].kind]
-        rows = zip(predictions["id"], predictions["predicted"], strict=True)
-        lines = [f"id \t {COURSE_COLUMNS[task]} \n", *(f"{name} , {value:{form}} \n" for name, value in rows)]
-        write_text(path, "".join(lines))
-    else:
-        table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
-        write_text(path, table[["id", "predicted"]].to_csv(index=False, float_format="%.4f", lineterminator="\n"))
-    return path

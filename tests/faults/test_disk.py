@@ -15,12 +15,12 @@ from torch import nn
 from mtbert.bert.hub import copy_tokenizer, locate, write_tokenizer
 from mtbert.cli import main
 from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.data.leaderboard import write_predictions
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.training.checkpoint import Checkpoint
-from mtbert.training.metrics import write_leaderboard
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_predictions_are_whole_or_not_there(small_disk, course_format):
     table = pd.DataFrame({"id": [f"{i:020}" for i in range(20_000)], "predicted": 1})
     with pytest.raises(OSError, match=r"No space left on device: '.*/out/sst-dev-output.csv'"):
         for _ in range(3):  # the first one has room
-            path = write_leaderboard(table, "sst", "dev", small_disk / "out", course_format)
+            path = write_predictions(table, "sst", "dev", small_disk / "out", course_format)
             (small_disk / "other").write_bytes(bytes(200_000))
     assert path.read_text().count("\n") == 20_001 and files(small_disk) == ["other", path.name]
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tasks import TASKS
 from mtbert.statistics import Metric, difference, seed_mean
 from mtbert.training.metrics import (
@@ -17,7 +18,6 @@ from mtbert.training.metrics import (
     pearson,
     r2,
     score_table,
-    write_leaderboard,
 )
 
 
@@ -189,7 +189,7 @@ def test_score_table():
 def test_leaderboard_file(tmp_path, task):
     value = 2.34567 if task == "sts" else 1
     table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})
-    path = write_leaderboard(table, task, "dev", tmp_path / "out")
+    path = write_predictions(table, task, "dev", tmp_path / "out")
     assert path == tmp_path / "out" / f"{task}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"

@@ -1,0 +1,39 @@
+"""Predictions as files: ids and classes, or as the course's own code writes them for its leaderboard."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from mtbert.data.tasks import TASKS, DataError
+from mtbert.paths import write_text
+
+COURSE_COLUMNS = {  # spelt as there
+    "sst": "Predicted_Sentiment",
+    "cfimdb": "Predicted_Sentiment",
+    "quora": "Predicted_Is_Paraphrase",
+    "sts": "Predicted_Similiary",
+}
+FORMATS = {"classes": "d", "binary": ".1f", "similarity": ".4f"}  # kind of task -> format of a prediction there
+
+
+def write_predictions(
+    predictions: pd.DataFrame, task: str, split: str, folder: Path, course_format: bool = False
+) -> Path:
+    """Write `<task>-<split>-output.csv` with the columns id, predicted, in the data file's order.
+
+    course_format: with the header and the separators of the CS224N default project's own code (evaluation.py and
+    classifier.py), where quora is named para and a paraphrase is 1.0. Raises DataError for another task.
+    """
+    if not course_format:
+        path = folder / f"{task}-{split}-output.csv"
+        table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
+        write_text(path, table[["id", "predicted"]].to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+        return path
+    if task not in COURSE_COLUMNS:
+        raise DataError(f"{task} is not a task of the course and has no file in its format")
+    path = folder / f"{'para' if task == 'quora' else task}-{split}-output.csv"
+    lines = [f"id \t {COURSE_COLUMNS[task]} \n"]
+    for name, value in zip(predictions["id"], predictions["predicted"], strict=True):
+        lines.append(f"{name} , {value:{FORMATS[TASKS[task].kind]}} \n")
+    write_text(path, "".join(lines))
+    return path
