@@ -37,6 +37,7 @@ from mtbert.training import overall, turn_ends
 FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
 NAMED = 3  # differences of a summary that have numbers
 WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+SCORES = ("dev", "train", "best point")  # of a task in `Comparison.scores`
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -142,27 +143,13 @@ class Comparison:
         """
         if not self.runs:
             return None
-        rows = {}
-        if constants is not None:
-            for name, part in constants.groupby("baseline", sort=False):
-                part = part[part["metric"] == part["task"].map(lambda task: TASKS[task].metric)]
-                name = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}.get(name, name)
-                values = zip(part["task"], part["value"], strict=True)
-                rows[name] = {(TASK_LABELS[task], "dev"): _shown(value) for task, value in values}
+        rows = {} if constants is None else _baseline_rows(constants)
         for name, group in self.runs.items():
-            points = pd.concat([score_points(run) for run in group])
-            means, rows[name] = points.groupby(level=0, sort=False).mean(), {}
-            for task, row in means.iterrows():
-                first, last = points.loc[[task], "best_step"].agg(["min", "max"])
-                at = f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
-                at = "" if np.isnan(first) or first == group[0].cost["steps"] else at
-                shown = [_shown(row["dev"]), _shown(row["train"]), _shown(row["best"]) + at]
-                rows[name] |= dict(zip(_score_columns([task]), shown, strict=True))
-            rows[name]["", "overall"] = _shown(overall(means["dev"].to_dict()) if len(means) > 1 else np.nan)
-            rows[name]["", "seeds"] = str(len(group))
-        tasks = [task for task in TASKS if any(task in group[0].config.tasks for group in self.runs.values())]
-        columns = pd.MultiIndex.from_tuples([*_score_columns(tasks), ("", "overall"), ("", "seeds")])
-        return pd.DataFrame([rows[name] for name in rows], index=list(rows), columns=columns).fillna("–")
+            rows[name] = _score_row(group)
+        trained = {task for group in self.runs.values() for task in group[0].config.tasks}
+        columns = [(TASK_LABELS[task], what) for task in TASKS if task in trained for what in SCORES]
+        columns = pd.MultiIndex.from_tuples([*columns, ("", "overall"), ("", "seeds")])
+        return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
 
     @cached_property
     def differences(self) -> pd.DataFrame:
@@ -301,8 +288,37 @@ def score_points(run: Run) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=["dev", "train", "best", "best_step"], dtype=float)
 
 
-def _score_columns(tasks: list[str]) -> list[tuple[str, str]]:
-    return [(TASK_LABELS[task], what) for task in tasks for what in ("dev", "train", "best point")]
+def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[tuple[str, str], str]]:
+    """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
+    names = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for row in constants.itertuples():
+        if row.metric == TASKS[row.task].metric:
+            name = names.get(row.baseline, row.baseline)
+            rows.setdefault(name, {})[TASK_LABELS[row.task], "dev"] = _shown(row.value)
+    return rows
+
+
+def _score_row(group: list[Run]) -> dict[tuple[str, str], str]:
+    """The row of `Comparison.scores` of a configuration's seeds."""
+    points = pd.concat([score_points(run) for run in group])
+    means = points.groupby(level=0, sort=False).mean()
+    row = {}
+    for task, mean in means.iterrows():
+        steps = points.loc[[task], "best_step"]
+        best = _shown(mean["best"]) + _at_steps(steps.min(), steps.max(), group[0].cost["steps"])
+        shown = _shown(mean["dev"]), _shown(mean["train"]), best
+        row |= {(TASK_LABELS[task], what): text for what, text in zip(SCORES, shown, strict=True)}
+    row["", "overall"] = _shown(overall(means["dev"].to_dict()) if len(means) > 1 else np.nan)
+    row["", "seeds"] = str(len(group))
+    return row
+
+
+def _at_steps(first: float, last: float, end: int) -> str:
+    """At which steps the best points lie, where this is known and not the end of the run."""
+    if np.isnan(first) or first == end:
+        return ""
+    return f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
 
 
 def _shown(value: float) -> str:
@@ -332,12 +348,13 @@ def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
     2017, section 3, whose backward transfer is the last pass minus each task's own, without the last task).
     """
     rows = []
-    for name, run in ((name, run) for name, group in runs.items() for run in group):
-        sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
-        ends, points = turn_ends(run.config, sizes), run.curve.set_index("step")
-        for task in run.config.tasks:
-            scores = points.loc[list(ends), f"dev_{task}"]
-            rows += [(name, run.config.seed, task, *pair) for pair in zip(ends.values(), scores, strict=True)]
+    for name, group in runs.items():
+        for run in group:
+            sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
+            points = run.curve.set_index("step")
+            for step, after in turn_ends(run.config, sizes).items():
+                for task in run.config.tasks:
+                    rows.append((name, run.config.seed, task, after, points.at[step, f"dev_{task}"]))
     return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
 
 
