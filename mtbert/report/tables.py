@@ -251,13 +251,14 @@ def summary(differences: pd.DataFrame) -> str:
     decided = differences[differences["verdict"] != NOT_DECIDED]
     found = decided[decided["verdict"] != CLOSE]
     judged = differences if decided.empty else decided
-    row, which = judged.iloc[0], f"largest of {len(judged)}" if len(judged) > 1 else "only one"
+    row, which = judged.iloc[0], "largest" if len(judged) > 1 else "only one"
     shown = _signed(row.value, row.low, row.high)
-    largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}"
+    largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}."
+    several = f"None of the {len(judged)} differences" if len(judged) > 1 else "No difference"
     if decided.empty:
-        return f"No difference can be judged ({FEW}). {largest}."
+        return f"{several} can be judged ({FEW}). {largest}"
     if found.empty:
-        sentences = [f"There is no measurable difference. {largest}."]
+        sentences = [f"{several} is measurable. {largest}"]
     else:
         groups = found.groupby(["task", "verdict"], sort=False)
         sentences = [_sentence(*key, part, with_size=i < NAMED) for i, (key, part) in enumerate(groups)]

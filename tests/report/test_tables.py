@@ -81,16 +81,16 @@ def test_the_differences_as_sentences(plans):
     assert others[-1] == "Three more differences cannot be judged (fewer than 3 seeds, and no runs that are alike)."
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
-    assert open_ones.startswith("No difference can be judged (fewer than 3 seeds")
-    assert ". The largest of 3 is *two* minus *one* on" in open_ones
+    assert open_ones.startswith("None of the 3 differences can be judged (fewer than 3 seeds")
+    assert ". The largest is *two* minus *one* on" in open_ones
     assert not any(word in open_ones for word in ("better", "worse"))
     equal = tables.summary(table[table["run"] == "same"])
-    assert equal.startswith("There is no measurable difference. The largest of 3 is *same* minus *one* on ")
+    assert equal.startswith("None of the 3 differences is measurable. The largest is *same* minus *one* on ")
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
     assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
     assert tables.summary(one).endswith(". On Quora and STS there is no measurable difference.")
     alone = tables.summary(table[(table["run"] == "same") & (table["task"] == "sst")])
-    assert alone.startswith("There is no measurable difference. The only one is *same* minus *one* on SST, ")
+    assert alone.startswith("No difference is measurable. The only one is *same* minus *one* on SST, ")
     assert tables.summary(table.iloc[:0]) == ""
 
 
