@@ -439,14 +439,14 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
 @app.command()
 def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
-    """List the fields of a configuration, with type and default."""
+    """List the fields of a configuration, with type, default and source."""
     from mtbert.config import field_table
 
-    found = [row for row in field_table() if name in row[0]]
+    found = [row for row in field_table() if name in row.name]
     if not found:
         raise typer.BadParameter(f"no field has {name!r} in its name; `mtbert fields` lists all", param_hint="NAME")
-    for field, kind, default, text in [row for row in found if row[0] == name] or found:
-        typer.echo(f"{field}: {kind} = {default}\n    {text}")
+    for row in [row for row in found if row.name == name] or found:
+        typer.echo(row)
 
 
 @app.command()

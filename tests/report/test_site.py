@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from mtbert.config import field_table
 from mtbert.paths import REPOSITORY
 from mtbert.report import board, notebook
 from mtbert.report.build import _build_site
@@ -126,6 +127,17 @@ def test_the_api_page_has_signature_and_docstring_of_what_each_room_exports(tiny
     assert "find_run(text:str)→str" in text and "isstoredorwhosemodelisinthecache" in text
     assert "default|step||m_k|" not in text and 'class="problematic"' not in page, "docstrings are plain text"
     assert str(REPOSITORY) not in page and " object at 0x" not in page
+
+
+def test_the_page_of_fields_has_type_default_description_and_source(tiny):
+    def plain(text):
+        return re.sub("['\"‘’“”\\s]", "", text)  # the page has quotation marks of books
+
+    text = plain(html.unescape(re.sub(r"<[^>]+>", "", tiny["fields"])))
+    for row in field_table():
+        assert plain(f"{row.name}: {row.type} = {row.default} {row.description}") in text
+        assert plain(row.source) in text
+    assert 'href="00_start.html#paper-002"' in tiny["fields"]
 
 
 def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path):

@@ -17,6 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
+from mtbert.config import field_table
 from mtbert.paths import REPOSITORY
 from mtbert.report.notebook import SYNTHETIC, versions
 
@@ -47,7 +48,7 @@ python_maximum_signature_line_length = 80
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
 START = "00_start"  # the notebook with a section "Paper 00N" for each paper
-PAGES = ("index.md", "params.md", "api.md")  # templates
+PAGES = ("index.md", "params.md", "fields.md", "api.md")  # templates
 CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
 
 
@@ -66,7 +67,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     folder = Path(app.srcdir)
     docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
     pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.svg")
-    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs}
+    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs, "fields": field_table()}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
         context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
