@@ -115,12 +115,13 @@ def show_cache(
     clear: Annotated[
         bool, typer.Option("--clear", help="remove models that stored runs can train again, the oldest first")
     ] = False,
-    limit: Annotated[float, typer.Option(min=0, help="GB that the cache may have")] = 10.0,
+    limit: Annotated[float | None, typer.Option(min=0, help="GB that the cache may have; default: 10")] = None,
 ) -> None:
     """List what is in the cache folder; --clear removes models."""
     from mtbert.paths import cache_dir
-    from mtbert.results import GB, cache_contents, clear_models
+    from mtbert.results import CACHE_LIMIT, GB, cache_contents, clear_models
 
+    limit = CACHE_LIMIT / GB if limit is None else limit
     for run_id, size in clear_models(int(limit * GB)).items() if clear else ():
         typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
