@@ -185,7 +185,8 @@ class RunConfig(BaseModel):
         description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each",
     )
     sampling: Annotated[str, _one_of(SAMPLERS)] = Field(
-        default="proportional", description="which task a sampled step draws, by numbers of examples"
+        default="proportional",
+        description="which task a sampled step draws, by numbers of examples; loss: by the losses so far",
     )
     steps_per_epoch: int | None = Field(
         default=None, ge=1, le=10**7, description="none: as many batches as the datasets hold"
