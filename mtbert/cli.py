@@ -440,7 +440,7 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
 @app.command()
 def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
-    """List the fields of a configuration, with type, default and source."""
+    """List the fields of a run, with type, default and source."""
     from mtbert.config import field_table
 
     found = [row for row in field_table() if name in row.name]
