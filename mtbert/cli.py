@@ -115,12 +115,13 @@ def show_cache(
     clear: Annotated[
         bool, typer.Option("--clear", help="remove models that stored runs can train again, the oldest first")
     ] = False,
-    limit: Annotated[float, typer.Option(min=0, help="GB that the cache may have")] = 10.0,
+    limit: Annotated[float | None, typer.Option(min=0, help="GB that the cache may have; default: 10")] = None,
 ) -> None:
     """List what is in the cache folder; --clear removes models."""
     from mtbert.paths import cache_dir
-    from mtbert.results import GB, cache_contents, clear_models
+    from mtbert.results import CACHE_LIMIT, GB, cache_contents, clear_models
 
+    limit = CACHE_LIMIT / GB if limit is None else limit
     for run_id, size in clear_models(int(limit * GB)).items() if clear else ():
         typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
@@ -441,14 +442,14 @@ def baselines(data: DataDir = None, device: Device = "auto") -> None:
 
 @app.command()
 def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
-    """List the fields of a configuration, with type and default."""
+    """List the fields of a run, with type, default and source."""
     from mtbert.config import field_table
 
-    found = [row for row in field_table() if name in row[0]]
+    found = [row for row in field_table() if name in row.name]
     if not found:
         raise typer.BadParameter(f"no field has {name!r} in its name; `mtbert fields` lists all", param_hint="NAME")
-    for field, kind, default, text in [row for row in found if row[0] == name] or found:
-        typer.echo(f"{field}: {kind} = {default}\n    {text}")
+    for row in [row for row in found if row.name == name] or found:
+        typer.echo(row)
 
 
 @app.command()

@@ -62,6 +62,12 @@ def cache_dir() -> Path:
         raise FolderError("this user has no home folder: set MTBERT_CACHE to a folder for what can be kept") from error
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def results_dir() -> Path:
     """The results store that is written to: MTBERT_RESULTS, else `results/` in the cache."""
     return folder_of("MTBERT_RESULTS") or cache_dir() / "results"

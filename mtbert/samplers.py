@@ -4,6 +4,7 @@ Source: paper 001, section 4.3 (p_i ~ N_i^alpha, equations 8 and 9; one sentence
 1, its table and Stickland and Murray 2019 do not).
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -30,19 +31,35 @@ def annealed(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
     return sizes ** (1 - 0.8 * (epoch - 1) / max(1, epochs - 1))
 
 
+def loss(sizes: np.ndarray, epoch: int, epochs: int, losses: np.ndarray) -> np.ndarray:
+    """p_i ~ L_i, whatever the sizes; in the first epoch, before a loss is known, every task alike."""
+    return np.maximum(losses, 1e-12)
+
+
 # Numbers of examples (T,), at most 1 as parts of the largest, epoch e of E -> weights (T,) of the tasks, N_i^alpha.
-SAMPLERS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+# One with an argument `losses` also gets L (T,), the `moving_average` of each task's training losses before the epoch.
+SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "round_robin": round_robin,
     "sqrt": sqrt,
     "proportional": proportional,
     "annealed": annealed,
+    "loss": loss,
 }
+DECAY = 0.9  # of the moving average
 
 
-def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1) -> np.ndarray:
+def moving_average(before: float | None, loss: float) -> float:
+    """L <- 0.9 L + 0.1 loss after each step of a task; the first loss is the first average."""
+    return loss if before is None else DECAY * before + (1 - DECAY) * loss
+
+
+def task_probabilities(
+    sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1, losses: Sequence[float] | None = None
+) -> np.ndarray:
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
-    strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1 or an epoch outside 1..epochs.
+    strategy: a name in SAMPLERS; losses (T,): what some of these see, by default equal ones. Raises ValueError for
+    another strategy, a size below 1 or an epoch outside 1..epochs.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not np.isfinite(sizes).all() or (sizes < 1).any():
@@ -51,7 +68,10 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    weights = SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs)
+    sampler, seen = SAMPLERS[strategy], {}
+    if "losses" in inspect.signature(sampler).parameters:
+        seen["losses"] = np.ones(len(sizes)) if losses is None else np.asarray(losses)
+    weights = sampler(sizes / sizes.max(), epoch, epochs, **seen)
     return weights / weights.sum()
 
 

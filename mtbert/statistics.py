@@ -211,7 +211,7 @@ class Side:
         return np.maximum(0, draw_variances(self.scores, self.prior) - self.explained) / len(self.scores)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference:
     """A difference between two configurations, and draws of its variance; see the rule above."""
 
@@ -221,6 +221,12 @@ class Difference:
     is_decided: bool = True  # else there are too few seeds for a verdict
     of_examples: float = 0.0  # the part of the variance that comes from the examples
     sides: tuple[Side, ...] = ()
+
+    def __repr__(self) -> str:
+        low, high = self.interval()
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        few = "" if self.is_decided else ", too few for a verdict"
+        return f"<Difference {self.value:+.4f} ({low:+.4f} to {high:+.4f}), p {self.p:.2g}, {seeds}{few}>"
 
     def _p_of(self, distance: float) -> float:
         """Probability of an estimate that is off by more than this in one direction."""

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbert.config import ConfigError, RunConfig, field_table
+from mtbert.config import SOURCES, ConfigError, RunConfig, field_table
 from mtbert.data import TASKS, Task
 from mtbert.gradients import WEIGHTS
 from mtbert.pairs import PAIR_FEATURES, pair_width
@@ -310,10 +310,17 @@ def test_printed_a_field_a_line():
 
 def test_every_field_says_what_it_is():
     table = field_table()
-    assert [name for name, _, _, text in table if not text] == []
+    assert [row.name for row in table if not row.description] == []
     assert ("feeds", "tuple[str, ...]", "[]") in [row[:3] for row in table]
     assert ("batch_size", "int | dict[str, int]", "32") in [row[:3] for row in table]
-    assert all(f"\n{name}: {kind} = {default}\n    {text}" in RunConfig.__doc__ for name, kind, default, text in table)
+    assert all(f"\n{row.name}: {row.type} = {row.default}\n    {row.description}" in RunConfig.__doc__ for row in table)
+
+
+def test_fields_name_the_paper_that_proposes_them():
+    sources = {row.name: row.source for row in field_table()}
+    assert SOURCES.keys() <= sources.keys()
+    assert sources["adapter"].startswith("paper 001, section 4.2") and "paper 004" in sources["feeds"]
+    assert sources["seed"] == "" and "\n    Source: paper 002, section 4.2 (pcgrad" in RunConfig.__doc__
 
 
 @pytest.mark.parametrize(

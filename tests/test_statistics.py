@@ -134,6 +134,13 @@ def test_without_a_prior_and_examples_a_side_has_the_distribution_of_student():
     assert high == pytest.approx(stats.t.ppf(0.975, 2) * error, rel=0.02) and low == -high
 
 
+def test_a_difference_is_shown_in_a_line():
+    assert repr(normal(0.02, 0.01)) == "<Difference +0.0200 (+0.0004 to +0.0396), p 0.046, 3 seeds>"
+    few = replace(normal(0.02, 0.01, is_decided=False), seeds=1)
+    assert repr(few).endswith("p 0.046, 1 seed, too few for a verdict>")
+    assert "nan" in repr(normal(np.nan, 0.01))
+
+
 def test_welchs_test():
     random = np.random.default_rng(0)
     first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)

@@ -1,13 +1,11 @@
 """What lies in the cache folder, and models removed from it that stored runs can train again."""
 
 import shutil
-from pathlib import Path
 
-from mtbert.paths import cache_dir, stores
+from mtbert.paths import cache_dir, size_of, stores
 from mtbert.results.runs import data_root, has_model, model_folder, run_lock
 from mtbert.results.store import stored_runs
 
-GB = 10**9
 CONTENTS = {
     "models": "trained models and checkpoints, a folder for each run; --clear removes some",
     "results": "stored runs and tables, which nothing removes",
@@ -24,12 +22,6 @@ def cache_contents() -> list[tuple[str, int, str]]:
     paths = cache_dir().iterdir() if cache_dir().is_dir() else ()
     found = [(path.name, size_of(path), CONTENTS.get(path.name.partition("-")[0], "")) for path in paths]
     return sorted(found, key=lambda entry: -entry[1])
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def clear_models(limit: int) -> dict[str, int]:

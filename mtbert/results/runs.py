@@ -19,7 +19,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import cache_dir, check_writable, find_result, results_dir, stores
+from mtbert.paths import cache_dir, check_writable, find_result, results_dir, size_of, stores
 from mtbert.results.store import (
     MissingRun,
     Run,
@@ -35,6 +35,8 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
 
 log = logging.getLogger(__name__)
+GB = 10**9
+CACHE_LIMIT = 10 * GB  # bytes of the cache folder; a run that brings it there says so
 PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
 
 
@@ -198,6 +200,7 @@ def train_and_store(
             file.unlink()
     if not is_kept and not _keep_model(trained.model, folder):  # in the room of the checkpoints
         log.warning("the model of %s is not kept; the run is stored", run_id)
+    _tell_limit(folder)
     return run
 
 
@@ -232,6 +235,15 @@ def _keep_model(model: MultitaskBert, folder: Path) -> bool:
         log.warning("the model cannot be kept in %s (%s)", folder, error)
         return False
     return True
+
+
+def _tell_limit(folder: Path) -> None:
+    """Warn where the model in this folder, which is new, has brought the cache to its limit."""
+    with suppress(OSError):  # another process removes files meanwhile
+        total = size_of(cache_dir())
+        if total > CACHE_LIMIT >= total - size_of(folder):
+            text = "%s has %.1f GB: `mtbert cache --clear` removes models that can be trained again, down to %g GB"
+            log.warning(text, cache_dir(), total / GB, CACHE_LIMIT / GB)
 
 
 def clean_up(run_id: str, among: list[Path]) -> None:

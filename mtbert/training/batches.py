@@ -53,11 +53,15 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     return examples * np.mean(shares, axis=0) / sizes
 
 
-def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+def training_steps(
+    config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[dict[str, float]] = ()
+) -> Iterator[dict[str, np.ndarray]]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
-    lengths: task -> tokens of its training examples. A function of the configuration and the lengths alone, so that
-    an interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled.
+    lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each
+    epoch, for samplers that see it; the caller appends before the next epoch begins. A function of these and the
+    configuration alone, so that an interrupted run finds its place by counting. A task's examples come in passes: every
+    one once, then reshuffled.
     """
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
@@ -76,7 +80,10 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray]) -> Iterato
         elif config.sampling == "round_robin":
             order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T without variance
         else:
-            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs)
+            known = losses[epoch - 1] if 0 < epoch <= len(losses) else dict.fromkeys(tasks, 1.0)
+            mean = np.mean(list(known.values()))  # of a task that was not drawn yet
+            seen = [known.get(task, mean) for task in tasks]
+            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, seen)
             order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
         for i in order:
             yield {tasks[i]: next(passes[tasks[i]])}

@@ -23,6 +23,7 @@ from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter
 from mtbert.parallel import Processes, connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
+from mtbert.samplers import moving_average
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
@@ -60,6 +61,8 @@ class _Progress:
     curve: list[dict] = field(default_factory=list)
     log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)  # "overall" and each task -> score, step, of a task predicted
+    averages: dict[str, float] = field(default_factory=dict)  # task -> moving average of its losses
+    epoch_averages: list[dict[str, float]] = field(default_factory=list)  # at the end of each epoch
     kept: dict[str, Tensor] = field(default_factory=dict)  # the best weights so far, by the configuration's `keep`
     processes: int = 1  # that trained together
 
@@ -221,7 +224,7 @@ class _Job:
         latest: dict[str, pd.DataFrame] = {}
         marks, log_every = evaluation_steps(config, self.sizes), math.ceil(total_steps / LOG_POINTS)
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
-        steps = enumerate(training_steps(config, lengths), start=1)
+        steps = enumerate(training_steps(config, lengths, state.epoch_averages), start=1)
         for step, chosen in saver.guard(steps, lambda: vars(state), total_steps):
             if step <= state.step:  # of the part before an interruption only the memory of examples is made again
                 trainer.remember(chosen)
@@ -234,6 +237,9 @@ class _Job:
             state.step = step
             state.tokens += sum(int(rows.train[task].tokens.counts[part].sum()) for task, part in chosen.items())
             state.losses.append(losses)
+            state.averages |= {task: moving_average(state.averages.get(task), loss) for task, loss in losses.items()}
+            if step % epoch_steps == 0:
+                state.epoch_averages.append(dict(state.averages))
             state.seconds += time.perf_counter() - started
             state.cpu_seconds += time.process_time() - cpu_started
             bar.update()

@@ -144,6 +144,51 @@ def test_a_notebook_runs_twice_in_one_kernel_with_a_changed_parameter(path, isol
     NotebookClient(once, kernel_name="python3", resources={"metadata": {"path": str(isolated)}}).execute()
 
 
+OWN_GRID = """
+base: {{corpus: demo, encoder: {encoder}, tasks: [sst, quora, sts], scheme: unified, batch_size: 4, epochs: 1,
+  steps_per_epoch: 2, train_rows: 40, max_length: 32}}
+runs:
+  together: {{plan: 1-bert}}
+  half: {{plan: hybrid-1}}
+  apart: {{plan: 3-bert}}
+  sst only: {{tasks: [sst], scheme: sampled}}
+  quora only: {{tasks: [quora], scheme: sampled}}
+"""
+
+
+@pytest.fixture
+def executed_for_own_grid(tiny_encoder, isolated, monkeypatch):
+    """Executes some cells of a notebook for a grid of one's own; gives the texts that they show."""
+    monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    grid = isolated / "mine.yaml"
+    grid.write_text(OWN_GRID.format(encoder=tiny_encoder))
+
+    def execute(name: str, cells: list[int]) -> str:
+        notebook = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4)
+        notebook.cells = [notebook.cells[i] for i in cells]
+        nbformat.write(notebook, isolated / "some.ipynb")
+        about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
+        given = dict(profile="demo", grid=str(grid), train_missing=True, device="cpu")
+        done = papermill.execute_notebook(isolated / "some.ipynb", isolated / "done.ipynb", given, **about)
+        shown = [output.get("data", {}) for cell in done.cells for output in cell.get("outputs", ())]
+        return "\n".join(data.get("text/markdown", "") or data.get("text/html", "") for data in shown)
+
+    return execute
+
+
+def test_notebook_08_takes_its_systems_from_a_grid(executed_for_own_grid):
+    text = executed_for_own_grid("08_error_analysis", [1, 2, 3, 4])
+    assert "*alone* is left out: no run of STS alone is stored." in text
+    assert "the plan with the highest overall dev score of the three" in text and "half" in text
+    assert "paper" not in text.lower() and notebook.SYNTHETIC not in text
+
+
+def test_notebook_05_compares_the_single_tasks_of_a_grid(executed_for_own_grid):
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 16])
+    assert "*sst only* minus *together*" in text or "*quora only* minus *together*" in text
+
+
 def assigned(cells) -> set[str]:
     """The global names that cells assign, functions and imports left out."""
     nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]

@@ -2,6 +2,8 @@
 
 import html
 import http.server
+import importlib
+import inspect
 import json
 import re
 import shutil
@@ -15,6 +17,7 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from mtbert.config import field_table
 from mtbert.paths import REPOSITORY
 from mtbert.report import board, notebook
 from mtbert.report.build import _build_site
@@ -110,6 +113,31 @@ def test_a_site_without_notebooks_says_so(tmp_path):
     (tmp_path / "executed").mkdir()
     front = _build_site(tmp_path / "executed").read_text(encoding="utf8")
     assert "The notebooks are being executed" in front
+
+
+def test_the_api_page_has_signature_and_docstring_of_what_each_room_exports(tiny):
+    page, rooms = tiny["api"], [name for name in re.findall(r">mtbert\.(\w+)<", tiny["api"])]
+    assert {"config", "results", "bert", "optim"} <= set(rooms)
+    for room in rooms:
+        module = importlib.import_module(f"mtbert.{room}")
+        things = [getattr(module, name) for name in getattr(module, "__all__", ())]
+        documented = [thing for thing in things if inspect.isroutine(thing) or inspect.isclass(thing)]
+        assert [thing for thing in documented if f'id="mtbert.{room}.{thing.__name__}"' not in page] == []
+    text = html.unescape(re.sub(r"<[^>]+>|\s", "", page))
+    assert "find_run(text:str)→str" in text and "isstoredorwhosemodelisinthecache" in text
+    assert "default|step||m_k|" not in text and 'class="problematic"' not in page, "docstrings are plain text"
+    assert str(REPOSITORY) not in page and " object at 0x" not in page
+
+
+def test_the_page_of_fields_has_type_default_description_and_source(tiny):
+    def plain(text):
+        return re.sub("['\"‘’“”\\s]", "", text)  # the page has quotation marks of books
+
+    text = plain(html.unescape(re.sub(r"<[^>]+>", "", tiny["fields"])))
+    for row in field_table():
+        assert plain(f"{row.name}: {row.type} = {row.default} {row.description}") in text
+        assert plain(row.source) in text
+    assert 'href="00_start.html#paper-002"' in tiny["fields"]
 
 
 def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path):

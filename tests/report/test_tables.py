@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from mtbert.config import RunConfig
-from mtbert.paths import results_dir
+from mtbert.paths import REPOSITORY, results_dir
 from mtbert.report import notebook, tables
 from mtbert.report.tables import Comparison, Grid, compare
 from mtbert.results.baselines import BASELINES
 from mtbert.results.compare import difference
+from mtbert.results.grids import read_grid
 from mtbert.results.runs import load_or_run
 from mtbert.results.store import write_run
 from mtbert.statistics import Difference, holm
@@ -319,3 +320,13 @@ def test_gains_along_the_front(synthetic):
     assert front.index.tolist() == ["a", "b"] and front.loc["a", "gain on the one before"] == "–"
     assert front.loc["b", "gain on the one before"].startswith("+0.200 (+0.1")
     assert front.loc["b", "gain on the first"] == front.loc["b", "gain on the one before"]
+
+
+def test_notebook_06_compares_every_gradient_method_with_the_sum():
+    source = (REPOSITORY / "notebooks/06_training_methods.ipynb").read_text(encoding="utf8")
+    named = re.search(r'grids\[\\"gradients\\"\], (\\"gradients\\".*?), where=is_unified', source)[1]
+    configs = read_grid(REPOSITORY / "params/cpu/gradients.yaml")
+    surgery = compare(Grid((), configs, {}), *re.findall(r"\w+", named), where=lambda c: c.scheme == "unified")
+    methods = {name: group[0] for name, group in surgery.part.configs.items() if group[0].gradients != "sum"}
+    assert methods.keys() <= surgery.references.keys()
+    assert surgery.references["1-bert, CAGrad"] == "1-bert"

@@ -370,6 +370,15 @@ def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(c
     assert [has_model(run.run_id) for run in (old, new, not_stored, foreign)] == [False, False, True, True]
 
 
+def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data, monkeypatch, caplog):
+    run_of(config)
+    monkeypatch.setattr("mtbert.results.runs.CACHE_LIMIT", sum(size for _, size, _ in cache_contents()) + 1)
+    for seed in (2, 3):
+        run_of(config.but(seed=seed))
+        told = [text for text in caplog.messages if "mtbert cache --clear" in text]
+        assert len(told) == 1, "once, by the second run"
+
+
 def test_models_without_data_stay(config, course_data, monkeypatch):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")

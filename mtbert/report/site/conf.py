@@ -17,18 +17,19 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
+from mtbert.config import field_table
 from mtbert.paths import REPOSITORY
 from mtbert.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_theme_options = {"top_of_page_buttons": []}
 html_static_path = ["site.css", "site.js", "math.woff", "math.LICENSE.txt"]
 html_css_files, html_js_files = ["site.css"], [("site.js", {"defer": "defer"})]
 templates_path = ["."]  # page.html
 html_sourcelink_suffix = ""  # _sources/ has the notebooks under their own names
-html_show_copyright = html_use_index = False
+html_show_copyright = html_use_index = html_domain_indices = False
 html_math_renderer = "mathml"  # Sphinx's own loads MathJax from another host
 pygments_dark_style = "github-dark"
 nb_execution_mode = "off"
@@ -38,9 +39,16 @@ nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}  # by default two other hosts, for notebooks that were saved with the state of widgets
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+default_role = "code"  # of `names` in docstrings
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # a default that is a path would be this machine's
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
 START = "00_start"  # the notebook with a section "Paper 00N" for each paper
+PAGES = ("index.md", "params.md", "fields.md", "api.md")  # templates
 CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
 
 
@@ -48,25 +56,28 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("config-inited", write_pages)
+    app.connect("autodoc-process-docstring", as_plain_text)
     app.connect("source-read", prepare)
     app.connect("html-page-context", link_sections)
     app.connect("html-page-context", link_papers)
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
-    """Write the front page, the page of params and those of docs/ beside the notebooks that have a record."""
+    """Write the pages made of templates and those of docs/ beside the notebooks that have a record."""
     folder = Path(app.srcdir)
     docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
     pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.svg")
-    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs}
+    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs, "fields": field_table()}
     context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
     for file in sorted(folder.glob("*.record")):
         context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
     context["is_demo"] = any(record["profile"] == "demo" for record in context["records"].values())
     templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
-    for page in ("index.md", "params.md"):
-        (folder / page).write_text(templates.get_template(page).render(context), encoding="utf8")
-    config.include_patterns = ["index.md", "params.md", *docs, *(f"{name}.ipynb" for name in context["records"])]
+    for page in PAGES:
+        text = templates.get_template(page).render(context)
+        if not (folder / page).exists() or (folder / page).read_text("utf8") != text:  # else Sphinx reads it again
+            (folder / page).write_text(text, encoding="utf8")
+    config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in context["records"])]
 
 
 def read_card(notebook: Path) -> dict:
@@ -111,6 +122,14 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
             if any('<img class="figure"' in text for text in shown):
                 cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
     source[0] = json.dumps(notebook)
+
+
+def as_plain_text(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Docstrings are plain text with `code`: what would be markup elsewhere, as in |x| or 2 * x_, is escaped."""
+    for i, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [re.sub(r"([*|_\\])", r"\\\1", part) for part in parts[::2]]
+        lines[i] = "`".join(parts)
 
 
 def link_sections(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
