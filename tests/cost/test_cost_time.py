@@ -51,7 +51,7 @@ def test_a_kind_of_steps_is_timed_once(tiny_config, timed, capsys):
     assert Speeds(threads=1).of(tiny_config, STEPS, {}, ()) == first  # from the cache
     assert len(timed) == 1 and capsys.readouterr().err.count("timing steps on this machine") == 1
     [(_, steps, *machine)] = timed
-    assert [shapes["sst"][1] for shapes in steps] == [50, 20, 30, 50] and machine == ["cpu", 1]
+    assert [shapes["sst"][1] for shapes in steps] == [50, 10, 30, 50] and machine == ["cpu", 1]
 
 
 def test_what_changes_a_step_is_timed_again(tiny_config, timed):
