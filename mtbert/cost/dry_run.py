@@ -129,19 +129,19 @@ class _Ledger(FakeTensorMode):
             out = self.dispatch(func, types, args, kwargs)
         finally:
             self.is_inside = False
-        new = [tensor for tensor in _tensors(out) if id(tensor.untyped_storage()) not in self.living]
-        if new:
-            self.phases.append(self.phase)
-        for tensor in new:
-            self._add(tensor)
+        for tensor in _tensors(out):
+            self._note(tensor)
         return out
 
-    def _add(self, tensor: Tensor) -> None:
-        """Record a tensor's storage, whose Python object torch keeps as long as the storage lives."""
+    def _note(self, tensor: Tensor) -> None:
+        """Record a tensor's storage if it is new; torch keeps its Python object as long as the storage lives."""
         storage = tensor.untyped_storage()
-        block = _Block(storage.nbytes(), self.phase, row=len(self.phases) - 1)
+        if id(storage) in self.living:
+            return
+        block = _Block(storage.nbytes(), self.phase, row=len(self.phases))
         if tensor.shape and tensor.shape[-1] == self.flat_size:
             block.part = "task gradients"
+        self.phases.append(self.phase)
         self.living[id(storage)] = block
         self.blocks.append(block)
         weakref.finalize(storage, self._freed, id(storage))

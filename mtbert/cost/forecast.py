@@ -9,7 +9,7 @@ kept for the end, freed blocks. Source: paper 000, section 4. Memory in MiB, tim
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,12 +19,12 @@ import pandas as pd
 
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import DryRun, at_peak
+from mtbert.cost.lengths import KnownLengths, Lengths
 from mtbert.cost.steps import Shapes, padded_tokens
 from mtbert.cost.time import Speed, Speeds
-from mtbert.data import TASKS, DataError, tokenize
+from mtbert.data import TASKS
 from mtbert.multitask import meta_model, parameter_counts
-from mtbert.paths import find_result
-from mtbert.results import SweepRun, data_root
+from mtbert.results import SweepRun
 from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
     HEAVY,
@@ -33,86 +33,16 @@ from mtbert.training import (
     batch_shapes,
     evaluation_steps,
     expected_passes,
-    load_corpus,
     step_parts,
     training_steps,
 )
 
 FLOAT_MIB = 4 / MIB
 ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
-LENGTHS = "lengths.csv"
 STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # of further pretraining
 PRETRAINING = 3.5  # of a token, relative to an evaluation: forward, backward, the logits of masked tokens
 MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of every example, task -> (N,), of the train and dev splits."""
-
-    train: dict[str, np.ndarray]
-    dev: dict[str, np.ndarray]
-
-
-def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
-
-    Raises DataError where there are neither.
-    """
-    try:
-        corpus = load_corpus(config, data_root(config, data))
-    except DataError:
-        path = find_result(LENGTHS)
-        if not path.exists():
-            raise
-        return _stored_lengths(config, pd.read_csv(path))
-
-    def count(split: dict[str, pd.DataFrame]) -> dict[str, np.ndarray]:
-        how = config.encoder, config.pairs, config.max_length
-        return {task: tokenize(task, table, *how).lengths for task, table in split.items()}
-
-    return Lengths(count(corpus.train), count(corpus.dev))
-
-
-def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
-    tables = []
-    for pairs, name in (("joint", "joint"), ("sum", "apart")):
-        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
-        for split in ("train", "dev"):
-            for task, lengths in getattr(found, split).items():
-                tokens, rows = np.unique(lengths, return_counts=True)
-                tables.append(pd.DataFrame(dict(task=task, split=split, pairs=name, tokens=tokens, rows=rows)))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
-    """The lengths that `count_lengths` counted, in a random order."""
-    if missing := set(config.scored) - set(counts["task"]):
-        raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")
-    counts = counts[counts["pairs"] == ("apart" if config.two_encodings else "joint")]
-    random = np.random.default_rng(config.seed)
-
-    def draw(task: str, split: str, rows: int | None = None) -> np.ndarray:
-        part = counts[(counts["task"] == task) & (counts["split"] == split)]
-        return random.permutation(np.repeat(part["tokens"], part["rows"]).clip(upper=config.max_length))[:rows]
-
-    train = {task: draw(task, "train", config.train_rows) for task in config.tasks}
-    return Lengths(train, {task: draw(task, "dev") for task in config.scored})
-
-
-class Texts:
-    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
-
-    def __init__(self, data: str | Path | None = None) -> None:
-        self.data, self.known = data, {}
-
-    def __getitem__(self, c: RunConfig) -> Lengths:
-        key = (c.corpus, c.encoder, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
-        if key not in self.known:
-            self.known[key] = read_lengths(c, self.data)
-        return self.known[key]
 
 
 class Forecast:
@@ -123,20 +53,20 @@ class Forecast:
         self.lengths = lengths
         self.speeds = speeds
         self.cuda = cuda
-        model = meta_model(config)
-        self.counts = parameter_counts(model)
-        self.is_fixed = model.features_are_fixed
-        self.frozen_share = model.encoder.frozen_depth / len(model.encoder.layers)
-        self.vector_mib = (1 + config.two_encodings) * model.encoder.config.hidden_size * FLOAT_MIB
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
         self.train = _tokens(config, lengths.train)
         self.dev = _tokens(config, lengths.dev)
+        model = meta_model(config)
+        self.counts = parameter_counts(model)
+        self.is_fixed = model.features_are_fixed
+        self.width = model.encoder.config.hidden_size
+        self.frozen_share = model.encoder.frozen_depth / len(model.encoder.layers)
         sizes = [len(part) for part in lengths.train.values()]
+        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
         self.passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
         self.known = ()  # the tasks whose states below the first trained layer are read from disk
         if self.frozen_share:
             self.known = tuple(task for task, passes in self.passes.items() if passes >= KEPT_FROM)
-        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
         quantile = 1 - 0.5 / config.memory_batch  # about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
 
@@ -144,34 +74,41 @@ class Forecast:
     def peak(self) -> pd.Series:
         """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
         run = DryRun(self.config, self.memory, self.known, self.cuda)
-        is_sum = run.steps.trainer.is_sum
-        return at_peak(run.step(max(self.steps, key=lambda step: self._largest_part(step, is_sum))))
 
-    def _largest_part(self, step: Shapes, is_sum: bool) -> float:
-        """Tokens of the largest part of a step, long texts counted as `step_parts` does."""
-        passes = [step] if is_sum else [{task: shape} for task, shape in step.items()]
-        return max(self._part(shapes) for shapes in passes)
+        def largest_part(step: Shapes) -> float:
+            if run.steps.is_sum:
+                return self._part_tokens(step)
+            return max(self._part_tokens({task: shape}) for task, shape in step.items())
 
-    def _part(self, shapes: Shapes) -> float:
-        heavy = sum(self.config.encodings(task) * B * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
-        return heavy / step_parts(self.config, shapes, self.cuda)
+        return at_peak(run.step(max(self.steps, key=largest_part)))
+
+    def _part_tokens(self, shapes: Shapes) -> float:
+        """Tokens of each part that a batch is cut into, those of long texts counted as `step_parts` does."""
+        tokens = 0.0
+        for task, (B, T) in shapes.items():
+            tokens += self.config.encodings(task) * B * T * (1 + T / HEAVY)
+        return tokens / step_parts(self.config, shapes, self.cuda)
 
     def process_mib(self) -> float:
         """Peak memory of the process; on a GPU of its allocator, as stored runs have it.
 
         Files of what frozen layers give are not in it: they are mapped, and the system may drop them.
         """
-        training = self.peak["total"] + self.counts["trained_parameters"] * FLOAT_MIB  # the best weights
+        best_weights = self.counts["trained_parameters"] * FLOAT_MIB
+        training = self.peak["total"] + best_weights
         if self.cuda:
             return training
         train = self.lengths.train
-        dev = self.lengths.dev.values()
-        embedded = [len(part) for part in dev]
-        embedded += [len(train[task]) for task in train if self.passes[task] >= 1]
-        once = 3 * max(embedded) * self.vector_mib if self.is_fixed else 0.0  # in parts, whole, and in order
-        rows = sum(map(len, [*train.values(), *dev]))
+        dev = self.lengths.dev
+        rows = sum(len(part) for part in [*train.values(), *dev.values()])
         freed = 2 * SLACK_MIB  # blocks of training and evaluation
-        return self.speeds.beside_mib() + training + once + rows * ROW_MIB + freed
+        whole = self.speeds.beside_mib() + training + rows * ROW_MIB + freed
+        if self.is_fixed:
+            embedded = [len(part) for part in dev.values()]
+            embedded += [len(train[task]) for task in train if self.passes[task] >= 1]
+            vector = (1 + self.config.two_encodings) * self.width * FLOAT_MIB
+            whole += 3 * max(embedded) * vector  # in parts, whole, and in order
+        return whole
 
     @cached_property
     def speed(self) -> Speed:
@@ -179,17 +116,18 @@ class Forecast:
         return self.speeds.of(self.config, self.steps, self.memory, self.known)
 
     @cached_property
-    def step_seconds(self) -> float:
-        """Mean time of a step."""
-        tokens = sum(padded_tokens(self.config, step) for step in self.steps)
-        return self.speed.training * tokens / len(self.steps)
-
-    @cached_property
     def once_seconds(self) -> float:
         """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
+        share = 1.0 if self.is_fixed else self.frozen_share
         tokens = sum(min(1.0, self.passes[task]) * self.train[task].sum() for task in tasks)
-        return float(tokens) * self.speed.evaluation * (1.0 if self.is_fixed else self.frozen_share)
+        return float(tokens) * share * self.speed.evaluation
+
+    @property
+    def train_seconds(self) -> float:
+        """Training without its evaluations."""
+        tokens = sum(padded_tokens(self.config, step) for step in self.steps)
+        return self.once_seconds + tokens * self.speed.training
 
     @cached_property
     def evaluation_seconds(self) -> float:
@@ -198,29 +136,28 @@ class Forecast:
         Frozen layers read the dev texts once.
         """
         rows = self.config.curve_rows
-        above = 0.0 if self.is_fixed else 1 - self.frozen_share
-        whole = sum(part.sum() for part in self.dev.values())
-        points = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
-        points += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
-        tokens = whole * (1 - above) + above * (points + whole * (rows is not None))
-        return float(tokens) * self.speed.evaluation
+        dev = sum(part.sum() for part in self.dev.values())
+        above = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
+        above += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
+        if rows is not None:  # else the last point has the scores at the end
+            above += dev
+        frozen = 1.0 if self.is_fixed else self.frozen_share
+        return float(frozen * dev + (1 - frozen) * above) * self.speed.evaluation
 
     @property
     def pretrain_seconds(self) -> float:
         """Further pretraining on the first sentence of every training example; its memory is not predicted."""
-        tokens = sum(part.sum() / len(TASKS[task].sentence_columns) for task, part in self.train.items())
+        tokens = 0.0
+        for task, part in self.train.items():
+            tokens += part.sum() / len(TASKS[task].sentence_columns)
         epochs = STAGES[self.config.pretrain] * self.config.pretrain_epochs
-        return PRETRAINING * epochs * float(tokens) * self.speed.evaluation
+        return epochs * tokens * PRETRAINING * self.speed.evaluation
 
     @property
     def teaching_seconds(self) -> float:
         """What it predicts for all training texts, where it teaches other runs."""
-        return float(sum(part.sum() for part in self.train.values())) * self.speed.evaluation
-
-    @property
-    def train_seconds(self) -> float:
-        """Training without its evaluations."""
-        return self.once_seconds + len(self.steps) * self.step_seconds
+        tokens = sum(part.sum() for part in self.train.values())
+        return float(tokens) * self.speed.evaluation
 
     @property
     def minutes(self) -> float:
@@ -279,7 +216,7 @@ def _predictions(
     named: Sequence[tuple[str, RunConfig]], device: str, threads: int | None, data: str | Path | None
 ) -> dict[str, dict[str, float]]:
     """`_key` of each configuration -> minutes, teaching (minutes) and mib, as far as they can be predicted."""
-    texts = Texts(data)
+    lengths = KnownLengths(data)
     predictions: dict[str, dict[str, float]] = {}
     left = MEMORY_SECONDS
     with Speeds(device, threads) as speeds:
@@ -288,7 +225,7 @@ def _predictions(
                 continue
             found = predictions[_key(config)] = {}
             try:
-                forecast = Forecast(config, texts[config], speeds, device == "cuda")
+                forecast = Forecast(config, lengths.of(config), speeds, device == "cuda")
                 found["teaching"] = forecast.teaching_seconds / 60
                 found["minutes"] = forecast.minutes
                 started = time.monotonic()

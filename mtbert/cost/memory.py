@@ -46,7 +46,9 @@ def _longest(shapes: Shapes) -> dict[str, int]:
 
 def _kinds_of_steps(config: RunConfig, shapes: Shapes) -> list[Shapes]:
     """The shapes of a step: of all tasks, or of each task alone."""
-    return [shapes] if config.scheme == "unified" else [{task: shape} for task, shape in shapes.items()]
+    if config.scheme == "unified":
+        return [shapes]
+    return [{task: shape} for task, shape in shapes.items()]
 
 
 def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> float:
@@ -103,13 +105,18 @@ def measure_grid(configs: dict[str, RunConfig], device: str = "cpu") -> pd.DataF
     A row a configuration: name, device, measured and predicted (MiB), and PARTS of the prediction.
     """
     context = multiprocessing.get_context("spawn")
+    rows = []
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-        return pd.DataFrame(list(pool.map(_measure_row, configs, configs.values(), [device] * len(configs))))
+        for name, config in configs.items():
+            row = pool.submit(_measure_row, config, device).result()
+            rows.append({"name": name, "device": device, **row})
+    return pd.DataFrame(rows)
 
 
-def _measure_row(name: str, config: RunConfig, device: str) -> dict:
+def _measure_row(config: RunConfig, device: str) -> dict[str, float]:
     torch.set_num_threads(1)
     shapes = step_shapes(config)
+    on_gpu = pick_device(device).type == "cuda"
     measured = measured_peak(config, shapes, device)
-    moment = predicted_peak(config, shapes, pick_device(device).type == "cuda")
-    return {"name": name, "device": device, "measured": measured, "predicted": moment["total"], **moment[PARTS]}
+    predicted = predicted_peak(config, shapes, on_gpu)
+    return {"measured": measured, "predicted": predicted["total"], **predicted[PARTS]}

@@ -14,7 +14,8 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.bert import CheckpointError
 from mtbert.config import ConfigError, RunConfig
-from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
+from mtbert.cost.forecast import Forecast
+from mtbert.cost.lengths import LENGTHS, KnownLengths, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Speeds
 from mtbert.data import COURSE, DataError
@@ -90,10 +91,11 @@ def plan_table(
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
         stored.setdefault(_without_seed(content["config"]), []).append(folder)
-    texts, rows = Texts(data), []
+    lengths = KnownLengths(data)
+    rows = []
     for name, config in configs.items():
         try:
-            forecast = Forecast(config, texts[config], speeds, cuda)
+            forecast = Forecast(config, lengths.of(config), speeds, cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
             why = f"cannot be predicted: {error}"
             rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
@@ -168,7 +170,7 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
     the pass that makes features. Runs of older code, which do not have it, are left out, and so are runs whose encoder
     or data are not here. Seeds of a configuration share a prediction.
     """
-    texts = Texts(data)
+    lengths = KnownLengths(data)
     forecasts: dict[str, Forecast] = {}
     rows = []
     for _, content in stored_runs([store]):
@@ -178,7 +180,7 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
         key = _without_seed(config)
         try:
             if key not in forecasts:
-                forecasts[key] = Forecast(config, texts[config], speeds)
+                forecasts[key] = Forecast(config, lengths.of(config), speeds)
         except (DataError, CheckpointError) as error:
             log.warning("%s: no prediction (%s)", content["run_id"], error)
             continue

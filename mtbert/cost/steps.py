@@ -28,18 +28,24 @@ class RandomRows:
     teachers = None  # to read their logits takes no time worth counting
 
     def __init__(
-        self, model: MultitaskBert, task: str, lengths: np.ndarray, remembered: int = 0, known: bool = False
+        self,
+        model: MultitaskBert,
+        task: str,
+        lengths: np.ndarray,
+        remembered: int = 0,
+        known: bool = False,
     ) -> None:
-        config, encoder = model.run_config, model.encoder.config
+        config = model.run_config
+        sizes = model.encoder.config
         columns = len(TASKS[task].sentence_columns)
         self.tokens = self  # lengths and batches, as of a `TokenizedTable`
         self.lengths = lengths
         self.known = known
         self.device = model.device
         self.sequences = config.encodings(task)
-        self.vocabulary = encoder.vocab_size
-        self.width = encoder.hidden_size
-        self.has_types = columns > self.sequences and encoder.type_vocab_size > 1
+        self.vocabulary = sizes.vocab_size
+        self.width = sizes.hidden_size
+        self.has_types = columns > self.sequences and sizes.type_vocab_size > 1
         self.labels = torch.zeros(len(lengths), device=self.device)
         self.labels[:remembered] = 1
         self.tags = None
@@ -48,14 +54,17 @@ class RandomRows:
 
     def batch(self, rows: np.ndarray) -> Batch:
         """Of these rows, on the CPU."""
-        shape = self.sequences * len(rows), int(self.lengths[rows].max())
-        ids = torch.randint(self.vocabulary, shape)
+        longest = int(self.lengths[rows].max())
+        ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
+        mask = torch.ones(ids.shape, dtype=torch.bool)
         types = torch.zeros_like(ids) if self.has_types else None
-        return Batch(ids, torch.ones(shape, dtype=torch.bool), types)
+        return Batch(ids, mask, types)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
-        return torch.zeros(*batch.input_ids.shape, self.width, device=self.device) if self.known else None
+        if not self.known:
+            return None
+        return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows."""
@@ -79,6 +88,7 @@ class Steps:
         for parameter in self.trainer.trained:  # AdamW makes its moments
             parameter.grad = torch.zeros_like(parameter)
         self.trainer.update({})
+        self.is_sum = self.trainer.is_sum
         self.remembered = min(self.config.memory_batch, self.config.memory_size)
         self.trainer.remember({task: np.arange(self.remembered) for task in memory})
 
@@ -87,10 +97,12 @@ class Steps:
         rows = {}
         for task in {**shapes, **self.memory}:
             B, T = shapes.get(task, (0, 0))
-            lengths = np.repeat([self.memory.get(task, T), T], [self.remembered, B])
+            old = np.full(self.remembered, self.memory.get(task, T))
+            new = np.full(B, T)
+            lengths = np.concatenate([old, new])
             self.tables[task] = RandomRows(self.model, task, lengths, self.remembered, task in self.known)
-        for task, (B, _) in shapes.items():
-            rows[task] = np.arange(self.remembered, self.remembered + B)
+            if task in shapes:
+                rows[task] = np.arange(len(old), len(lengths))
         self.trainer.gradients(1, rows)
 
     def update(self) -> None:
@@ -103,6 +115,7 @@ class Steps:
         self.model.eval()
         batches = {}
         for task, (B, T) in shapes.items():
-            table = RandomRows(self.model, task, np.repeat(T, B))
-            batches[task] = table.batch(np.arange(B)).to(self.model.device)
+            table = RandomRows(self.model, task, np.full(B, T))
+            batch = table.batch(np.arange(B))
+            batches[task] = batch.to(self.model.device)
         self.model.embed(batches)

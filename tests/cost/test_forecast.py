@@ -5,7 +5,8 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import DryRun, at_peak
-from mtbert.cost.forecast import Forecast, Lengths, count_lengths, read_lengths
+from mtbert.cost.forecast import Forecast
+from mtbert.cost.lengths import Lengths, count_lengths, read_lengths
 from mtbert.cost.planner import check_runs
 from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize

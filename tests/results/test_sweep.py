@@ -22,7 +22,8 @@ from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
-from mtbert.cost.forecast import Forecast, read_lengths
+from mtbert.cost.forecast import Forecast
+from mtbert.cost.lengths import read_lengths
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
 from mtbert.results import sweep
