@@ -28,7 +28,7 @@ from mtbert.runtime import environment, keep_freed_memory, pick_device, resident
 
 QUANTILES = (0.9, 0.25, 0.75)  # of a run's steps by their tokens: the first warms up, the others are timed
 WITHOUT_WORK = (  # the fields that change nothing of what a step computes
-    "seed", "weights", "epochs", "steps_per_epoch", "train_rows", "learning_rate", "schedule", "warmup", "layer_decay",
+    "seed", "epochs", "steps_per_epoch", "train_rows", "learning_rate", "schedule", "warmup", "layer_decay",
     "weight_decay", "upstream_rate", "task_weights", "soft_strength", "gem_margin", "sampling", "keep", "eval_spacing",
     "evals_per_epoch", "curve_rows", "teachers", "distil", "temperature", "pretrain", "pretrain_epochs",
     "pretrain_learning_rate", "mask_rate", "tensorboard",
@@ -68,10 +68,10 @@ class Speeds:
         """The speed of a configuration. steps: all that a run of it takes; memory, known: as of `Steps`."""
         self.beside_mib()  # first: a larger model leaves freed blocks in the process
         default = {name: RunConfig.model_fields[name].default for name in WITHOUT_WORK}
-        kind = config.model_copy(update=default)
+        kind = config.model_copy(update=default | {"weights": "random"})
         by_tokens = sorted(steps, key=partial(padded_tokens, config))
         some = [by_tokens[int(share * len(steps))] for share in QUANTILES]
-        work = kind.but(weights="random"), some, memory, known, self.device, self.threads
+        work = kind, some, memory, known, self.device, self.threads
         return Speed(*self._measured(f"{kind.digest} {known} {QUANTILES}", _token_seconds, work))
 
     def beside_mib(self) -> float:
@@ -87,9 +87,7 @@ class Speeds:
         file = cache_dir() / "speed" / f"{name}.json"
         if self.again or not (file.exists() and is_sealed(file)):
             if not self.is_announced:
-                print(
-                    "timing steps on this machine, once for each kind: some seconds each", file=sys.stderr, flush=True
-                )
+                print("timing steps on this machine, some seconds for each new kind", file=sys.stderr, flush=True)
                 self.is_announced = True
             content = self.pool.submit(measure, *arguments).result()
             with replacing(file) as unfinished:
