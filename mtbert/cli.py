@@ -220,7 +220,7 @@ def train(
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     missing = [run for run in runs if not run.is_stored]
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
-        from mtbert.cost import predict_runs  # here, as its import of scipy is slow
+        from mtbert.cost import predict_runs
 
         missing = predict_runs(missing, place, threads, data)
     if not in_order:  # runs without a prediction first
@@ -394,15 +394,15 @@ def plan(
         Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="of torch, for the calibration of this machine")] = 1,
-    measure: Annotated[bool, typer.Option(help="write memory.csv, speed.csv and others; some minutes")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
+    measure: Annotated[bool, typer.Option(help="write memory.csv, runs_predicted.csv and others; takes long")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
     """List the runs of a grid that fit into a budget.
 
-    They come with the scores of stored runs, the others with the reason why they do not fit. The first call calibrates
-    the machine, which takes half a minute.
+    They come with the scores of stored runs, the others with the reason why they do not fit. The first call times some
+    steps of each run, which takes some seconds for each.
     """
     from mtbert import cost
     from mtbert.paths import results_dir
@@ -415,8 +415,8 @@ def plan(
         return
     cost.check_minutes(minutes)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
-    calibrate = partial(cost.load_or_calibrate, device=place, threads=threads)
-    table = cost.plan_table(configs, calibrate, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
+    with cost.Speeds(place, threads) as speeds:
+        table = cost.plan_table(configs, speeds, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
     typer.echo(cost.describe(table, memory, minutes))
 
 

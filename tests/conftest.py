@@ -8,14 +8,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.cost.time import Calibration
+from mtbert.cost.time import Speed
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
 
@@ -141,15 +140,31 @@ def tiny_config(tiny_encoder) -> RunConfig:
     return RunConfig(corpus="course", encoder=tiny_encoder, epochs=2, batch_size=8, learning_rate=1e-3)
 
 
+class FixedSpeeds:
+    """Stands for `Speeds`: a token takes so many seconds in training, a third of them in an evaluation."""
+
+    def __init__(self, seconds: float) -> None:
+        self.speed = Speed(seconds, seconds / 3)
+        self.asked = []  # the configurations
+
+    def __enter__(self) -> "FixedSpeeds":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def of(self, config, steps, memory, known) -> Speed:
+        self.asked.append(config)
+        return self.speed
+
+    def beside_mib(self) -> float:
+        return 300.0
+
+
 @pytest.fixture
-def calibration_at():
-    """A machine on which one floating-point operation takes so many seconds, and the rest nothing."""
-
-    def calibration_at(seconds: float) -> Calibration:
-        steps = {"flops": [1.0, 1.0], "moved": [1.0, 2.0], "seconds": seconds, "beside_mib": 300.0}
-        return Calibration(pd.DataFrame(steps))
-
-    return calibration_at
+def speeds() -> FixedSpeeds:
+    """A machine on which nothing is timed: a token takes a microsecond."""
+    return FixedSpeeds(1e-6)
 
 
 @pytest.fixture

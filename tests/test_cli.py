@@ -190,7 +190,7 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
     assert result.stderr.splitlines() == ["1 of 3 runs failed:", "grid: one, seed 1: the loss is nan"]
 
 
-def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, calibrated, isolated):
+def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, timed, isolated):
     grid = write_grid(tmp_path, tiny_config)
     more = tmp_path / "more.yaml"
     more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
@@ -213,7 +213,7 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
     return [run.run_id for run in sweep.look_up(read_grids([grid]), data)]
 
 
-def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, calibrated, monkeypatch):
+def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, timed, monkeypatch):
     started = []
     monkeypatch.setattr("mtbert.results.sweep.train_missing", lambda runs, *args: started.extend(runs))
     monkeypatch.setattr(
@@ -228,7 +228,7 @@ def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, cali
         assert [run.name for run in started] == names
 
 
-def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, calibrated, caplog):
+def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, timed, caplog):
     grid = tmp_path / "grid.yaml"
     fields = f"corpus: course, encoder: {tiny_config.encoder}, train_rows: 10"
     grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
@@ -264,13 +264,13 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 
 
 @pytest.fixture
-def calibrated(calibration_at, monkeypatch):
-    """No machine is calibrated: a floating-point operation takes a nanosecond, the rest nothing."""
+def timed(speeds, monkeypatch):
+    """No step is timed: a token takes a microsecond."""
     for place in ("mtbert.cost", "mtbert.cost.forecast"):
-        monkeypatch.setattr(f"{place}.load_or_calibrate", lambda config, device, threads: calibration_at(1e-9))
+        monkeypatch.setattr(f"{place}.Speeds", lambda device, threads: speeds)
 
 
-def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, calibrated):
+def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
     grid = write_grid(tmp_path, tiny_config)
     limits = ("--memory", "10GB", "--minutes", 30, "--data", course_folder)
     result = mtbert("plan", "--profile", grid, *limits)

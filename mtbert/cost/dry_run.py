@@ -1,139 +1,118 @@
-"""A training step without numbers: the memory it uses, operation by operation, and the work it does.
+"""A training step without numbers: the memory that it uses, allocation by allocation.
 
 `mtbert.training.Trainer` trains a `MultitaskBert` of torch's fake tensors, which have shapes and storages but no
-content. The mode that makes them sees every operation: the storages that appear and disappear, its floating-point
-operations (`torch.utils.flop_counter`), the bytes that it reads and writes. Where a step reads a number it gets a
-constant: losses are finite, and the gradients of any two tasks or memories conflict.
+content. The mode that makes them sees every operation, and so the storages that appear and disappear. Where a step
+reads a number it gets a constant: losses are finite, and the gradients of any two tasks or memories conflict.
 """
 
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import flop_registry
 
-from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
-from mtbert.cost.steps import Rows, Shapes, Steps
-from mtbert.gradients import gram
+from mtbert.cost.steps import Shapes, Steps
 from mtbert.multitask import meta_model
 from mtbert.runtime import MIB
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
-KINDS = ["flops", "moved"]  # of work: of matrix products; bytes that all other operations read and write
 CONFLICT = -0.1  # cosine of any two gradients
-
-_aten = torch.ops.aten
-_FLOPS = flop_registry | {
-    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention],
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        _aten._scaled_dot_product_flash_attention_backward
-    ],
-}
 
 
 class DryRun:
-    """`Steps` without numbers: their memory and their work. Raises as `MultitaskBert` does.
+    """`Steps` without numbers: their memory. Arguments as of `Steps`; raises as `MultitaskBert` does.
 
     cuda: needs a torch that was built for it, as fake tensors of a GPU do.
     """
 
-    def __init__(self, config: RunConfig, cuda: bool = False) -> None:
-        self.ledger, model = _Ledger(), meta_model(config)
+    def __init__(
+        self, config: RunConfig, memory: dict[str, int], known: tuple[str, ...] = (), cuda: bool = False
+    ) -> None:
+        self.ledger = _Ledger()
+        model = meta_model(config)
         with self._entered():
             self.model = model.to_empty(device="cuda" if cuda else "cpu")
-            self.steps = Steps(self.model)
-        self.ledger.flat_size = self.steps.flat_size
-        weights = {id(self.ledger.block(parameter)) for parameter in self.model.parameters()}
-        for block in self.ledger.living.values():
-            block.part = "weights" if id(block) in weights else "moments"
+            self.steps = Steps(self.model, memory, known)
+        self.ledger.flat_size = sum(parameter.numel() for parameter in self.model.shared_parameters().values())
+        weights = {id(parameter.untyped_storage()) for parameter in self.model.parameters()}
+        for storage, block in self.ledger.living.items():
+            block.part = "weights" if storage in weights else "moments"
 
-    def step(self, shapes: Shapes, memory: dict[str, int] | None = None) -> tuple[pd.DataFrame, pd.Series]:
-        """Memory and work of a training step; arguments of `Steps.gradients`.
+    def step(self, shapes: Shapes) -> pd.DataFrame:
+        """Memory over a training step, a row an allocation: its phase, and PARTS and total behind it in MiB.
 
-        Memory: a row an operation, with phase (forward, backward, update) and, at its end, PARTS and total in MiB.
-        Work: an amount of each of KINDS.
+        The phases are forward, backward and update.
         """
         with self._entered():
             self.ledger.start()
-            self.steps.gradients(shapes, memory)
+            self.steps.gradients(shapes)
             self.ledger.phase = "update"
-            self.steps.trainer.update({})
+            self.steps.update()
         table = self.ledger.timeline()
-        return table.assign(total=table[PARTS].sum(axis=1)), self.ledger.done()
-
-    def evaluation(self, task: str, shape: tuple[int, int]) -> pd.Series:
-        """The work of an evaluation batch of (examples, tokens)."""
-        with self._entered(), torch.no_grad():
-            self.model.eval()
-            self.ledger.start()
-            batch = Rows(self.model, task, [shape]).batch(np.arange(shape[0]))
-            self.model.embed({task: batch.to(self.model.device)})
-        return self.ledger.done()
+        return table.assign(total=table[PARTS].sum(axis=1))
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Tensors are fake, numbers are constants; one chunk of flat gradients is computed and counts for all."""
-        chunks, ledger = gram.in_double, self.ledger
-
-        def first_chunk(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
-            columns, block = next(chunks(*parts))
-            ledger.scale = parts[0].shape[1] / block.shape[1]
-            yield columns, block
-            ledger.scale = 1.0
-
-        with (
-            warnings.catch_warnings(),
-            patch.object(gram, "in_double", first_chunk),
-            patch.object(cpu_ops, "ONEDNN", False),  # its products are not in the registry of operations
-            patch.object(cpu_ops, "keep_mask", lambda shape, p: torch.empty(shape, dtype=bool)),
-            _Numbers(ledger),
-            ledger,
-        ):
+        """Inside the block tensors are fake and their numbers are constants."""
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=()), _Numbers(self.ledger), self.ledger:
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
             yield
 
 
-@dataclass(eq=False)
+def at_peak(timeline: pd.DataFrame) -> pd.Series:
+    """The moment of a timeline at which most memory is held."""
+    return timeline.loc[timeline["total"].idxmax()]
+
+
+@dataclass
 class _Block:
-    """A storage: bytes, the phase and operation at which it appeared and disappeared, its part where that is known."""
+    """A storage: bytes, the phase and row at which it appears and disappears, its part where that is known."""
 
     size: int
     phase: str
-    born: int
+    row: int
     part: str = ""
-    end: tuple[str, int] | None = None
+    last_phase: str = "update"
+    last_row: int = -1  # the last one of the step
+
+    @property
+    def guessed_part(self) -> str:
+        """Its part by the phases at which it appears and disappears, where it is not known."""
+        if self.part:
+            return self.part
+        if self.phase == self.last_phase:
+            return "temporary"
+        if self.last_phase == "backward":
+            return "activations"
+        return "gradients" if self.phase == "backward" else "temporary"
 
 
 class _Ledger(FakeTensorMode):
-    """Records every storage and all work while it is entered."""
+    """Records every storage while it is entered."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.living: dict[int, _Block] = {}  # id of the storage
+        self.living: dict[int, _Block] = {}  # id of the storage -> its block
         self.flat_size = 0  # numbers in a flat gradient
         self.is_inside = False  # an operation that torch takes apart
         self.start()
 
     def start(self) -> None:
-        """Forget the operations and the work so far, but not the storages that still live."""
-        self.phase, self.work = "forward", Counter()
-        self.scale = 1.0  # of the work: more than 1 where one operation stands for several
-        self.operations: list[str] = []  # the phase of each
+        """Forget the allocations so far, but not the storages that still live."""
+        self.phase = "forward"
+        self.phases: list[str] = []  # of each row
         self.blocks = list(self.living.values())
         for block in self.blocks:
-            block.born = 0
+            block.row = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -141,53 +120,46 @@ class _Ledger(FakeTensorMode):
             return args[0].fake_device
         if self.is_inside:
             return self.dispatch(func, types, args, kwargs)
-        if func is _aten._local_scalar_dense.default:  # item, float, bool
+        if func is torch.ops.aten._local_scalar_dense.default:  # item, float, bool
             return _constant(args[0]).item()
-        if func is _aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
+        if func is torch.ops.aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
             return args[0].clone()  # the number of rows would depend on content: take all
-        self.operations.append(self.phase)
         self.is_inside = True
         try:
             out = self.dispatch(func, types, args, kwargs)
         finally:
             self.is_inside = False
-        tensors = list(_tensors([*args, *kwargs.values(), out]))
-        for tensor in tensors:
-            self.block(tensor)
-        if count := _FLOPS.get(func._overloadpacket):
-            self.work["flops"] += self.scale * count(*args, **kwargs, out_val=out)
-        elif not func.is_view:
-            self.work["moved"] += self.scale * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        for tensor in _tensors(out):
+            self._note(tensor)
         return out
 
-    def block(self, tensor: Tensor) -> _Block:
-        """The block of a tensor's storage, whose Python object torch keeps as long as the storage lives."""
+    def _note(self, tensor: Tensor) -> None:
+        """Record a tensor's storage if it is new; torch keeps its Python object as long as the storage lives."""
         storage = tensor.untyped_storage()
-        key = id(storage)
-        if key not in self.living:
-            block = self.living[key] = _Block(storage.nbytes(), self.phase, len(self.operations))
-            block.part = "task gradients" if tensor.shape and tensor.shape[-1] == self.flat_size else ""
-            self.blocks.append(block)
-            weakref.finalize(storage, self._freed, key)
-        return self.living[key]
+        if id(storage) in self.living:
+            return
+        block = _Block(storage.nbytes(), self.phase, row=len(self.phases))
+        if tensor.shape and tensor.shape[-1] == self.flat_size:
+            block.part = "task gradients"
+        self.phases.append(self.phase)
+        self.living[id(storage)] = block
+        self.blocks.append(block)
+        weakref.finalize(storage, self._freed, id(storage))
 
     def _freed(self, key: int) -> None:
-        self.living.pop(key).end = self.phase, len(self.operations)
+        block = self.living.pop(key)
+        block.last_phase = self.phase
+        block.last_row = len(self.phases) - 1
 
     def timeline(self) -> pd.DataFrame:
-        """A row an operation: phase, and PARTS in MiB."""
-        change = np.zeros((len(self.operations) + 2, len(PARTS)))
+        """A row an allocation: phase, and PARTS in MiB."""
+        rows = len(self.phases)
+        change = np.zeros((rows + 1, len(PARTS)))
         for block in self.blocks:
-            phase, died = block.end or ("update", len(self.operations))
-            passed_on = "activations" if phase == "backward" else "gradients" if block.phase == "backward" else ""
-            part = PARTS.index(block.part or (phase != block.phase and passed_on) or "temporary")
-            change[block.born, part] += block.size
-            change[died + 1, part] -= block.size
-        return pd.DataFrame(change.cumsum(0)[1:-1] / MIB, columns=PARTS).assign(phase=self.operations)
-
-    def done(self) -> pd.Series:
-        """The work so far, an amount of each of KINDS."""
-        return pd.Series({kind: float(self.work[kind]) for kind in KINDS})
+            part = PARTS.index(block.guessed_part)
+            change[block.row, part] += block.size
+            change[block.last_row % rows + 1, part] -= block.size
+        return pd.DataFrame(change.cumsum(0)[:-1] / MIB, columns=PARTS).assign(phase=self.phases)
 
 
 class _Numbers(TorchFunctionMode):
@@ -211,17 +183,19 @@ class _Numbers(TorchFunctionMode):
 
 def _constant(tensor: Tensor) -> np.ndarray:
     """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
+    if tensor.dtype == torch.bool:
+        return np.ones(tensor.shape, bool)
     if not tensor.dtype.is_floating_point:
-        return np.full(tensor.shape, tensor.dtype == torch.bool, bool if tensor.dtype == torch.bool else np.int64)
+        return np.zeros(tensor.shape, np.int64)
     if tensor.ndim == 2 and len(tensor) == tensor.shape[1]:
         return np.where(np.eye(len(tensor)), 1, CONFLICT)
     return np.ones(tensor.shape)
 
 
-def _tensors(values: Iterable) -> Iterator[Tensor]:
-    """The tensors among the arguments of an operation, those in lists included; torch's pytree takes much longer."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
+def _tensors(values: object) -> Iterator[Tensor]:
+    """The fake tensors in the result of an operation; torch's pytree takes much longer."""
+    if isinstance(values, FakeTensor):
+        yield values
+    elif isinstance(values, Iterable) and not isinstance(values, Tensor | str):
+        for value in values:
             yield from _tensors(value)

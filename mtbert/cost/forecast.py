@@ -1,15 +1,15 @@
 """Memory and time of a whole run before it is trained.
 
 The steps of a run follow from its configuration and the lengths of its texts (`training_steps`): the longest batch
-decides the memory of training, the batch of mean length its time. Memory of the process on a CPU is more than the
-allocator's peak: the interpreter with its libraries, the tables, the best weights kept for the end, freed blocks.
-Source: paper 000, section 4. Memory in MiB, time in seconds.
+decides the memory of training; time is that of all padded tokens, at the measured speed of a few steps. Memory of the
+process on a CPU is more than the allocator's peak: the interpreter with its libraries, the tables, the best weights
+kept for the end, freed blocks. Source: paper 000, section 4. Memory in MiB, time in seconds.
 """
 
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -18,14 +18,13 @@ import numpy as np
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.cost.dry_run import DryRun
-from mtbert.cost.memory import at_peak
-from mtbert.cost.steps import Shapes
-from mtbert.cost.time import Calibration, load_or_calibrate
-from mtbert.data import TASKS, DataError, tokenize
-from mtbert.multitask import EVAL_TOKENS, parameter_counts
-from mtbert.paths import find_result
-from mtbert.results import SweepRun, data_root
+from mtbert.cost.dry_run import DryRun, at_peak
+from mtbert.cost.lengths import KnownLengths, Lengths
+from mtbert.cost.steps import Shapes, padded_tokens
+from mtbert.cost.time import Speed, Speeds
+from mtbert.data import TASKS
+from mtbert.multitask import meta_model, parameter_counts
+from mtbert.results import SweepRun
 from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
     HEAVY,
@@ -34,165 +33,101 @@ from mtbert.training import (
     batch_shapes,
     evaluation_steps,
     expected_passes,
-    load_corpus,
     step_parts,
     training_steps,
 )
 
 FLOAT_MIB = 4 / MIB
 ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
-LENGTHS = "lengths.csv"
 STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # of further pretraining
 PRETRAINING = 3.5  # of a token, relative to an evaluation: forward, backward, the logits of masked tokens
-MEMORY_SECONDS = 20.0  # `predict_runs` predicts no memory for the runs that come later than this
+MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of every example, task -> (N,), of the train and dev splits."""
-
-    train: dict[str, np.ndarray]
-    dev: dict[str, np.ndarray]
-
-
-def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
-
-    Raises DataError where there are neither.
-    """
-    try:
-        corpus = load_corpus(config, data_root(config, data))
-    except DataError:
-        path = find_result(LENGTHS)
-        if not path.exists():
-            raise
-        return _stored_lengths(config, pd.read_csv(path))
-
-    def count(split: dict[str, pd.DataFrame]) -> dict[str, np.ndarray]:
-        how = config.encoder, config.pairs, config.max_length
-        return {task: tokenize(task, table, *how).lengths for task, table in split.items()}
-
-    return Lengths(count(corpus.train), count(corpus.dev))
-
-
-def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
-    tables = []
-    for pairs, name in (("joint", "joint"), ("sum", "apart")):
-        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
-        for split in ("train", "dev"):
-            for task, lengths in getattr(found, split).items():
-                tokens, rows = np.unique(lengths, return_counts=True)
-                tables.append(pd.DataFrame(dict(task=task, split=split, pairs=name, tokens=tokens, rows=rows)))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _stored_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
-    """The lengths that `count_lengths` counted, in a random order."""
-    if missing := set(config.scored) - set(counts["task"]):
-        raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")
-    counts = counts[counts["pairs"] == ("apart" if config.two_encodings else "joint")]
-    random = np.random.default_rng(config.seed)
-
-    def draw(task: str, split: str, rows: int | None = None) -> np.ndarray:
-        part = counts[(counts["task"] == task) & (counts["split"] == split)]
-        return random.permutation(np.repeat(part["tokens"], part["rows"]).clip(upper=config.max_length))[:rows]
-
-    train = {task: draw(task, "train", config.train_rows) for task in config.tasks}
-    return Lengths(train, {task: draw(task, "dev") for task in config.scored})
-
-
-class Texts:
-    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
-
-    def __init__(self, data: str | Path | None = None) -> None:
-        self.data, self.known = data, {}
-
-    def __getitem__(self, c: RunConfig) -> Lengths:
-        key = (c.corpus, c.encoder, c.tasks, c.scored, c.two_encodings, c.max_length, c.train_rows)
-        if key not in self.known:
-            self.known[key] = read_lengths(c, self.data)
-        return self.known[key]
 
 
 class Forecast:
     """What a run takes. `steps`: the shapes of its steps, in order. Raises as `MultitaskBert` does."""
 
-    def __init__(self, config: RunConfig, lengths: Lengths, calibration: Calibration, cuda: bool = False) -> None:
-        self.config, self.lengths, self.calibration, self.cuda = config, lengths, calibration, cuda
-        self.dry = DryRun(config, cuda)
-        encoder = self.dry.model.encoder
-        self.counts = parameter_counts(self.dry.model)
-        self.is_fixed = self.dry.model.features_are_fixed
-        self.frozen_share = encoder.frozen_depth / len(encoder.layers)
-        self.vector_mib = (1 + config.two_encodings) * encoder.config.hidden_size * FLOAT_MIB
+    def __init__(self, config: RunConfig, lengths: Lengths, speeds: Speeds, cuda: bool = False) -> None:
+        self.config = config
+        self.lengths = lengths
+        self.speeds = speeds
+        self.cuda = cuda
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
-        self.train, self.dev = (  # tokens of every example in all its sequences
-            {task: part * config.encodings(task) for task, part in split.items()}
-            for split in (lengths.train, lengths.dev)
-        )
+        self.train = _tokens(config, lengths.train)
+        self.dev = _tokens(config, lengths.dev)
+        model = meta_model(config)
+        self.counts = parameter_counts(model)
+        self.is_fixed = model.features_are_fixed
+        self.width = model.encoder.config.hidden_size
+        self.frozen_share = model.encoder.frozen_depth / len(model.encoder.layers)
         sizes = [len(part) for part in lengths.train.values()]
-        passes = expected_passes(config, sizes)
-        self.passes = dict(zip(lengths.train, passes, strict=True))
-        self.known = [task for task in self.passes if self.passes[task] >= KEPT_FROM and self.frozen_share]
-        self.dry.steps.known = self.known
         self.points = len(evaluation_steps(config, sizes))  # of the learning curve
+        self.passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
+        self.known = ()  # the tasks whose states below the first trained layer are read from disk
+        if self.frozen_share:
+            self.known = tuple(task for task, passes in self.passes.items() if passes >= KEPT_FROM)
         quantile = 1 - 0.5 / config.memory_batch  # about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
 
     @cached_property
     def peak(self) -> pd.Series:
         """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
+        run = DryRun(self.config, self.memory, self.known, self.cuda)
 
-        def part(step: Shapes) -> float:
-            passes = [step] if self.dry.steps.is_sum else [{task: step[task]} for task in step]
-            tokens = {task: self.config.encodings(task) * B * T * (1 + T / HEAVY) for task, (B, T) in step.items()}
-            return max(sum(tokens[t] for t in some) / step_parts(self.config, some, self.cuda) for some in passes)
+        def largest_part(step: Shapes) -> float:
+            if run.steps.is_sum:
+                return self._part_tokens(step)
+            return max(self._part_tokens({task: shape}) for task, shape in step.items())
 
-        return at_peak(self.dry.step(max(self.steps, key=part), self.memory)[0])
+        return at_peak(run.step(max(self.steps, key=largest_part)))
+
+    def _part_tokens(self, shapes: Shapes) -> float:
+        """Tokens of each part that a batch is cut into, those of long texts counted as `step_parts` does."""
+        tokens = 0.0
+        for task, (B, T) in shapes.items():
+            tokens += self.config.encodings(task) * B * T * (1 + T / HEAVY)
+        return tokens / step_parts(self.config, shapes, self.cuda)
 
     def process_mib(self) -> float:
         """Peak memory of the process; on a GPU of its allocator, as stored runs have it.
 
         Files of what frozen layers give are not in it: they are mapped, and the system may drop them.
         """
-        training = self.peak["total"] + self.counts["trained_parameters"] * FLOAT_MIB  # the best weights
+        best_weights = self.counts["trained_parameters"] * FLOAT_MIB
+        training = self.peak["total"] + best_weights
         if self.cuda:
             return training
-        train, dev = self.lengths.train, self.lengths.dev.values()
-        embedded = [len(part) for part in [*dev, *(train[task] for task in train if self.passes[task] >= 1)]]
-        once = 3 * max(embedded) * self.vector_mib if self.is_fixed else 0.0  # in parts, whole, and in order
-        rows = sum(map(len, [*train.values(), *dev]))
-        beside = self.calibration.steps["beside_mib"].min()
-        return beside + training + once + rows * ROW_MIB + 2 * SLACK_MIB  # freed blocks of training and evaluation
+        train = self.lengths.train
+        dev = self.lengths.dev
+        rows = sum(len(part) for part in [*train.values(), *dev.values()])
+        freed = 2 * SLACK_MIB  # blocks of training and evaluation
+        whole = self.speeds.beside_mib() + training + rows * ROW_MIB + freed
+        if self.is_fixed:
+            embedded = [len(part) for part in dev.values()]
+            embedded += [len(train[task]) for task in train if self.passes[task] >= 1]
+            vector = (1 + self.config.two_encodings) * self.width * FLOAT_MIB
+            whole += 3 * max(embedded) * vector  # in parts, whole, and in order
+        return whole
 
     @cached_property
-    def step_seconds(self) -> float:
-        """Mean time of a step: of steps of the same tasks, that of the one whose tokens are nearest to their mean."""
-        groups: dict[tuple, list[Shapes]] = {}
-        for step in self.steps:
-            groups.setdefault(tuple(step), []).append(step)
-        seconds = 0.0
-        for steps in groups.values():
-            tokens = np.array([sum(B * T for B, T in step.values()) for step in steps])
-            nearest = steps[np.abs(tokens - tokens.mean()).argmin()]
-            seconds += len(steps) * self.calibration.seconds(self.dry.step(nearest, self.memory)[1])
-        return seconds / len(self.steps)
-
-    @cached_property
-    def token_seconds(self) -> float:
-        """Time of a token in an evaluation, in a batch of the dev splits' mean length."""
-        task, T = self.config.scored[0], int(np.concatenate(list(self.lengths.dev.values())).mean())
-        B = max(1, EVAL_TOKENS // T)
-        return self.calibration.seconds(self.dry.evaluation(task, (B, T))) / (B * T * self.config.encodings(task))
+    def speed(self) -> Speed:
+        """Measured seconds of a padded token."""
+        return self.speeds.of(self.config, self.steps, self.memory, self.known)
 
     @cached_property
     def once_seconds(self) -> float:
         """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
+        share = 1.0 if self.is_fixed else self.frozen_share
         tokens = sum(min(1.0, self.passes[task]) * self.train[task].sum() for task in tasks)
-        return float(tokens) * self.token_seconds * (1.0 if self.is_fixed else self.frozen_share)
+        return float(tokens) * share * self.speed.evaluation
+
+    @property
+    def train_seconds(self) -> float:
+        """Training without its evaluations."""
+        tokens = sum(padded_tokens(self.config, step) for step in self.steps)
+        return self.once_seconds + tokens * self.speed.training
 
     @cached_property
     def evaluation_seconds(self) -> float:
@@ -200,29 +135,29 @@ class Forecast:
 
         Frozen layers read the dev texts once.
         """
-        above, rows = 0.0 if self.is_fixed else 1 - self.frozen_share, self.config.curve_rows
-        whole = sum(part.sum() for part in self.dev.values())
-        points = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
-        points += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
-        tokens = whole * (1 - above) + above * (points + whole * (rows is not None))
-        return float(tokens) * self.token_seconds
+        rows = self.config.curve_rows
+        dev = sum(part.sum() for part in self.dev.values())
+        above = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
+        above += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
+        if rows is not None:  # else the last point has the scores at the end
+            above += dev
+        frozen = 1.0 if self.is_fixed else self.frozen_share
+        return float(frozen * dev + (1 - frozen) * above) * self.speed.evaluation
 
     @property
     def pretrain_seconds(self) -> float:
         """Further pretraining on the first sentence of every training example; its memory is not predicted."""
-        tokens = sum(part.sum() / len(TASKS[task].sentence_columns) for task, part in self.train.items())
+        tokens = 0.0
+        for task, part in self.train.items():
+            tokens += part.sum() / len(TASKS[task].sentence_columns)
         epochs = STAGES[self.config.pretrain] * self.config.pretrain_epochs
-        return PRETRAINING * epochs * float(tokens) * self.token_seconds
+        return epochs * tokens * PRETRAINING * self.speed.evaluation
 
     @property
     def teaching_seconds(self) -> float:
         """What it predicts for all training texts, where it teaches other runs."""
-        return float(sum(part.sum() for part in self.train.values())) * self.token_seconds
-
-    @property
-    def train_seconds(self) -> float:
-        """Training without its evaluations."""
-        return self.once_seconds + len(self.steps) * self.step_seconds
+        tokens = sum(part.sum() for part in self.train.values())
+        return float(tokens) * self.speed.evaluation
 
     @property
     def minutes(self) -> float:
@@ -236,44 +171,70 @@ class Forecast:
         return int(len(self.steps) * min(1.0, max(0.0, share)))
 
 
+def _tokens(config: RunConfig, lengths: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tokens of every example in all its sequences."""
+    return {task: part * config.encodings(task) for task, part in lengths.items()}
+
+
 def predict_runs(
     runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
     """The runs with predicted minutes and MiB; those that differ in the seed and the teachers alone share a prediction.
 
-    Calibrates the machine where it is not. A prediction that fails is logged as a warning: a run is not refused for
-    it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads: of a process.
-    A teacher's predictions for the training texts count to the first run that it teaches, as if none were in the cache.
+    Times steps of each kind that this machine has not timed. A prediction that fails is logged as a warning: a run is
+    not refused for it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads:
+    of a process. A teacher's predictions for the training texts count to the first run that it teaches, as if none were
+    in the cache.
     """
-    texts, predictions, deadline = Texts(data), {}, None
-    teachers = {run.run_id: dict.fromkeys(chain.from_iterable(run.config.teachers_by_task.values())) for run in runs}
+    teachers = {run.run_id: _teachers(run.config) for run in runs}
     named = [(str(run), run.config) for run in runs]
-    named += [(f"teacher {config.digest}", config) for config in dict.fromkeys(chain.from_iterable(teachers.values()))]
-    for name, config in named:
-        if (key := _key(config)) in predictions:
-            continue
-        found = predictions[key] = {}
-        try:
-            lengths = texts[config]
-            calibration = load_or_calibrate(config, device, threads)
-            deadline = deadline or time.monotonic() + MEMORY_SECONDS
-            forecast = Forecast(config, lengths, calibration, device == "cuda")
-            found |= {"minutes": forecast.minutes, "teaching": forecast.teaching_seconds / 60}
-            if time.monotonic() < deadline:
-                found["mib"] = forecast.process_mib()
-        except Exception as error:
-            log.warning("%s: no prediction (%s: %s)", name, type(error).__name__, error)
-    seen, result = set(), []
+    for some in teachers.values():
+        named += [(f"teacher {config.digest}", config) for config in some]
+    predictions = _predictions(named, device, threads, data)
+    seen: set[RunConfig] = set()
+    result = []
     for run in runs:
         found = predictions[_key(run.config)]
-        if "minutes" in found:
-            new = teachers[run.run_id].keys() - seen
-            minutes = found["minutes"] + sum(predictions[_key(teacher)].get("teaching", 0.0) for teacher in new)
-            result.append(replace(run, minutes=minutes, mib=found.get("mib")))
-            seen |= new
-        else:
+        if "minutes" not in found:
             result.append(run)
+            continue
+        minutes = found["minutes"]
+        for teacher in teachers[run.run_id]:
+            if teacher not in seen:
+                minutes += predictions[_key(teacher)].get("teaching", 0.0)
+                seen.add(teacher)
+        result.append(replace(run, minutes=minutes, mib=found.get("mib")))
     return result
+
+
+def _teachers(config: RunConfig) -> list[RunConfig]:
+    """The runs that teach a run, each once."""
+    return list(dict.fromkeys(chain.from_iterable(config.teachers_by_task.values())))
+
+
+def _predictions(
+    named: Sequence[tuple[str, RunConfig]], device: str, threads: int | None, data: str | Path | None
+) -> dict[str, dict[str, float]]:
+    """`_key` of each configuration -> minutes, teaching (minutes) and mib, as far as they can be predicted."""
+    lengths = KnownLengths(data)
+    predictions: dict[str, dict[str, float]] = {}
+    left = MEMORY_SECONDS
+    with Speeds(device, threads) as speeds:
+        for name, config in named:
+            if _key(config) in predictions:
+                continue
+            found = predictions[_key(config)] = {}
+            try:
+                forecast = Forecast(config, lengths.of(config), speeds, device == "cuda")
+                found["teaching"] = forecast.teaching_seconds / 60
+                found["minutes"] = forecast.minutes
+                started = time.monotonic()
+                if left > 0:
+                    found["mib"] = forecast.process_mib()
+                left -= time.monotonic() - started
+            except Exception as error:
+                log.warning("%s: no prediction (%s: %s)", name, type(error).__name__, error)
+    return predictions
 
 
 def _key(config: RunConfig) -> str:

@@ -9,6 +9,7 @@ Source: papers 000 (section 4: memory by plan), 001 (section 4.2: sizes), 002 (s
 
 import multiprocessing
 import os
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -17,33 +18,37 @@ import torch
 from torch.autograd import profiler
 
 from mtbert.config import RunConfig
-from mtbert.cost.dry_run import PARTS, DryRun
+from mtbert.cost.dry_run import PARTS, DryRun, at_peak
 from mtbert.cost.steps import Shapes, Steps
 from mtbert.multitask import MultitaskBert
 from mtbert.results import read_grid
 from mtbert.runtime import MIB, pick_device
 
+MARK = "mtbert: measured from here"
+
 
 def step_timeline(config: RunConfig, shapes: Shapes) -> pd.DataFrame:
-    """Predicted memory over one training step on a CPU, a row an operation; columns as of `DryRun.step`."""
-    return DryRun(config).step(shapes)[0]
-
-
-def at_peak(timeline: pd.DataFrame) -> pd.Series:
-    """The moment of a timeline at which most memory is held."""
-    return timeline.loc[timeline["total"].idxmax()]
+    """Predicted memory over one training step on a CPU, a row an allocation; columns as of `DryRun.step`."""
+    return DryRun(config, _longest(shapes)).step(shapes)
 
 
 def predicted_peak(config: RunConfig, shapes: Shapes, cuda: bool = False) -> pd.Series:
     """The moment of a step that takes most memory; of single-task steps, the most of any task's."""
-    run = DryRun(config, cuda)
-    return max((at_peak(run.step(*step)[0]) for step in _steps(config, shapes)), key=lambda moment: moment["total"])
+    run = DryRun(config, _longest(shapes), cuda=cuda)
+    moments = [at_peak(run.step(step)) for step in _kinds_of_steps(config, shapes)]
+    return max(moments, key=lambda moment: moment["total"])
 
 
-def _steps(config: RunConfig, shapes: Shapes) -> list[tuple[Shapes, dict[str, int]]]:
-    """The shapes of each kind of step, and the tokens of what GEM draws."""
-    parts = [shapes] if config.scheme == "unified" else [{task: shape} for task, shape in shapes.items()]
-    return [(part, {task: T for task, (_, T) in shapes.items()}) for part in parts]
+def _longest(shapes: Shapes) -> dict[str, int]:
+    """The tokens of the longest example of each task."""
+    return {task: T for task, (_, T) in shapes.items()}
+
+
+def _kinds_of_steps(config: RunConfig, shapes: Shapes) -> list[Shapes]:
+    """The shapes of a step: of all tasks, or of each task alone."""
+    if config.scheme == "unified":
+        return [shapes]
+    return [{task: shape} for task, shape in shapes.items()]
 
 
 def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> float:
@@ -51,32 +56,42 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
     Other tensors that live in the process count, too: call it in a fresh one.
     """
-    place, steps, mark = pick_device(device), _steps(config, shapes), "mtbert: measured from here"
+    place = pick_device(device)
+    kinds = _kinds_of_steps(config, shapes)
+    on_cpu = place.type == "cpu"
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
-    with profiler.profile(profile_memory=place.type == "cpu", enabled=place.type == "cpu") as record:
-        run = Steps(MultitaskBert(config.but(weights="random")).to(place))
-        run.step(*steps[0])  # what torch makes once
-        if place.type == "cuda":
+    with profiler.profile(profile_memory=on_cpu, enabled=on_cpu) as record:
+        run = Steps(MultitaskBert(config.but(weights="random")).to(place), _longest(shapes))
+        run.gradients(kinds[0])  # what torch makes once
+        run.update()
+        if not on_cpu:
             torch.cuda.reset_peak_memory_stats(place)
-        with profiler.record_function(mark):
+        with profiler.record_function(MARK):
             pass
-        for step in steps:
-            run.step(*step)
-    if place.type == "cuda":
-        return torch.cuda.max_memory_allocated(place) / MIB
+        for step in kinds:
+            run.gradients(step)
+            run.update()
+    if on_cpu:
+        return _peak_bytes(record.kineto_results.events()) / MIB
+    return torch.cuda.max_memory_allocated(place) / MIB
+
+
+def _peak_bytes(events: Iterable) -> int:
+    """The most bytes that the CPU's allocator holds behind MARK, by the profiler's events."""
     live = peak = 0
-    for event in sorted(record.kineto_results.events(), key=lambda event: event.start_ns()):
-        if event.name() == mark:
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == MARK:
             peak = live
         elif event.name() == "[memory]" and event.device_type() == torch.profiler.DeviceType.CPU:
             live += event.nbytes()
             peak = max(peak, live)
-    return peak / MIB
+    return peak
 
 
 def measured_steps() -> dict[str, RunConfig]:
     """The configurations of step_memory.yaml next to this file; `step_shapes` gives the sizes of their steps."""
-    return {name: configs[0] for name, configs in read_grid(Path(__file__).with_name("step_memory.yaml")).items()}
+    grid = read_grid(Path(__file__).with_name("step_memory.yaml"))
+    return {name: configs[0] for name, configs in grid.items()}
 
 
 def step_shapes(config: RunConfig) -> Shapes:
@@ -90,12 +105,18 @@ def measure_grid(configs: dict[str, RunConfig], device: str = "cpu") -> pd.DataF
     A row a configuration: name, device, measured and predicted (MiB), and PARTS of the prediction.
     """
     context = multiprocessing.get_context("spawn")
+    rows = []
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-        return pd.DataFrame(list(pool.map(_measure_row, configs, configs.values(), [device] * len(configs))))
+        for name, config in configs.items():
+            row = pool.submit(_measure_row, config, device).result()
+            rows.append({"name": name, "device": device, **row})
+    return pd.DataFrame(rows)
 
 
-def _measure_row(name: str, config: RunConfig, device: str) -> dict:
+def _measure_row(config: RunConfig, device: str) -> dict[str, float]:
     torch.set_num_threads(1)
-    measured = measured_peak(config, step_shapes(config), device)
-    moment = predicted_peak(config, step_shapes(config), pick_device(device).type == "cuda")
-    return {"name": name, "device": device, "measured": measured, "predicted": moment["total"], **moment[PARTS]}
+    shapes = step_shapes(config)
+    on_gpu = pick_device(device).type == "cuda"
+    measured = measured_peak(config, shapes, device)
+    predicted = predicted_peak(config, shapes, on_gpu)
+    return {"measured": measured, "predicted": predicted["total"], **predicted[PARTS]}

@@ -21,16 +21,17 @@ def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None
     rows = {}
     for name, config in configs.items():
         model = meta_model(config, encoder)
-        every, with_adapters, adapters, heads = (
-            parameter_counts(part) for part in (model, model.encoder, model.encoder.adapters, model.heads)
-        )
-        one = sum(p.numel() for copies in model.encoder.levels().values() for p in copies[1][0].parameters())
+        counts = parameter_counts(model)
+        adapters = parameter_counts(model.encoder.adapters)["parameters"]
+        one_encoder = 0
+        for _, copies in model.encoder.levels().values():
+            one_encoder += sum(parameter.numel() for parameter in copies[0].parameters())
         rows[name] = {
-            "encoder": with_adapters["parameters"] - adapters["parameters"],
-            "adapters": adapters["parameters"],
-            "heads": heads["parameters"],
-            "parameters": every["parameters"],
-            "trained": every["trained_parameters"],
-            "times one encoder": every["parameters"] / one,
+            "encoder": parameter_counts(model.encoder)["parameters"] - adapters,
+            "adapters": adapters,
+            "heads": parameter_counts(model.heads)["parameters"],
+            "parameters": counts["parameters"],
+            "trained": counts["trained_parameters"],
+            "times one encoder": counts["parameters"] / one_encoder,
         }
     return pd.DataFrame.from_dict(rows, orient="index")

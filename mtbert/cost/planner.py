@@ -3,8 +3,9 @@
 Source: paper 000, section 4, which asks for the performance of sharing plans under constraints of time and memory.
 """
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,17 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.bert import CheckpointError
 from mtbert.config import ConfigError, RunConfig
-from mtbert.cost.dry_run import KINDS
-from mtbert.cost.forecast import LENGTHS, Forecast, Texts, count_lengths
+from mtbert.cost.forecast import Forecast
+from mtbert.cost.lengths import LENGTHS, KnownLengths, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
-from mtbert.cost.time import Calibration, load_or_calibrate
+from mtbert.cost.time import Speeds
 from mtbert.data import COURSE, DataError
 from mtbert.paths import shipped, stores
 from mtbert.results import Run, overall_interval, read_grid, read_run, stored_runs, write_table
 from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
+
+log = logging.getLogger(__name__)
 
 
 class BudgetError(ValueError):
@@ -71,7 +74,7 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
 
 def plan_table(
     configs: Mapping[str, RunConfig],
-    calibrate: Callable[[RunConfig], Calibration],
+    speeds: Speeds,
     memory_mib: float = math.inf,
     minutes: float = math.inf,
     data: str | Path | None = None,
@@ -79,19 +82,20 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    calibrate: what calibrates for a run's encoder and precision. data: as of `read_lengths`; the stored runs give the
-    scores. Columns: name; fits (memory, and at least one step); why not; score, low, high (of what fits); steps,
-    steps_that_fit; minutes (of all steps; nan where memory does not fit); process_mib; parameters, trained_parameters.
-    Sorted by what fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or
-    CheckpointError does not fit. Raises DataError.
+    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Columns: name;
+    fits (memory, and at least one step); why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of
+    all steps; nan where memory does not fit); process_mib; parameters, trained_parameters. Sorted by what fits, score,
+    minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does not fit.
+    Raises DataError.
     """
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
         stored.setdefault(_without_seed(content["config"]), []).append(folder)
-    texts, rows = Texts(data), []
+    lengths = KnownLengths(data)
+    rows = []
     for name, config in configs.items():
         try:
-            forecast = Forecast(config, texts[config], calibrate(config), cuda)
+            forecast = Forecast(config, lengths.of(config), speeds, cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
             why = f"cannot be predicted: {error}"
             rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
@@ -159,41 +163,51 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     return {"score": score, "low": low, "high": high}
 
 
-def check_runs(store: Path, config: RunConfig, calibration: Calibration, data: str | Path | None) -> pd.DataFrame:
-    """Predictions for a CPU against the stored runs of a configuration's encoder and precision, a row a run.
+def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataFrame:
+    """Predictions for a CPU against the stored runs, a row a run.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
-    the pass that makes features. Runs of older code, which do not have it, are left out.
+    the pass that makes features. Runs of older code, which do not have it, are left out, and so are runs whose encoder
+    or data are not here. Seeds of a configuration share a prediction.
     """
-    rows, texts = [], Texts(data)
+    lengths = KnownLengths(data)
+    forecasts: dict[str, Forecast] = {}
+    rows = []
     for _, content in stored_runs([store]):
-        run, cost = content["config"], content["cost"]
-        if (run.encoder, run.precision) == (config.encoder, config.precision) and "train_cpu_seconds" in cost:
-            forecast = Forecast(run, texts[run], calibration)
-            row = {"predicted_mib": forecast.process_mib(), "peak_memory_mib": cost["peak_memory_mib"]}
-            spent = cost["train_cpu_seconds"] + cost.get("feature_cpu_seconds", 0.0)  # which older runs do not have
-            row |= {"predicted_seconds": forecast.train_seconds, "train_cpu_seconds": spent}
-            rows.append({"run_id": content["run_id"], "mtbert": content["provenance"]["mtbert"], **row})
+        config, cost = content["config"], content["cost"]
+        if "train_cpu_seconds" not in cost:
+            continue
+        key = _without_seed(config)
+        try:
+            if key not in forecasts:
+                forecasts[key] = Forecast(config, lengths.of(config), speeds)
+        except (DataError, CheckpointError) as error:
+            log.warning("%s: no prediction (%s)", content["run_id"], error)
+            continue
+        rows.append(
+            {
+                "run_id": content["run_id"],
+                "mtbert": content["provenance"]["mtbert"],
+                "predicted_mib": forecasts[key].process_mib(),
+                "peak_memory_mib": cost["peak_memory_mib"],
+                "predicted_seconds": forecasts[key].train_seconds,
+                "train_cpu_seconds": cost["train_cpu_seconds"] + cost.get("feature_cpu_seconds", 0.0),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def renew_measurements(
     store: Path, device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> Iterator[Path]:
-    """Measure this machine and write memory.csv, speed.csv (the steps of the calibrations, by which `mtbert plan` goes
-    from now on), lengths.csv where the data are, and runs_predicted.csv.
+    """Measure this machine and write memory.csv, lengths.csv where the data are, and runs_predicted.csv.
+
+    `mtbert plan` goes by the newly measured speeds from now on.
     """
     yield write_table(measure_grid(measured_steps(), device), store / "memory.csv")
-    both = [RunConfig(precision=precision) for precision in ("fp32", "bf16")]
-    made = [load_or_calibrate(config, device, threads, again=True) for config in both]
-    steps = [
-        one.steps.assign(precision=config.precision, modelled=one.steps[KINDS] @ one.prices)
-        for config, one in zip(both, made, strict=True)
-    ]
-    yield write_table(pd.concat(steps), store / "speed.csv")
     try:
         yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
     except DataError:
         pass
-    checks = [check_runs(store, *pair, data) for pair in zip(both, made, strict=True)]
-    yield write_table(pd.concat(checks), store / "runs_predicted.csv")
+    with Speeds(device, threads, again=True) as speeds:
+        yield write_table(check_runs(store, speeds, data), store / "runs_predicted.csv")

@@ -1,89 +1,121 @@
-"""Training steps of a model on examples of given shapes, without text: to measure, or to run dry."""
+"""Training steps of a model on random tokens of given shapes, without texts: to measure, or to run dry."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mtbert.bert import Batch
+from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS
-from mtbert.gradients import PROJECTIONS, EpisodicMemory
 from mtbert.multitask import MultitaskBert
 from mtbert.training import Trainer
 
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
 
 
-class Rows:
-    """Stands for `TaskRows`: examples of some lengths without text.
+def padded_tokens(config: RunConfig, shapes: Shapes) -> int:
+    """Tokens of a step in all its sequences, with padding."""
+    return sum(config.encodings(task) * B * T for task, (B, T) in shapes.items())
 
-    The first ones are a step's, those behind them GEM's memory, whose label is another one so that gradients conflict.
+
+class RandomRows:
+    """Stands for `TaskRows`: rows of random tokens, of these lengths (N,).
+
+    The first `remembered` rows have another label than the rest, so that their gradients conflict.
     known: whether the states below the first trained layer are read from disk.
     """
 
-    def __init__(self, model: MultitaskBert, task: str, shapes: list[tuple[int, int]], known: bool = False) -> None:
-        config, encoder, columns = model.run_config, model.encoder.config, len(TASKS[task].sentence_columns)
-        self.tokens, self.width, self.known, self.device = self, encoder.hidden_size, known, model.device
-        self.lengths = np.repeat([T for _, T in shapes], [B for B, _ in shapes])
+    teachers = None  # to read their logits takes no time worth counting
+
+    def __init__(
+        self,
+        model: MultitaskBert,
+        task: str,
+        lengths: np.ndarray,
+        remembered: int = 0,
+        known: bool = False,
+    ) -> None:
+        config = model.run_config
+        sizes = model.encoder.config
+        columns = len(TASKS[task].sentence_columns)
+        self.tokens = self  # lengths and batches, as of a `TokenizedTable`
+        self.lengths = lengths
+        self.known = known
+        self.device = model.device
         self.sequences = config.encodings(task)
-        self.has_types = columns > self.sequences and encoder.type_vocab_size > 1
-        self.labels = torch.zeros(len(self.lengths), device=self.device)
-        self.labels[shapes[0][0] :] = 1
-        self.teachers = None  # reading their logits takes no time worth counting
-        width = len(TAGS) * columns
-        self.tags = torch.zeros(len(self.lengths), width, device=self.device) if config.pos_features else None
+        self.vocabulary = sizes.vocab_size
+        self.width = sizes.hidden_size
+        self.has_types = columns > self.sequences and sizes.type_vocab_size > 1
+        self.labels = torch.zeros(len(lengths), device=self.device)
+        self.labels[:remembered] = 1
+        self.tags = None
+        if config.pos_features:
+            self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        shape = self.sequences * len(rows), int(self.lengths[rows].max())
-        types = torch.zeros(shape, dtype=torch.int64) if self.has_types else None
-        return Batch(torch.ones(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.bool), types)
+        """Of these rows, on the CPU."""
+        longest = int(self.lengths[rows].max())
+        ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
+        mask = torch.ones(ids.shape, dtype=torch.bool)
+        types = torch.zeros_like(ids) if self.has_types else None
+        return Batch(ids, mask, types)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
-        return torch.zeros(*batch.input_ids.shape, self.width, device=self.device) if self.known else None
+        """Hidden states (B, T, d), where they are known."""
+        if not self.known:
+            return None
+        return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
+        """(B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 
 
 class Steps:
-    """Training steps of a model on examples of given shapes, without text: dry, or measured.
+    """Training steps and evaluations of a model on random tokens, dry or real.
 
-    known: the tasks whose states below the first trained layer are read from disk.
+    memory: task -> tokens of the longest example that GEM draws. known: the tasks whose states below the first trained
+    layer are read from disk.
     """
 
-    def __init__(self, model: MultitaskBert) -> None:
-        self.model, self.config, self.known = model, model.run_config, ()
-        self.trainer = Trainer(model, {}, total_steps=1_000_000)
+    def __init__(self, model: MultitaskBert, memory: dict[str, int], known: tuple[str, ...] = ()) -> None:
+        self.model = model
+        self.config = model.run_config
+        self.memory = memory
+        self.known = known
+        self.tables: dict[str, RandomRows] = {}
+        self.trainer = Trainer(model, self.tables, total_steps=1_000_000)
         for parameter in self.trainer.trained:  # AdamW makes its moments
             parameter.grad = torch.zeros_like(parameter)
         self.trainer.update({})
+        self.is_sum = self.trainer.is_sum
+        self.remembered = min(self.config.memory_batch, self.config.memory_size)
+        self.trainer.remember({task: np.arange(self.remembered) for task in memory})
 
-    @property
-    def is_sum(self) -> bool:
-        """As of `Trainer`."""
-        return self.trainer.is_sum
-
-    @property
-    def flat_size(self) -> int:
-        """Numbers in a task's gradient of the parameters that tasks share."""
-        return self.trainer.updates.shared.size
-
-    def gradients(self, shapes: Shapes, memory: dict[str, int] | None = None) -> None:
-        """The gradient of a step. shapes: before it is cut into parts; memory: task -> tokens of the longest example
-        that GEM draws of it, by default those of the step's tasks.
-        """
-        updates, K = self.trainer.updates, self.config.memory_batch
-        updates.tables, updates.memory = {}, EpisodicMemory(K, "reservoir", seed=0)
-        longest = memory or {task: T for task, (_, T) in shapes.items()}
-        longest = longest if self.config.gradients in PROJECTIONS else {}
-        for task in {**shapes, **longest}:
+    def gradients(self, shapes: Shapes) -> None:
+        """The part of a step before the update. shapes: of the whole batches, which the step may cut into parts."""
+        rows = {}
+        for task in {**shapes, **self.memory}:
             B, T = shapes.get(task, (0, 0))
-            drawn = (K, longest[task]) if task in longest else (0, 0)
-            updates.tables[task] = Rows(self.model, task, [(B, T), drawn], task in self.known)
-            updates.memory.add(task, np.arange(B, B + drawn[0]))
-        self.model.train()
-        updates.gradients(1, {task: np.arange(B) for task, (B, _) in shapes.items()})
+            old = np.full(self.remembered, self.memory.get(task, T))
+            new = np.full(B, T)
+            lengths = np.concatenate([old, new])
+            self.tables[task] = RandomRows(self.model, task, lengths, self.remembered, task in self.known)
+            if task in shapes:
+                rows[task] = np.arange(len(old), len(lengths))
+        self.trainer.gradients(1, rows)
 
-    def step(self, shapes: Shapes, memory: dict[str, int] | None = None) -> None:
-        """A whole step; arguments of `gradients`."""
-        self.gradients(shapes, memory)
+    def update(self) -> None:
+        """The part of a step after the gradient."""
         self.trainer.update({})
+
+    @torch.no_grad()
+    def evaluate(self, shapes: Shapes) -> None:
+        """Embed batches without dropout and gradients."""
+        self.model.eval()
+        batches = {}
+        for task, (B, T) in shapes.items():
+            table = RandomRows(self.model, task, np.full(B, T))
+            batch = table.batch(np.arange(B))
+            batches[task] = batch.to(self.model.device)
+        self.model.embed(batches)

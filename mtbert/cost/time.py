@@ -1,9 +1,9 @@
-"""Time of a training step, modelled: the work it does, priced by a few measured steps.
+"""Time of training steps and evaluations, measured: a few real steps of a configuration, on random tokens.
 
-Seconds = sum over KINDS of work of amount x price. The amounts come from a dry run, the prices from steps measured on
-this machine, by non-negative least squares of relative errors. On a CPU with one thread time is the processor's, which
-other work on the machine changes less than the clock's. Source: paper 000, sections 3.3 and 4 (training times;
-performance under constraints of time).
+A step takes its padded tokens times the seconds of a token, which a few steps tell for all. Configurations that differ
+in nothing that a step computes share a measurement. On a CPU with one thread time is the processor's, which other work
+on the machine changes less than the clock's. Source: paper 000, sections 3.3 and 4 (training times; performance under
+constraints of time).
 """
 
 import hashlib
@@ -11,91 +11,127 @@ import json
 import multiprocessing
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
-import numpy as np
-import pandas as pd
 import torch
-from scipy.optimize import nnls
 from torch.utils.benchmark import timer
 
 from mtbert.config import RunConfig
-from mtbert.cost.dry_run import KINDS, DryRun
-from mtbert.cost.memory import at_peak, measured_steps, step_shapes
-from mtbert.cost.steps import Steps
+from mtbert.cost.memory import measured_steps, predicted_peak, step_shapes
+from mtbert.cost.steps import Shapes, Steps, padded_tokens
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import SEAL, cache_dir, is_sealed, replacing, seal
 from mtbert.runtime import environment, keep_freed_memory, pick_device, resident_mib
 
-MEASURED = ("1-bert, few tokens", "1-bert", "long texts", "3-bert", "PCGrad")  # of `measured_steps`
-TIMED = 4  # steps of each, behind one to warm up
+QUANTILES = (0.9, 0.25, 0.75)  # of a run's steps by their tokens: the first warms up, the others are timed
+WITHOUT_WORK = (  # the fields that change nothing of what a step computes
+    "seed", "epochs", "steps_per_epoch", "train_rows", "learning_rate", "schedule", "warmup", "layer_decay",
+    "weight_decay", "upstream_rate", "task_weights", "soft_strength", "gem_margin", "sampling", "keep", "eval_spacing",
+    "evals_per_epoch", "curve_rows", "teachers", "distil", "temperature", "pretrain", "pretrain_epochs",
+    "pretrain_learning_rate", "mask_rate", "tensorboard",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What a machine was measured to take: `steps`, a row for each of MEASURED.
+class Speed:
+    """Seconds of a padded token, in a training step and in an evaluation."""
 
-    Columns: step; KINDS and seconds, of TIMED steps; beside_mib, resident memory beside torch's allocator's blocks.
+    training: float
+    evaluation: float
+
+
+class Speeds:
+    """What this machine takes, from the cache, or measured in a process of its own and kept there.
+
+    The process ends with the `with` block. again: measure once more what the cache has. The first measurement is
+    announced on stderr.
     """
 
-    steps: pd.DataFrame
+    def __init__(self, device: str = "cpu", threads: int | None = None, again: bool = False) -> None:
+        self.device = device
+        self.threads = threads or torch.get_num_threads()
+        self.again = again
+        self.found: dict[str, list[float]] = {}
+        self.is_announced = False
+        self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
-    @cached_property
-    def prices(self) -> pd.Series:
-        """Seconds for one of each of KINDS, not negative, with the least squared relative error over the steps."""
-        relative = self.steps[KINDS].div(self.steps["seconds"], axis=0)
-        scale = relative.max()  # flops and bytes differ by orders of magnitude
-        return pd.Series(nnls((relative / scale).to_numpy(), np.ones(len(relative)))[0], KINDS) / scale
+    def __enter__(self) -> "Speeds":
+        return self
 
-    def seconds(self, work: pd.Series) -> float:
-        """Modelled time of this work."""
-        return float(work[KINDS] @ self.prices)
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown()
+
+    def of(self, config: RunConfig, steps: Sequence[Shapes], memory: dict[str, int], known: tuple[str, ...]) -> Speed:
+        """The speed of a configuration. steps: all that a run of it takes; memory, known: as of `Steps`."""
+        self.beside_mib()  # first: a larger model leaves freed blocks in the process
+        default = {name: RunConfig.model_fields[name].default for name in WITHOUT_WORK}
+        kind = config.model_copy(update=default | {"weights": "random"})
+        by_tokens = sorted(steps, key=partial(padded_tokens, config))
+        some = [by_tokens[int(share * len(steps))] for share in QUANTILES]
+        work = kind, some, memory, known, self.device, self.threads
+        return Speed(*self._measured(f"{kind.digest} {known} {QUANTILES}", _token_seconds, work))
+
+    def beside_mib(self) -> float:
+        """Resident memory of a process beside what torch's allocator holds: the interpreter and its libraries."""
+        return self._measured("beside_mib", _beside_mib, ())[0]
+
+    def _measured(self, key: str, measure: Callable[..., list[float]], arguments: tuple) -> list[float]:
+        """What `measure` returns for these arguments, which the cache has under this key and the machine."""
+        machine = environment(pick_device(self.device)) | {"threads": self.threads}
+        name = hashlib.sha256(f"{machine} {key}".encode()).hexdigest()[:16]
+        if name in self.found:
+            return self.found[name]
+        file = cache_dir() / "speed" / f"{name}.json"
+        if self.again or not (file.exists() and is_sealed(file)):
+            if not self.is_announced:
+                print("timing steps on this machine, some seconds for each new kind", file=sys.stderr, flush=True)
+                self.is_announced = True
+            content = self.pool.submit(measure, *arguments).result()
+            with replacing(file) as unfinished:
+                unfinished.write_text(json.dumps(content) + "\n", encoding="utf8")
+                seal(unfinished)
+        self.found[name] = json.loads(file.read_bytes()[:-SEAL])
+        return self.found[name]
 
 
-def load_or_calibrate(
-    config: RunConfig, device: str = "cpu", threads: int | None = None, again: bool = False
-) -> Calibration:
-    """The calibration of this machine for the configuration's encoder and precision: from the cache, or made and kept.
+def _token_seconds(
+    config: RunConfig, steps: list[Shapes], memory: dict[str, int], known: tuple[str, ...], device: str, threads: int
+) -> list[float]:
+    """Seconds of a padded token, in training and in evaluation, over all of these steps but the first.
 
-    again: made in any case. Says on stderr what it measures.
+    For a process of its own, as it sets threads and allocator as `train` does.
     """
-    threads = threads or torch.get_num_threads()
-    fields = config.model_dump(include={"encoder", "precision", "attention_dropout"})
-    key = f"{environment(pick_device(device)) | {'threads': threads}} {fields} {KINDS} {MEASURED}"
-    file = cache_dir() / "speed" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    if again or not (file.exists() and is_sealed(file)):
-        what = f"training steps of {config.encoder} in {config.precision} ({', '.join(MEASURED)})"
-        print(f"calibrating this machine, once: {what}; about half a minute", file=sys.stderr, flush=True)
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            content = pool.submit(_measure_steps, fields, device, threads).result()
-        with replacing(file) as partial:
-            partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
-            seal(partial)
-    return Calibration(pd.DataFrame(json.loads(file.read_bytes()[:-SEAL])))
-
-
-def _measure_steps(fields: dict, device: str, threads: int) -> list[dict]:
-    """The rows of a Calibration; in a process of its own, as it sets threads and allocator as `train` does."""
     torch.set_num_threads(threads)
     keep_freed_memory()
-    place, rows = pick_device(device), []
+    place = pick_device(device)
     clock = time.process_time if place.type == "cpu" and threads == 1 else timer
-    for name in MEASURED:
-        config = measured_steps()[name].but(**fields)
-        # The first is the longest and fills the allocator; then each is of another shape, as in a run.
-        shapes = [{t: (B, T - i) for t, (B, T) in step_shapes(config).items()} for i in range(1 + TIMED)]
-        steps = Steps(MultitaskBert(config.but(weights="random")).to(place))
-        steps.step(shapes[0])
-        resident = resident_mib()
+    run = Steps(MultitaskBert(config).to(place), memory, known)
+    training = evaluation = 0.0
+    warm_up, *timed = steps
+    run.gradients(warm_up)
+    run.update()
+    for step in timed:
         started = clock()
-        for shape in shapes[1:]:
-            steps.step(shape)
-        seconds = clock() - started
-        dry = DryRun(config, place.type == "cuda")
-        memory, _ = dry.step(shapes[0])
-        work = sum(dry.step(shape)[1] for shape in shapes[1:])
-        beside = resident - at_peak(memory)["total"]
-        rows.append({"step": name, **work, "seconds": seconds, "beside_mib": beside})
-    return rows
+        run.gradients(step)
+        run.update()
+        trained = clock()
+        run.evaluate(step)
+        training += trained - started
+        evaluation += clock() - trained
+    tokens = sum(padded_tokens(config, step) for step in timed)
+    return [training / tokens, evaluation / tokens]
+
+
+def _beside_mib() -> list[float]:
+    """Resident memory after a small step, less the peak of torch's allocator, of which the process keeps all."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    config = measured_steps()["1-bert, few tokens"]
+    shapes = step_shapes(config)
+    run = Steps(MultitaskBert(config.but(weights="random")), {})
+    run.gradients(shapes)
+    run.update()
+    return [resident_mib() - predicted_peak(config, shapes)["total"]]

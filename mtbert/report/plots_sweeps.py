@@ -135,5 +135,5 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for start in np.flatnonzero(table["phase"].ne(table["phase"].shift()).to_numpy())[1:]:
         ax.axvline(start, color="white", lw=0.8)
     top = max(ax.get_ylim()[1], 1.08 * table["total"].max())  # of axes that share it the highest
-    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top), xlabel="operation of the step", ylabel="memory (MiB)")
+    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top), xlabel="allocation of the step", ylabel="memory (MiB)")
     return ax

@@ -12,7 +12,7 @@ CONTENTS = {
     "figures": "figures of notebooks",
     "tokens": "token ids, computed again when needed; `mtbert clean` removes old ones",
     "frozen": "features of frozen layers, computed again when needed; `mtbert clean` removes old ones",
-    "speed": "calibrations of this machine",
+    "speed": "times of training steps on this machine",
     "demo": "the demo corpus",
 }
 

@@ -306,13 +306,17 @@ class Trainer:
         Where one is not finite, the weights stay as they are and the caller has to stop. number: counted from 1; the
         draws of a step depend on it.
         """
-        self.model.train()
-        self.updates.processes.seed_step(self.model.run_config.seed, number)
-        self.updates.teacher_weight = teacher_weight(self.model.run_config, number, self.total_steps)
-        losses = self.updates.gradients(number, rows)
+        losses = self.gradients(number, rows)
         if all(math.isfinite(loss) for loss in losses.values()):
             self.update(rows)
         return losses
+
+    def gradients(self, number: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        """The part of a step before the update; arguments and result as of `step`."""
+        self.model.train()
+        self.updates.processes.seed_step(self.model.run_config.seed, number)
+        self.updates.teacher_weight = teacher_weight(self.model.run_config, number, self.total_steps)
+        return self.updates.gradients(number, rows)
 
     @torch.no_grad()
     def update(self, rows: dict[str, np.ndarray]) -> None:

@@ -16,16 +16,11 @@ from mtbert.cost.planner import (
     plan_table,
     read_candidates,
 )
-from mtbert.cost.time import Calibration
+from mtbert.cost.time import Speed
 from mtbert.results.compare import summarize
 from mtbert.results.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
-
-
-@pytest.fixture
-def calibration(calibration_at) -> Calibration:
-    return calibration_at(1e-9)
 
 
 @pytest.fixture
@@ -76,41 +71,40 @@ def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
         read_candidates(path, ("sst", "sts"))
 
 
-def test_the_plans_that_fit_come_first(config, calibration, course_data):
+def test_the_plans_that_fit_come_first(config, speeds, course_data):
     run = load_or_run(config, device="cpu", progress=False)
     configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
-    everything = plan_table(configs, lambda _: calibration, data=course_data)
+    everything = plan_table(configs, speeds, data=course_data)
     assert everything["fits"].all() and everything["name"][0] == "1-bert"
     one = everything.iloc[0]
     assert one["score"] == pytest.approx(run.score()) and one["low"] < one["score"] < one["high"]
     assert one["steps"] == one["steps_that_fit"] == 5
     assert everything.loc[1:, "minutes"].is_monotonic_increasing  # no scores: the fastest first
     need = everything.set_index("name")["process_mib"]
-    small = plan_table(configs, lambda _: calibration, need["1-bert"], data=course_data)
+    small = plan_table(configs, speeds, need["1-bert"], data=course_data)
     assert small.set_index("name")["fits"].to_dict() == {"1-bert": True, "frozen": True, "3-bert": False}
     assert small["name"].iloc[-1] == "3-bert"
 
 
-def test_a_run_is_priced_by_the_calibration_for_its_precision(config, calibration, course_data):
-    slower = Calibration(calibration.steps.assign(seconds=2 * calibration.steps["seconds"]))
-    by_precision = {"fp32": slower, "bf16": calibration}
-    configs = {precision: config.but(precision=precision) for precision in by_precision}
-    table = plan_table(configs, lambda run: by_precision[run.precision], data=course_data).set_index("name")
-    alike = plan_table(configs, lambda _: calibration, data=course_data).set_index("name")
-    assert table.loc["fp32", "minutes"] == pytest.approx(2 * alike.loc["fp32", "minutes"])
-    assert table.loc["bf16", "minutes"] == alike.loc["bf16", "minutes"]
+def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, monkeypatch):
+    monkeypatch.setattr(
+        speeds, "of", lambda run, *about: Speed(*(2e-6, 1e-6) if run.precision == "fp32" else (1e-6, 5e-7))
+    )
+    configs = {precision: config.but(precision=precision) for precision in ("fp32", "bf16")}
+    minutes = plan_table(configs, speeds, data=course_data).set_index("name")["minutes"]
+    assert minutes["fp32"] == pytest.approx(2 * minutes["bf16"])
 
 
-def test_a_part_of_a_run_has_the_score_of_its_curve(config, calibration, course_data):
+def test_a_part_of_a_run_has_the_score_of_its_curve(config, speeds, course_data):
     run = load_or_run(config.but(evals_per_epoch=5), device="cpu", progress=False)
     part = expected_score([run], steps=3)
     assert part["score"] == run.curve["dev_score"][2] and math.isnan(part["low"])
     assert math.isnan(expected_score([run], steps=0)["score"]) and math.isnan(expected_score([], steps=5)["score"])
     like = {"alike": config.but(evals_per_epoch=5, seed=3, accumulation=2), "unlike": config}
-    whole = plan_table(like, lambda _: calibration, data=course_data).set_index("name")
+    whole = plan_table(like, speeds, data=course_data).set_index("name")
     assert whole["score"]["alike"] == pytest.approx(run.score()) and math.isnan(whole["score"]["unlike"])
     minutes = 0.7 * whole["minutes"]["alike"]
-    table = plan_table(like, lambda _: calibration, minutes=minutes, data=course_data).set_index("name")
+    table = plan_table(like, speeds, minutes=minutes, data=course_data).set_index("name")
     assert table["steps_that_fit"]["alike"] == 3 and table["score"]["alike"] == part["score"]
 
 
@@ -126,16 +120,16 @@ def test_the_interval_of_several_tasks(config, course_data):
     )
 
 
-def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, course_data):
+def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_data):
     load_or_run(config, device="cpu", progress=False)
     configs = {
         "fits": config,
         "no layer 9": config.but(layers=9),
         "3-bert": config.but(plan="3-bert"),
     }
-    table = plan_table(configs, lambda _: calibration, data=course_data)
+    table = plan_table(configs, speeds, data=course_data)
     need = table.set_index("name")["process_mib"]
-    table = plan_table(configs, lambda _: calibration, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
+    table = plan_table(configs, speeds, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
     first, _, fits, *others = describe(table, "4GB", 30.0).splitlines()
     assert first == "1 of 3 plans fit into 4GB and 30 minutes"
     assert fits.split()[0] == "fits" and " to " in fits and "5 of 5" in fits
@@ -143,21 +137,18 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, calibration, cour
     assert sorted(others)[1] == (
         f"no layer 9 does not fit: cannot be predicted: layers: 9, but the encoder {config.encoder!r} has 2"
     )
-    late = plan_table({"slow": config}, lambda _: calibration, minutes=1e-9, data=course_data)
+    late = plan_table({"slow": config}, speeds, minutes=1e-9, data=course_data)
     assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)
-    nothing = plan_table({"no layer 9": configs["no layer 9"]}, lambda _: calibration, data=course_data)
+    nothing = plan_table({"no layer 9": configs["no layer 9"]}, speeds, data=course_data)
     assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
 
 
-def test_measurements_are_written(config, calibration, course_data, tmp_path, monkeypatch):
+def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
     measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
     monkeypatch.setattr(planner, "measure_grid", lambda configs, device: measured)
-    monkeypatch.setattr(planner, "load_or_calibrate", lambda config, device, threads, again: calibration)
+    monkeypatch.setattr(planner, "Speeds", lambda device, threads, again: speeds)
     monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
     paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
-    assert [path.name for path in paths] == ["memory.csv", "speed.csv", "lengths.csv", "runs_predicted.csv"]
+    assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "runs_predicted.csv"]
     assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
-    speed = pd.read_csv(tmp_path / "speed.csv")
-    assert speed["modelled"].tolist() == pytest.approx(speed["seconds"].tolist())
-    assert speed["precision"].tolist() == ["fp32", "fp32", "bf16", "bf16"]
     assert not list(tmp_path.glob(".*"))

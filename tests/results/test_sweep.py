@@ -22,7 +22,8 @@ from tqdm.auto import tqdm
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import predict_runs
-from mtbert.cost.forecast import Forecast, read_lengths
+from mtbert.cost.forecast import Forecast
+from mtbert.cost.lengths import read_lengths
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
 from mtbert.results import sweep
@@ -189,16 +190,15 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
 
 
-def test_what_teachers_predict_is_priced_once(tiny_config, course_data, calibration_at, monkeypatch):
-    monkeypatch.setattr("mtbert.cost.forecast.load_or_calibrate", lambda *args: calibration_at(1e-9))
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
     base = tiny_config.but(epochs=1)
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
     minutes = {run.name: run.minutes for run in runs}
-    forecast = Forecast(base, read_lengths(base), calibration_at(1e-9))
+    forecast = Forecast(base, read_lengths(base), timed)
     assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == forecast.minutes
     tokens = sum(read_lengths(base).train["sst"])
-    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.token_seconds / 60)
+    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.speed.evaluation / 60)
 
 
 def test_every_problem_has_a_line(tmp_path):
@@ -470,19 +470,13 @@ def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
 
 
 @pytest.fixture
-def calibrated(calibration_at, monkeypatch) -> list:
-    """No machine is calibrated; a list of the configurations that asked for it."""
-    asked = []
-
-    def calibration(config, device, threads):
-        asked.append(config)
-        return calibration_at(1e-9)
-
-    monkeypatch.setattr("mtbert.cost.forecast.load_or_calibrate", calibration)
-    return asked
+def timed(speeds, monkeypatch):
+    """No step is timed: a token takes a microsecond."""
+    monkeypatch.setattr("mtbert.cost.forecast.Speeds", lambda device, threads: speeds)
+    return speeds
 
 
-def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibrated, monkeypatch, caplog):
+def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, monkeypatch, caplog):
     pairs = [("a", tiny_config), ("long", tiny_config.but(epochs=20)), ("a", tiny_config.but(seed=2))]
     wrong = {"too deep": tiny_config.but(plan="S9"), "no encoder": tiny_config.but(encoder="nowhere/none")}
     monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
@@ -494,10 +488,10 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, calibra
     assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
     assert "too deep, seed 1: no prediction (PlanError" in caplog.text
     assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
-    assert len(calibrated) == 3, "the seeds of a run share a prediction"
+    assert len(timed.asked) == 2, "the seeds of a run share a prediction"
 
 
-def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, calibrated, monkeypatch):
+def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, timed, monkeypatch):
     monkeypatch.setattr("mtbert.cost.forecast.MEMORY_SECONDS", 0.0)
     runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
