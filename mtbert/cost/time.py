@@ -29,9 +29,9 @@ from mtbert.runtime import environment, keep_freed_memory, pick_device, resident
 QUANTILES = (0.9, 0.25, 0.75)  # of a run's steps by their tokens: the first warms up, the others are timed
 WITHOUT_WORK = (  # the fields that change nothing of what a step computes
     "seed", "epochs", "steps_per_epoch", "train_rows", "learning_rate", "schedule", "warmup", "layer_decay",
-    "weight_decay", "upstream_rate", "task_weights", "soft_strength", "gem_margin", "sampling", "keep", "eval_spacing",
+    "weight_decay", "task_weights", "soft_strength", "gem_margin", "sampling", "keep", "eval_spacing",
     "evals_per_epoch", "curve_rows", "teachers", "distil", "temperature", "pretrain", "pretrain_epochs",
-    "pretrain_learning_rate", "mask_rate", "tensorboard",
+    "pretrain_learning_rate",
 )  # fmt: skip
 
 
