@@ -30,6 +30,7 @@ PAPERS = {  # what papers report for a bert-base of each task's own, by the name
 }
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive")
+GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
 
 
@@ -39,7 +40,7 @@ def findings(store: Path | None = None) -> list[str]:
     plans = compare(grids["hybrids"], "plan")
     without_gain = {
         "PALs and other adapters": compare(grids["pals_samplers"], "adapter", "adapter_size", "adapter_heads"),
-        "PCGrad, GEM and A-GEM": compare(grids["gradients"], "gradients", "memory_batch", where=_is_unified),
+        "PCGrad, CAGrad, GEM and A-GEM": compare(grids["gradients"], *GRADIENTS, where=_is_unified),
         "progressive heads": compare(grids["progressive"], *HEADS),
     }
     sentences = [
