@@ -478,7 +478,7 @@ def test_fields_lists_them():
         "layers: int | None = null",
         "    use the first n layers of the encoder; none: all",
     ]
-    assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 3
+    assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 1  # behind adapter_size
     assert mtbert("fields").stdout.count(" = ") == len(RunConfig.model_fields)
     assert mtbert("fields", "layerz").exit_code == 2
 
