@@ -211,6 +211,10 @@ class Side:
         return np.maximum(0, draw_variances(self.scores, self.prior) - self.explained) / len(self.scores)
 
 
+def count_seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
+
+
 @dataclass(frozen=True, repr=False)
 class Difference:
     """A difference between two configurations, and draws of its variance; see the rule above."""
@@ -224,9 +228,9 @@ class Difference:
 
     def __repr__(self) -> str:
         low, high = self.interval()
-        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         few = "" if self.is_decided else ", too few for a verdict"
-        return f"<Difference {self.value:+.4f} ({low:+.4f} to {high:+.4f}), p {self.p:.2g}, {seeds}{few}>"
+        about = f"p {self.p:.2g}, {count_seeds(self.seeds)}{few}"
+        return f"<Difference {self.value:+.4f} ({low:+.4f} to {high:+.4f}), {about}>"
 
     def _p_of(self, distance: float) -> float:
         """Probability of an estimate that is off by more than this in one direction."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import ConfigError
-from mtbert.paths import REPOSITORY, read_yaml
+from mtbert.paths import REPOSITORY
 from mtbert.report.claims import read_claims
 from mtbert.report.notebook import SORT
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.plots_sweeps import CLAIM_COLOURS
-from mtbert.statistics import CONTRADICTED, REPRODUCED
+from mtbert.statistics import CONTRADICTED, REPRODUCED, count_seeds
 
 START = "00_start.ipynb"
 QUANTITIES = {
@@ -49,8 +49,7 @@ def described(table: pd.DataFrame, params: Path = REPOSITORY / "params") -> pd.D
     headline: the place among the headlines, else nan; matters: why a headline matters, else "". Raises ConfigError for
     a headline that is no claim, or has other fields.
     """
-    content = read_yaml(params / "claims.yaml")
-    listed = read_claims(params)[0]
+    listed, content = read_claims(params)
     claims = {(claim["paper"], claim["place"], claim["claim"]): claim for claim in listed}
     if wrong := [entry for entry in content["headlines"] if entry.keys() != {"paper", "claim", "matters"}]:
         raise ConfigError(f"claims.yaml, headlines: each has paper, claim and matters, got {wrong[0]}")
@@ -93,7 +92,7 @@ def in_words(row: dict, claim: dict) -> str:
     else:
         words = [parts]
     if pd.notna(row["seeds"]):
-        words.append("1 seed" if row["seeds"] == 1 else f"{row['seeds']:.0f} seeds")
+        words.append(count_seeds(round(row["seeds"])))
     if row["is_lent"] is True:
         words.append("seed noise taken from runs that are alike")
     if isinstance(row["cautious"], str):

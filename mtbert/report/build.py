@@ -86,8 +86,9 @@ def build_report(
     for page in stale:
         _record_file(output, page).unlink(missing_ok=True)
     index, failures, records = _build_site(output), [], {}
+    by_name = {page.name: page for page in stale}
     for label, outcome in _work(_phases(stale, runs, output, profile), environment, workers, scheduler):
-        page = next((page for page in stale if page.name == label), None)
+        page = by_name.get(label)  # None: a run
         if page and isinstance(outcome, Exception):
             failures.append(str(outcome))
         elif page:

@@ -71,8 +71,8 @@ def find(grids: Grids, path: str) -> tuple[list[RunConfig], list[Run]]:
     return grid.configs[name], grid.runs.get(name, [])
 
 
-def read_claims(params: Path) -> tuple[list[dict], str]:
-    """The claims of claims.yaml, each with its paper, its place and its one check, and why scores are not comparable.
+def read_claims(params: Path) -> tuple[list[dict], dict[str, Any]]:
+    """The claims of claims.yaml, each with its paper, its place and its one check, and the whole file.
 
     Raises ConfigError naming a claim with an unknown field or without exactly one check.
     """
@@ -89,7 +89,7 @@ def read_claims(params: Path) -> tuple[list[dict], str]:
             raise ConfigError(
                 f"claims.yaml, {claim['claim']}: kind is one of {', '.join(KINDS)}, got {claim['kind']!r}"
             )
-    return claims, content["not_comparable"]
+    return claims, content
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def check_all(
 ) -> tuple[list[dict], list[dict], dict[int, Compared]]:
     """The claims, a row of `claims_table` each, and by number the comparisons, whose verdicts the rows lack."""
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
-    claims, not_comparable = read_claims(params)
+    claims, content = read_claims(params)
     rows, compared = [], {}
     for number, claim in enumerate(claims):
         found = CHECKS[claim["check"]](claim, grids, store)
@@ -147,7 +147,7 @@ def check_all(
             compared[number] = comparison
         why = [found.pop("why", None), claim.get("why")]
         if found.get("verdict") == "not comparable" and claim["check"] == "score":
-            why = [not_comparable, *why]
+            why = [content["not_comparable"], *why]
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row |= {"its_number": claim.get("number"), **found, "why": "; ".join(filter(None, why))}
         rows.append(row)

@@ -16,9 +16,9 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
-from mtbert.report.tables import Comparison, Grid, compare, count_seeds, read_runs
+from mtbert.report.tables import Comparison, Grid, compare, read_runs
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED
+from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED, count_seeds
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",

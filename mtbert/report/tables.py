@@ -208,10 +208,6 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
     return Comparison(part, references)
 
 
-def count_seeds(n: int) -> str:
-    return "1 seed" if n == 1 else f"{n} seeds"
-
-
 def _signed(value: float, low: float, high: float) -> str:
     return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 

@@ -29,8 +29,9 @@ from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
 from mtbert.report import notebook, plots
-from mtbert.report.tables import Grid, count_seeds
+from mtbert.report.tables import Grid
 from mtbert.results import Run, overall_interval, summarize
+from mtbert.statistics import count_seeds
 from mtbert.training import LOG, load_corpus, train
 
 DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes

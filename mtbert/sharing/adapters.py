@@ -101,7 +101,7 @@ class LowRank(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        self.blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
+        self.blocks = _bottlenecks(encoder, sizes.size)
         _initialize(self)
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -114,8 +114,8 @@ class TwoBottlenecks(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        self.attention_blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
-        self.feed_forward_blocks = _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, sizes.size))
+        self.attention_blocks = _bottlenecks(encoder, sizes.size)
+        self.feed_forward_blocks = _bottlenecks(encoder, sizes.size)
         _initialize(self)
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
@@ -187,6 +187,10 @@ def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with
 def _by_depth(encoder: BertConfig, build: Callable[[], nn.Module]) -> nn.ModuleDict:
     """A module for each layer of the encoder, by its depth from 0."""
     return nn.ModuleDict({str(depth): build() for depth in range(encoder.num_hidden_layers)})
+
+
+def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleDict:
+    return _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, s))
 
 
 def _initialize(adapter: Adapter) -> None:

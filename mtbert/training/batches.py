@@ -80,13 +80,17 @@ def training_steps(
         elif config.sampling == "round_robin":
             order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T without variance
         else:
-            known = losses[epoch - 1] if 0 < epoch <= len(losses) else dict.fromkeys(tasks, 1.0)
-            mean = np.mean(list(known.values()))  # of a task that was not drawn yet
-            seen = [known.get(task, mean) for task in tasks]
+            seen = _by_task(losses[epoch - 1], tasks) if 0 < epoch <= len(losses) else None
             p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, seen)
             order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
         for i in order:
             yield {tasks[i]: next(passes[tasks[i]])}
+
+
+def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
+    """The loss of every task; a task that was not drawn yet has the mean of the others."""
+    mean = float(np.mean(list(losses.values())))
+    return [losses.get(task, mean) for task in tasks]
 
 
 def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:

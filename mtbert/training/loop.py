@@ -129,7 +129,7 @@ def train(
         cost |= job.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
     processes.copy_from_main(model)
-    rows = _read_rows(model, corpus, place, processes, teachers)
+    rows = job.read_rows(model, teachers)
     trainer = Trainer(model, rows.train, job.total_steps, processes)
     state, latest = job.train(trainer, rows)
 
@@ -209,6 +209,25 @@ class _Job:
         cost = {name: float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost["seconds"] = round(curve.attrs["seconds"], 2)
         return {f"pretrain_{stage}_{name}": value for name, value in cost.items()}
+
+    def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Rows:
+        """The rows of every task, with their features.
+
+        What frozen layers make of the texts is computed here, before the clock of training starts: else a run that
+        makes the features would seem slower than one that finds them.
+        """
+        passes = expected_passes(self.config, self.sizes)
+        evaluations = self.config.epochs * self.config.evals_per_epoch
+        train, dev = {}, {}
+        with self.processes.main_first():
+            for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
+                train[task] = TaskRows(model, task, table, self.place, times, self.processes, teachers.get(task))
+            for task, table in self.corpus.dev.items():
+                dev[task] = TaskRows(model, task, table, self.place, evaluations, self.processes)
+            feature_times = [rows.make_features() for rows in train.values()]
+            for rows in dev.values():
+                rows.make_features()
+        return _Rows(train, dev, feature_times)
 
     def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, dict[str, pd.DataFrame]]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
@@ -297,29 +316,6 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
         marks = {e * epoch_steps + round(i * epoch_steps / points) for e in range(config.epochs)
                  for i in range(1, points + 1)}  # fmt: skip
     return marks | set(turn_ends(config, sizes))
-
-
-def _read_rows(
-    model: MultitaskBert, corpus: Corpus, place: torch.device, processes: Processes, teachers: dict[str, Tensor]
-) -> _Rows:
-    """The rows of every task, with their features.
-
-    What frozen layers make of the texts is computed here, before the clock of training starts: else a run that makes
-    the features would seem slower than one that finds them.
-    """
-    config = model.run_config
-    passes = expected_passes(config, [len(table) for table in corpus.train.values()])
-    evaluations = config.epochs * config.evals_per_epoch
-    tables, dev = {}, {}
-    with processes.main_first():
-        for (task, table), times in zip(corpus.train.items(), passes, strict=True):
-            tables[task] = TaskRows(model, task, table, place, times, processes, teachers.get(task))
-        for task, table in corpus.dev.items():
-            dev[task] = TaskRows(model, task, table, place, evaluations, processes)
-        feature_times = [rows.make_features() for rows in tables.values()]
-        for rows in dev.values():
-            rows.make_features()
-    return _Rows(tables, dev, feature_times)
 
 
 def _log_point(state: _Progress, epoch: float, n: int) -> dict[str, float]:
