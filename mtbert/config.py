@@ -446,8 +446,10 @@ class RunConfig(BaseModel):
     def from_params(cls, params: dict[str, Any]) -> "RunConfig":
         """Build a configuration from papermill parameters or a YAML mapping.
 
-        Raises ConfigError naming every unknown key (with the nearest known one), wrong type and bad value.
+        Raises ConfigError naming every unknown key (with the nearest known one), wrong type and bad value; DataError
+        for a bad file of a user's task.
         """
+        len(TASKS)  # reads users' tasks, outside of the validation, whose errors are about this configuration
         try:
             return cls.model_validate(params)
         except ValidationError as error:

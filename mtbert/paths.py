@@ -24,10 +24,9 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# The checkout, with params/, notebooks/ and results/; of a package that was installed alone, the working directory.
-REPOSITORY = Path(__file__).resolve().parent.parent
-if not (REPOSITORY / "params").is_dir():
-    REPOSITORY = Path.cwd()
+_here = Path(__file__).resolve().parent.parent
+CHECKOUT = _here if (_here / "params").is_dir() else None  # with params/, notebooks/ and results/; None: a wheel
+REPOSITORY = CHECKOUT or Path.cwd()  # of a package that was installed alone, the working directory
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it

@@ -6,8 +6,6 @@ on the machine changes less than the clock's. Source: paper 000, sections 3.3 an
 constraints of time).
 """
 
-import hashlib
-import json
 import multiprocessing
 import sys
 import time
@@ -16,14 +14,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch.utils.benchmark import timer
 
 from mtbert.config import RunConfig
 from mtbert.cost.memory import measured_steps, predicted_peak, step_shapes
 from mtbert.cost.steps import Shapes, Steps, padded_tokens
+from mtbert.data import cached_arrays
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import SEAL, cache_dir, is_sealed, replacing, seal
 from mtbert.runtime import environment, keep_freed_memory, pick_device, resident_mib
 
 QUANTILES = (0.9, 0.25, 0.75)  # of a run's steps by their tokens: the first warms up, the others are timed
@@ -81,20 +80,17 @@ class Speeds:
     def _measured(self, key: str, measure: Callable[..., list[float]], arguments: tuple) -> list[float]:
         """What `measure` returns for these arguments, which the cache has under this key and the machine."""
         machine = environment(pick_device(self.device)) | {"threads": self.threads}
-        name = hashlib.sha256(f"{machine} {key}".encode()).hexdigest()[:16]
-        if name in self.found:
-            return self.found[name]
-        file = cache_dir() / "speed" / f"{name}.json"
-        if self.again or not (file.exists() and is_sealed(file)):
+
+        def compute() -> list[np.ndarray]:
             if not self.is_announced:
                 print("timing steps on this machine, some seconds for each new kind", file=sys.stderr, flush=True)
                 self.is_announced = True
-            content = self.pool.submit(measure, *arguments).result()
-            with replacing(file) as unfinished:
-                unfinished.write_text(json.dumps(content) + "\n", encoding="utf8")
-                seal(unfinished)
-        self.found[name] = json.loads(file.read_bytes()[:-SEAL])
-        return self.found[name]
+            return [np.array(self.pool.submit(measure, *arguments).result())]
+
+        if key not in self.found:
+            [values] = cached_arrays("speed", ("values",), [key], compute, made_with=str(machine), again=self.again)
+            self.found[key] = values.tolist()
+        return self.found[key]
 
 
 def _token_seconds(

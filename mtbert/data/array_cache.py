@@ -32,15 +32,17 @@ TIMES = 16  # bytes: two float64 behind the array, in front of the digest
 
 
 def cached_arrays(
-    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[np.ndarray]], made_with: str = ""
-) -> list[np.ndarray]:
+    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[np.ndarray]], made_with: str = "",
+    again: bool = False,
+) -> list[np.ndarray]:  # fmt: skip
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    names: of the arrays in the file. A damaged file is computed again; a full or read-only cache is a warning.
+    names: of the arrays in the file. again: compute them even so. A damaged file is computed again; a full or read-only
+    cache is a warning.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
-    if path.exists() and is_sealed(path):
+    if not again and path.exists() and is_sealed(path):
         _note_use(path)
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
@@ -82,10 +84,9 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
             array.flush()
             with open(partial, "rb+") as file:
                 file.seek(size)
-                tail = np.array(times).tobytes()
-                digest = hashlib.sha256(array)
-                digest.update(tail)
-                file.write(tail + digest.digest())
+                file.write(np.array(times).tobytes())
+                file.truncate()
+            seal(partial)
         return MappedArray(np.memmap(path, np.float32, "c", shape=shape), *times)
     except OSError as error:
         if array is not None:  # there was room: an error of `fill`, or of the disk

@@ -1,6 +1,7 @@
 """Tasks: the files, columns and labels of a dataset. The course's four (CS224N default project), and those of users.
 
-A task of your own is a YAML file in params/tasks/, or in the folder that MTBERT_TASKS names, with the fields of `Task`:
+A task of your own is a YAML file with the fields of `Task`, in params/tasks/ of a checkout or in the folder that
+MTBERT_TASKS names:
 
     name: topics
     files: topics-{split}.csv      # train, dev and, to predict, test; next to the YAML file, or with a path
@@ -18,8 +19,9 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 
 import difflib
 import reprlib
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +29,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 
-from mtbert.paths import REPOSITORY, YamlError, folder_of, read_yaml
+from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
@@ -248,4 +250,21 @@ COURSE = {
         **_PAIR,
     ),
 }
-TASKS = COURSE | read_tasks(folder_of("MTBERT_TASKS") or REPOSITORY / "params" / "tasks")
+
+
+class _Tasks(UserDict[str, Task]):
+    """Tasks by name: the course's and those of users, whose files are read when the first task is asked for.
+
+    Importing mtbert reads none of them, so that a bad file is an error of the call that needs it.
+    """
+
+    def __init__(self) -> None:
+        pass  # instead of setting `data`
+
+    @cached_property
+    def data(self) -> dict[str, Task]:
+        folder = folder_of("MTBERT_TASKS") or (CHECKOUT and CHECKOUT / "params" / "tasks")
+        return COURSE | (read_tasks(folder) if folder else {})
+
+
+TASKS = _Tasks()

@@ -262,3 +262,18 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
     assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
+
+
+def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
+    """Importing the library reads no file of a user's; the command line says which one is wrong."""
+    (tmp_path / "bad.yaml").write_text("name: 3\n")
+    environment = {**os.environ, "MTBERT_TASKS": str(tmp_path)}
+
+    def python(*arguments):
+        return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+
+    imported = python("-c", "import mtbert.training, mtbert.results, mtbert.cli")
+    assert imported.returncode == 0, imported.stderr
+    asked = python("-m", "mtbert", "train", "params/cpu/hybrids.yaml", "--dry-run")
+    assert asked.returncode == 1 and len(asked.stderr.splitlines()) == 1
+    assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not a name")
