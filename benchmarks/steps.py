@@ -4,6 +4,7 @@ But for `epoch` and `memory`, tokens are random words of the vocabulary, lengths
 batches that are sorted by length; both sides get the same ones, and dropout is on.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,6 +117,39 @@ def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
     ours = on_words(setting, B, T, THREE, gradients="pcgrad")
     theirs = Peer(_against(ours, peers.torchjd_step), "torchjd")
     return Contest(f"3x{B}x{T}", timed(ours.step), {"TorchJD, one task at a time": theirs})
+
+
+def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
+    """A training step on all cores, with or without another program on each; the peer waits as libgomp does by default.
+
+    How threads wait is read when torch is imported, so that every measurement is a process of its own.
+    """
+    arguments = dict(B=B, T=T, encoder=setting.encoder)
+    script = f"import mtbert; from benchmarks.steps import words_step; print(words_step(**{arguments!r}))"
+    cores = os.cpu_count() or 1
+
+    def waiting(**variables: str) -> Run:
+        environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | variables
+
+        def run(repeat: int) -> float:
+            others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores * programs)]
+            try:
+                command = [sys.executable, "-c", script]
+                return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout)
+            finally:
+                for other in others:
+                    other.kill()
+
+        return run
+
+    size = f"{B}x{T}, {f'{cores} other programs' if programs else 'no other program'}"
+    return Contest(size, waiting(), {"ours, libgomp's default": Peer(waiting(GOMP_SPINCOUNT="300000"))})
+
+
+def words_step(B: int, T: int, encoder: str) -> float:
+    """Milliseconds of a training step of this process."""
+    keep_freed_memory()
+    return timed(on_words(Setting(torch.device("cpu"), encoder=encoder), B, T).step)(0)
 
 
 def distillation_step(setting: Setting, B: int, T: int) -> Contest:

@@ -1,5 +1,6 @@
 """mtbert: minBERT and the ways of sharing it between tasks, as a thin package under a notebook report."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.10.0"
 __all__ = ["RunConfig", "Task", "load_model", "load_or_run", "read_grid"]
+
+# Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the
+# cores, threads then wait for threads that cannot run, and a step takes up to 30 times as long. Read when torch is
+# imported; an idle machine is as fast as by default (benchmark `busy`).
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 _ROOMS = {"RunConfig": "config", "Task": "data"}  # of the others: results
 

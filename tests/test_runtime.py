@@ -1,5 +1,6 @@
 """Devices; memory, its peak and what happens to freed memory, measured on the process itself."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -126,3 +127,17 @@ def test_systems_without_glibc_change_nothing(monkeypatch):
     keep_freed_memory()
     release_freed_memory()
     assert resident_mib() >= 0
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=["by default", "by the user", "by a policy"],
+)
+def test_how_long_threads_wait_awake(given, expected):
+    settings = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    script = "import mtbert, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", script]
+    process = subprocess.run(command, env=environment | given, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == expected
