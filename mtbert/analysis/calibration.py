@@ -19,7 +19,7 @@ FEW = 30  # predictions, below which a bin says little
 
 def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """-log of the probability of the label: p (..., N, C), labels (N,) -> (..., N), in nats."""
-    return -np.log(np.take_along_axis(p, np.broadcast_to(labels.astype(int)[:, None], (*p.shape[:-1], 1)), -1)[..., 0])
+    return -np.log(p[..., np.arange(len(labels)), labels.astype(int)])
 
 
 def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
@@ -27,19 +27,24 @@ def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.D
 
     p (S, N, C): the seeds are pooled. Bins of fewer than FEW predictions are left out.
     """
-    confidence, hit = p.max(-1), p.argmax(-1) == labels
+    confidence = p.max(-1)
+    hit = p.argmax(-1) == labels
     rows = []
     for inside in _bins(confidence):
-        if (n := inside.sum()) >= FEW:
-            hits, total = resamples.sums(hit & inside).sum(0), resamples.sums(inside).sum(0)
-            accuracy = Estimate.of(hits / np.maximum(total, 1))
-            rows.append({"confidence": confidence[inside].mean(), "n": n, **accuracy._asdict()})
+        n = inside.sum()
+        if n < FEW:
+            continue
+        hits = resamples.sums(hit & inside).sum(0)
+        total = resamples.sums(inside).sum(0)
+        accuracy = Estimate.of(hits / np.maximum(total, 1))
+        rows.append({"confidence": confidence[inside].mean(), "n": n, **accuracy._asdict()})
     return pd.DataFrame(rows)
 
 
 def _bins(confidence: np.ndarray) -> list[np.ndarray]:
     """Which confidences lie in each of BINS bins, the upper end with the last one."""
-    return [np.minimum((confidence * BINS).astype(int), BINS - 1) == b for b in range(BINS)]
+    number = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return [number == b for b in range(BINS)]
 
 
 def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -47,9 +52,10 @@ def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: 
 
     Chance alone makes it positive, the more so the fewer the examples: compare it between systems, not with 0.
     """
-    confidence, hit = p.max(-1), p.argmax(-1) == labels
-    gaps = [np.abs(resamples.sums((hit - confidence) * inside)) for inside in _bins(confidence)]
-    return resamples.over_seeds(system, sum(gaps) / p.shape[1])
+    confidence = p.max(-1)
+    hit = p.argmax(-1) == labels
+    gaps = sum(np.abs(resamples.sums((hit - confidence) * inside)) for inside in _bins(confidence))
+    return resamples.over_seeds(system, gaps / len(labels))
 
 
 def temperature(p: np.ndarray, labels: np.ndarray) -> float:
@@ -70,10 +76,13 @@ def cross_fitted(
 
     values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with a fit that has seen it.
     """
-    halves = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
-    ways = list(zip(halves, halves[::-1], strict=True))
-    changed = [np.concatenate([method(run[fit], labels[fit], run[rest]) for fit, rest in ways]) for run in values]
-    return np.stack(changed)[:, np.argsort(np.concatenate(halves[::-1]))]
+    one, other = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
+    changed = []
+    for run in values:
+        of_other = method(run[one], labels[one], run[other])
+        of_one = method(run[other], labels[other], run[one])
+        changed.append(np.concatenate([of_other, of_one]))
+    return np.stack(changed)[:, np.argsort(np.concatenate([other, one]))]
 
 
 def thresholded(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:

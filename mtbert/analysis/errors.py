@@ -26,7 +26,8 @@ def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.n
 
 def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """A word for each error, "" where there is none: both (N,). Classes without names are taken as ordered."""
-    about, gap = TASKS[task], predicted - labels
+    about = TASKS[task]
+    gap = predicted - labels
     if about.is_number:
         limit = WIDE * np.ptp(about.label_range)
         return np.select([gap > limit, gap < -limit], ["too high", "too low"], "")
@@ -64,18 +65,22 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     for name in names:
         run = read_run(run_file(find_run(name)).parent)
         for task, table in run.predictions.groupby("task", sort=False):
-            about, gap = TASKS[task], (table["predicted"] - table["label"]).abs()
+            about = TASKS[task]
             features = known_features(run, task, data)
             table["words"] = 0 if features is None else features["words"].to_numpy()
             table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
             texts = _texts(run, task, data)
             table["text"] = [texts.get(name, "") for name in table["id"]]
+            gap = (table["predicted"] - table["label"]).abs()
             table["gap"] = (gap > 0) if about.class_names else gap
-            table["confidence"] = np.nan if about.is_number else table["confidence"]
+            if about.is_number:
+                table["confidence"] = np.nan
             table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
             for column in ("label", "predicted"):
-                numbers = table[column].round(2).map("{:g}".format)
-                table[column] = about.as_written(table[column]) if about.class_names else numbers
+                if about.class_names:
+                    table[column] = about.as_written(table[column])
+                else:
+                    table[column] = table[column].round(2).map("{:g}".format)
             parts.append(table.assign(model=name))
     return pd.concat(parts, ignore_index=True)[COLUMNS].round({"confidence": 3})
 
@@ -86,4 +91,5 @@ def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:
         table = dev_table(run, task, data)
     except DataError:
         return {}
-    return dict(zip(table["id"], table[list(TASKS[task].sentence_columns)].agg(" | ".join, axis=1), strict=True))
+    texts = table[list(TASKS[task].sentence_columns)].agg(" | ".join, axis=1)
+    return dict(zip(table["id"], texts, strict=True))

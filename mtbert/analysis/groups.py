@@ -30,22 +30,23 @@ def features(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     adjectives and adverbs; of pairs, tag_distance, half the summed differences of the two sentences' shares of each
     tag; nan without NLTK's data.
     """
-    columns = list(TASKS[task].sentence_columns)
-    words = [dev[column].str.lower().map(WORD.findall) for column in columns]
-    negated = [side.map(_is_negated) for side in words]
-    table = pd.DataFrame({"words": sum(side.map(len) for side in words)})
-    table["negation"] = negated[0] ^ negated[1] if len(columns) == 2 else negated[0]
-    table = table.join(_labels_elsewhere(task, train, dev))
+    first, *second = [dev[column].str.lower().map(WORD.findall) for column in TASKS[task].sentence_columns]
+    elsewhere = _labels_elsewhere(task, train, dev)
     try:
-        tags = pos_features(task, dev).reshape(len(dev), len(columns), len(TAGS))
+        tags = pos_features(task, dev)
     except PosError:
-        tags = np.full((len(dev), len(columns), len(TAGS)), np.nan)
-    if len(columns) == 2:
-        sets = zip(*(side.map(set) for side in words), strict=True)
-        table["overlap"] = [len(one & other) / max(1, len(one | other)) for one, other in sets]
-        table["tag_distance"] = np.abs(tags[:, 0] - tags[:, 1]).sum(-1) / 2
-    else:
-        table["describing"] = tags[:, 0, [TAGS.index("ADJ"), TAGS.index("ADV")]].sum(-1)
+        tags = np.full((len(dev), (1 + len(second)) * len(TAGS)), np.nan)
+    if not second:
+        table = pd.DataFrame({"words": first.map(len), "negation": first.map(_is_negated)}).join(elsewhere)
+        table["describing"] = tags[:, [TAGS.index("ADJ"), TAGS.index("ADV")]].sum(-1)
+        return table.round(3)
+    [second] = second
+    words = first.map(len) + second.map(len)
+    negation = first.map(_is_negated) ^ second.map(_is_negated)
+    table = pd.DataFrame({"words": words, "negation": negation}).join(elsewhere)
+    table["overlap"] = [_overlap(set(one), set(other)) for one, other in zip(first, second, strict=True)]
+    first_tags, second_tags = np.split(tags, 2, axis=1)
+    table["tag_distance"] = np.abs(first_tags - second_tags).sum(-1) / 2
     return table.round(3)
 
 
@@ -53,31 +54,41 @@ def _is_negated(words: list[str]) -> bool:
     return any(word in NEGATIONS or word.endswith(("n't", "n’t")) for word in words)
 
 
+def _overlap(one: set[str], other: set[str]) -> float:
+    return len(one & other) / max(1, len(one | other))
+
+
 def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     """both_labels and disputed, see `features`."""
     both = pd.concat([train, dev], ignore_index=True)
     texts = [both[column].str.lower().map(WORD.findall).str.join(" ") for column in TASKS[task].sentence_columns]
     far = FAR * np.ptp(TASKS[task].label_range) if TASKS[task].is_number else 1.0
+    labels = both["label"]
     codes = pd.factorize(pd.concat(texts))[0].reshape(len(texts), -1)  # (k, N), a number per different sentence
-    labels, found = both["label"], pd.DataFrame(index=both.index)
-    spread = labels.groupby([*np.sort(codes, 0)]).agg(np.ptp).rename("spread")
-    found["disputed"] = both.join(spread, on=[*np.sort(codes, 0)])["spread"] >= far
-    by_sentence = pd.concat([labels] * len(texts)).groupby(codes.ravel()).agg(["min", "max"]).to_numpy()[codes]
-    found["both_labels"] = (np.abs(by_sentence - labels.to_numpy()[:, None]).max((0, 2)) >= far) & (len(texts) == 2)
+    same_text = labels.groupby([*np.sort(codes, axis=0)])
+    disputed = same_text.transform(np.ptp) >= far
+    both_labels = pd.Series(False, index=both.index)
+    if len(texts) == 2:
+        same_sentence = pd.concat([labels, labels]).groupby(codes.ravel())
+        for extreme in (same_sentence.min(), same_sentence.max()):
+            for code in codes:
+                both_labels |= (extreme[code].to_numpy() - labels).abs() >= far
+    found = pd.DataFrame({"disputed": disputed, "both_labels": both_labels})
     return found.iloc[len(train) :].reset_index(drop=True)
 
 
 def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame | None:
     """`features` of a run's dev examples, in the order of its predictions; None where they cannot be computed here."""
-    ids = [*run.predictions.loc[run.predictions["task"] == task, "id"]]
+    ids = run.predictions.loc[run.predictions["task"] == task, "id"].str.cat()
     if TASKS[task].id_column is None:  # line numbers, the same in every file
-        ids.append(run.provenance["data"])
+        ids += run.provenance["data"]
+    digest = hashlib.sha256(ids.encode()).hexdigest()[:8]
 
     def compute() -> pd.DataFrame:
         train, _ = load_table(task, "train", data_root(run.config, data))
         return features(task, train, dev_table(run, task, data))
 
-    return kept(f"features/{task}-{hashlib.sha256(''.join(ids).encode()).hexdigest()[:8]}", compute)
+    return kept(f"features/{task}-{digest}", compute)
 
 
 def groups(table: pd.DataFrame, smallest: int = 20) -> dict[str, np.ndarray]:
@@ -92,7 +103,8 @@ def groups(table: pd.DataFrame, smallest: int = 20) -> dict[str, np.ndarray]:
             found[name] = values.to_numpy()
         else:
             rank = values.rank(pct=True).to_numpy()
-            found |= {f"{name}, lowest third": rank <= ENDS, f"{name}, highest third": rank > 1 - ENDS}
+            found[f"{name}, lowest third"] = rank <= ENDS
+            found[f"{name}, highest third"] = rank > 1 - ENDS
     return {name: mask for name, mask in found.items() if smallest <= mask.sum() <= len(mask) - smallest}
 
 

@@ -32,18 +32,20 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
     """
 
     def compute() -> pd.DataFrame:
-        place, root, random = pick_device(device), data_root(run.config, data), np.random.default_rng(0)
+        place = pick_device(device)
+        root = data_root(run.config, data)
+        random = np.random.default_rng(0)
         model = load_model(run.run_id).to(place).eval()
         shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
-        singles, means, rows = {}, {}, []
+        dev, means = {}, {}
         for task in run.config.tasks:
-            tables = {"dev": dev_table(run, task, data), "train": load_table(task, "train", root)[0]}
-            chosen = {s: np.sort(random.permutation(len(t))[:examples]) for s, t in tables.items()}
-            drawn = {s: t.iloc[chosen[s]].reset_index(drop=True) for s, t in tables.items()}
-            singles[task] = chosen["dev"], TaskRows(model, task, drawn["dev"], place)
-            means[task] = _mean_gradient(model, task, TaskRows(model, task, drawn["train"], place), shared)
-        for task, (chosen, table) in singles.items():
-            for i, row in enumerate(chosen):
+            dev[task] = _draw(dev_table(run, task, data), examples, random)
+            train = _draw(load_table(task, "train", root)[0], examples, random)
+            means[task] = _mean_gradient(model, task, TaskRows(model, task, train, place), shared)
+        rows = []
+        for task, drawn in dev.items():
+            table = TaskRows(model, task, drawn, place)
+            for i, row in enumerate(drawn["row"]):
                 gradient = _gradient(model, task, table, np.array([i]), shared)
                 for other in run.config.tasks:
                     if other != task:
@@ -54,9 +56,16 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
     return kept(f"conflicts/{run.run_id}-{examples}", compute)
 
 
+def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd.DataFrame:
+    """So many examples of a table, in its order; `row`: their number there."""
+    chosen = np.sort(random.permutation(len(table))[:examples])
+    return table.iloc[chosen].rename_axis("row").reset_index()
+
+
 def _gradient(model: MultitaskBert, task: str, table: TaskRows, rows: np.ndarray, shared: list[Tensor]) -> Tensor:
     """Gradient (P,) of the mean loss of these rows."""
-    loss = task_loss(TASKS[task], task_logits(model, {task: table}, {task: rows})[task], table.labels[rows])
+    logits = task_logits(model, {task: table}, {task: rows})[task]
+    loss = task_loss(TASKS[task], logits, table.labels[rows])
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, shared)])
 
 
@@ -84,13 +93,15 @@ def conflict_effect(cosine: np.ndarray, lost: np.ndarray, labels: np.ndarray) ->
 
     A label alone can cause a correlation, as it decides much of a gradient's direction: hence `at_equal_labels`.
     """
-    draws, ranks = Resamples(len(cosine), {}), [rankdata(cosine), rankdata(lost)]
-    equal = [at_equal_labels(side[None], labels)[0] for side in ranks]
+    draws = Resamples(len(cosine), {})
+    ranks = np.stack([rankdata(cosine), rankdata(lost)])
+    equal = at_equal_labels(ranks, labels)
     fifth = np.argsort(np.argsort(cosine)) * PARTS // len(cosine)
     parts = []
     for k in range(PARTS):
-        mean = Estimate.of(draws.sums(lost * (fifth == k)) / np.maximum(draws.sums(fifth == k), 1))
-        parts.append({"cosine": cosine[fifth == k].mean(), **mean._asdict()})
+        inside = fifth == k
+        mean = Estimate.of(draws.sums(lost * inside) / np.maximum(draws.sums(inside), 1))
+        parts.append({"cosine": cosine[inside].mean(), **mean._asdict()})
     return ConflictEffect(
         correlation=Estimate.of(draws.correlation(*ranks)),
         at_equal_labels=Estimate.of(draws.correlation(*equal)),

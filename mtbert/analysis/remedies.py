@@ -46,15 +46,20 @@ def mean_class(p: np.ndarray) -> np.ndarray:
 def temperature_scaling(on: Systems, system: str) -> Trial:
     before = on.probabilities[system]
     after = calibration.cross_fitted(scaled, before, on.labels)
-    losses = [on.mean(system, calibration.log_loss(p, on.labels)) for p in (before, after)]
-    return Trial("temperature scaling", on.task, "log loss (nats)", *losses, is_cost=True)
+
+    def loss(p: np.ndarray) -> np.ndarray:
+        return on.mean(system, calibration.log_loss(p, on.labels))
+
+    return Trial("temperature scaling", on.task, "log loss (nats)", loss(before), loss(after), is_cost=True)
 
 
 def expected_class(on: Systems, system: str) -> list[Trial]:
     """Ordered classes: predict the expected class instead of the most probable one."""
     p = on.probabilities[system]
-    gaps = [np.abs(predicted - on.labels) for predicted in (p.argmax(-1), mean_class(p))]
-    far, right = ([on.mean(system, measure(gap)) for gap in gaps] for measure in (np.abs, np.logical_not))
+    before = np.abs(p.argmax(-1) - on.labels)
+    after = np.abs(mean_class(p) - on.labels)
+    far = on.mean(system, before), on.mean(system, after)
+    right = on.mean(system, before == 0), on.mean(system, after == 0)
     return [
         Trial("expected class", on.task, "mean absolute error (classes)", *far, is_cost=True),
         Trial("expected class", on.task, "accuracy", *right),
@@ -64,17 +69,20 @@ def expected_class(on: Systems, system: str) -> list[Trial]:
 def threshold(on: Systems, system: str) -> Trial:
     """Two classes: the threshold with the highest accuracy on the other half, instead of 0.5."""
     second = on.probabilities[system][..., 1]
-    decisions = (second > 0.5).astype(int), calibration.cross_fitted(calibration.thresholded, second, on.labels)
-    return Trial("threshold", on.task, "accuracy", *(on.mean(system, d == on.labels) for d in decisions))
+    before = on.mean(system, (second > 0.5) == on.labels)
+    decided = calibration.cross_fitted(calibration.thresholded, second, on.labels)
+    after = on.mean(system, decided == on.labels)
+    return Trial("threshold", on.task, "accuracy", before, after)
 
 
 def isotonic_scale(on: Systems, system: str) -> list[Trial]:
     """Numbers: scores mapped by isotonic regression."""
     scores = on.predicted[system]
-    sides = scores, calibration.cross_fitted(calibration.recalibrated, scores, on.labels)
     draws = on.resamples
-    correlations = [draws.over_seeds(system, draws.correlation(x, np.broadcast_to(on.labels, x.shape))) for x in sides]
-    squares = [np.sqrt(on.mean(system, (x - on.labels) ** 2)) for x in sides]
+    correlations, squares = [], []
+    for x in (scores, calibration.cross_fitted(calibration.recalibrated, scores, on.labels)):
+        correlations.append(draws.over_seeds(system, draws.correlation(x, on.labels)))
+        squares.append(np.sqrt(on.mean(system, (x - on.labels) ** 2)))
     return [
         Trial("isotonic scale", on.task, "Pearson", *correlations),
         Trial("isotonic scale", on.task, "root mean square (points)", *squares, is_cost=True),
@@ -103,10 +111,11 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
 
 def _score(on: Systems) -> Callable[[np.ndarray], np.ndarray]:
     """Accuracy or Pearson's correlation, mean over predictions (K, N): a statistic."""
-    draws, n = on.resamples, on.resamples.sums(np.ones(len(on.labels)))
+    draws = on.resamples
     if on.probabilities:
-        return lambda predicted: (draws.sums((predicted == on.labels).astype(float)) / n).mean(0)
-    return lambda scores: draws.correlation(scores, np.broadcast_to(on.labels, scores.shape)).mean(0)
+        n = draws.sums(np.ones(len(on.labels)))
+        return lambda predicted: (draws.sums(predicted == on.labels) / n).mean(0)
+    return lambda scores: draws.correlation(scores, on.labels).mean(0)
 
 
 def try_all(on: Mapping[str, Systems], system: str, one: str, other: str, with_averages: bool = True) -> list[Trial]:

@@ -24,12 +24,15 @@ class Estimate(NamedTuple):
     @classmethod
     def of(cls, draws: np.ndarray) -> "Estimate":
         """From a statistic (R + 1,); resamples on which it is not defined (nan) are left out."""
-        value, drawn = draws[0], np.round(draws[1:][~np.isnan(draws[1:])], 10)
+        value, *drawn = draws.tolist()
+        drawn = np.round(drawn, 10)
+        drawn = drawn[~np.isnan(drawn)]
         if not len(drawn):
-            return cls(float(value), np.nan, np.nan, np.nan)
-        rarer = min((drawn < 0).sum(), (drawn > 0).sum()) + (drawn == 0).sum() / 2
-        p = min(1.0, 2 * (rarer + 1) / (len(drawn) + 1))
-        return cls(float(value), *map(float, np.percentile(drawn, [2.5, 97.5])), p)
+            return cls(value, np.nan, np.nan, np.nan)
+        below, above, equal = (drawn < 0).sum(), (drawn > 0).sum(), (drawn == 0).sum()
+        rarer = min(below, above) + equal / 2
+        low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
+        return cls(value, low, high, p=min(1.0, 2 * (rarer + 1) / (len(drawn) + 1)))
 
     def text(self, digits: int = 3, sign: str = "") -> str:
         """Value and interval; sign: "+" for a difference."""
@@ -79,8 +82,7 @@ class Resamples:
     def mean(self, system: str, values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
         """Mean of values (S, N) over seeds and examples; among: (N,) bool, the examples that count."""
         among = np.ones(values.shape[-1]) if among is None else among
-        total = self.sums(among)
-        return self.over_seeds(system, self.sums(values * among) / np.where(total, total, np.nan))
+        return self.over_seeds(system, _ratio(self.sums(values * among), self.sums(among)))
 
     def pairs(self, first: str, second: str, values: np.ndarray) -> np.ndarray:
         """Mean of values (S, S', N) of pairs of runs; within one system over pairs of different seeds.
@@ -89,14 +91,25 @@ class Resamples:
         """
         weights = self.seeds[first][:, None] * self.seeds[second][None]  # (S, S', R + 1)
         if first == second:
-            weights = weights * ~np.eye(len(weights), dtype=bool)[..., None]
-        total = weights.sum((0, 1))
+            weights[np.diag_indices(len(weights))] = 0
         means = self.sums(values) / self.sums(np.ones(values.shape[-1]))
-        return (means * weights).sum((0, 1)) / np.where(total, total, np.nan)
+        return _ratio((means * weights).sum((0, 1)), weights.sum((0, 1)))
 
     def correlation(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Pearson correlation of first and second, both (..., N) -> (..., R + 1); of ranks it is Spearman's."""
-        x, y = (side - side.mean(-1, keepdims=True) for side in (first, second))
-        n, mx, my = self.sums(np.ones(x.shape[-1])), self.sums(x), self.sums(y)
-        covariance = self.sums(x * y) - mx * my / n
-        return covariance / np.sqrt((self.sums(x * x) - mx**2 / n) * (self.sums(y * y) - my**2 / n))
+        x = first - first.mean(-1, keepdims=True)
+        y = second - second.mean(-1, keepdims=True)
+        return self._covariance(x, y) / np.sqrt(self._covariance(x, x) * self._covariance(y, y))
+
+    def slope(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Slope of the line of least squares of y on x, both (..., N) -> (..., R + 1)."""
+        return self._covariance(x, y) / self._covariance(x, x)
+
+    def _covariance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """n times the covariance: (..., N) -> (..., R + 1)."""
+        return self.sums(x * y) - self.sums(x) * self.sums(y) / self.sums(np.ones(x.shape[-1]))
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """nan where the whole is 0."""
+    return part / np.where(whole, whole, np.nan)

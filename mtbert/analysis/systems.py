@@ -39,16 +39,16 @@ class Systems:
         cls, task: str, runs: Mapping[str, list[Run]], data: str | Path | None = None, device: str = "auto"
     ) -> "Systems":
         """From the stored runs of each system; raises DataError where two were scored on different examples."""
-        found = {name: dev_errors(group, task) for name, group in runs.items()}
-        first, labels = next((name, labels) for name, (_, _, labels) in found.items())
-        for name, (_, _, others) in found.items():
-            if not np.array_equal(others, labels):
+        errors, predicted, labels, p = {}, {}, {}, {}
+        for name, group in runs.items():
+            errors[name], predicted[name], labels[name] = dev_errors(group, task)
+            if not TASKS[task].is_number:
+                p[name] = np.stack([probabilities(run, task, data, device) for run in group])
+        first, *others = labels
+        for name in others:
+            if not np.array_equal(labels[name], labels[first]):
                 raise DataError(f"{first} and {name} were scored on different dev splits of {task}; train both on one")
-        p = {}
-        if not TASKS[task].is_number:
-            p = {name: np.stack([probabilities(run, task, data, device) for run in runs[name]]) for name in runs}
-        errors, predicted = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
-        return cls(task, labels, errors, predicted, p)
+        return cls(task, labels[first], errors, predicted, p)
 
     @property
     def gap(self) -> dict[str, np.ndarray]:
@@ -61,27 +61,27 @@ class Systems:
 
     def share_of_errors(self, system: str, kind: np.ndarray) -> np.ndarray:
         """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
-        part, whole = (self.resamples.sums(values).astype(float) for values in (kind, self.errors[system] > 0))
+        part = self.resamples.sums(kind)
+        whole = self.resamples.sums(self.errors[system] > 0)
         return self.resamples.over_seeds(system, part / np.maximum(whole, 1))
 
     def correlation(self, system: str) -> np.ndarray:
         """The statistic of Pearson's correlation of predictions and labels."""
-        predicted = self.predicted[system]
-        found = self.resamples.correlation(predicted, np.broadcast_to(self.labels, predicted.shape))
-        return self.resamples.over_seeds(system, found)
+        correlations = self.resamples.correlation(self.predicted[system], self.labels)
+        return self.resamples.over_seeds(system, correlations)
 
     def slope(self, system: str) -> np.ndarray:
         """The statistic of the slope of the label on the prediction: below 1 where predictions are spread too wide."""
-        x, draws = self.predicted[system], self.resamples
-        y, n = np.broadcast_to(self.labels, x.shape), draws.sums(np.ones(x.shape[1]))
-        covariance, variance = (draws.sums(x * z) - draws.sums(x) * draws.sums(z) / n for z in (y, x))
-        return draws.over_seeds(system, covariance / variance)
+        slopes = self.resamples.slope(self.predicted[system], self.labels)
+        return self.resamples.over_seeds(system, slopes)
 
     def rates(self, system: str) -> dict[str, np.ndarray]:
         """The statistics precision, recall and F1 of class 1 of two."""
-        draws, positive = self.resamples, self.predicted[system] == 1
+        draws = self.resamples
+        positive = self.predicted[system] == 1
         hits = draws.sums(positive & (self.labels == 1))
-        found, there = draws.sums(positive), draws.sums(self.labels == 1)
+        found = draws.sums(positive)
+        there = draws.sums(self.labels == 1)
         by_seed = {
             "precision": hits / np.maximum(found, 1),
             "recall": hits / np.maximum(there, 1),
@@ -119,5 +119,7 @@ class Systems:
         values = self.probabilities or self.predicted
         means = (values[one][:, None] + values[other][None]) / 2
         pairs = means.argmax(-1) if self.probabilities else means
-        different = ~np.eye(len(pairs), dtype=bool) if one == other else np.ones(pairs.shape[:2], dtype=bool)
-        return pairs[different]
+        is_wanted = np.ones(pairs.shape[:2], dtype=bool)
+        if one == other:
+            np.fill_diagonal(is_wanted, False)
+        return pairs[is_wanted]
