@@ -19,7 +19,6 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
-from mtbert.data import TASKS
 from mtbert.paths import figures_dir
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
@@ -39,7 +38,16 @@ MODES = ("frozen", "shared", "individual")
 _HATCHED = {"---": ("frozen", "temporary", "cannot be checked"), "xxx": ("not decided",),
             "///": ("individual", "task gradients", "not comparable")}  # fmt: skip
 HATCHES = {name: hatch for hatch, names in _HATCHED.items() for name in names}  # for those who see grey
-TASK_LABELS = {task: task for task in TASKS} | {"sst": "SST", "cfimdb": "CFIMDB", "quora": "Quora", "sts": "STS"}
+
+
+class _Labels(dict[str, str]):
+    """Names of tasks in figures and tables; a task of a user has its own name."""
+
+    def __missing__(self, task: str) -> str:
+        return task
+
+
+TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")
 METRIC_LABELS = dict(accuracy="accuracy", pearson="Pearson correlation", f1="F1", macro_f1="macro F1", r2="R²")
 
 

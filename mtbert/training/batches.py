@@ -14,12 +14,15 @@ from mtbert.samplers import task_probabilities, train_batches
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
-    return [math.ceil(size / batch) for size, batch in zip(sizes, _batch_sizes(config, len(sizes)), strict=True)]
+    batch_sizes = _batch_sizes(config, len(sizes))
+    return [math.ceil(size / batch) for size, batch in zip(sizes, batch_sizes, strict=True)]
 
 
 def _batch_sizes(config: RunConfig, n: int) -> list[int]:
     """Examples of a batch of each of n tasks; they need not be the configuration's where it has one number for all."""
-    return list(config.batch_sizes.values()) if isinstance(config.batch_size, dict) else [config.batch_size] * n
+    if isinstance(config.batch_size, dict):
+        return list(config.batch_sizes.values())
+    return [config.batch_size] * n
 
 
 def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
@@ -43,7 +46,8 @@ def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
 
 def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     """How often a run trains on each example, by task (T,); the expectation where tasks are drawn."""
-    sizes, epochs = np.asarray(sizes), config.epochs
+    sizes = np.asarray(sizes)
+    epochs = config.epochs
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
     examples = epochs * steps_per_epoch(config, sizes) * np.array(_batch_sizes(config, len(sizes)))

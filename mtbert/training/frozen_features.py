@@ -17,13 +17,15 @@ from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
 VERSION = "2"  # of the files' content; after a change all files are made again
+StatesAndMask = tuple[Tensor, Tensor]  # hidden states (B, T, d) and attention mask (B, T)
 
 
 class TokenStates:
     """Hidden states (tokens, d) of every sequence of a table, one sequence after the other."""
 
     def __init__(self, tokens: TokenizedTable, mapped: MappedArray) -> None:
-        self.tokens, self.mapped, self.states = tokens, mapped, torch.from_numpy(mapped.array)
+        self.tokens, self.mapped = tokens, mapped
+        self.states = torch.from_numpy(mapped.array)
         self.starts = _starts(tokens)
 
     def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
@@ -34,19 +36,20 @@ class TokenStates:
 
 
 def token_states(
-    encoder: SharedEncoder, tokens: TokenizedTable, about: str, batches: Iterable[tuple[np.ndarray, Tensor, Tensor]]
+    encoder: SharedEncoder, tokens: TokenizedTable, about: str, batches: Iterable[tuple[np.ndarray, StatesAndMask]]
 ) -> TokenStates:
     """The states below `encoder.frozen_depth` of a whole table.
 
-    batches: examples, their states (B, T, d) and mask (B, T), of the whole table; not computed where they are on disk.
+    batches: examples, and their states and mask, of the whole table; not computed where they are on disk.
     """
     starts = _starts(tokens)
 
     def fill(array: np.ndarray) -> None:
-        for examples, states, mask in batches:
-            states, lengths = states.float().cpu().numpy(), mask.sum(1).tolist()
-            for i, (sequence, length) in enumerate(zip(tokens.sequences(examples), lengths, strict=True)):
-                array[starts[sequence] : starts[sequence] + length] = states[i, :length]
+        for examples, (states, mask) in batches:
+            lengths = mask.sum(1).tolist()
+            first = starts[tokens.sequences(examples)]
+            for sequence, start, length in zip(states.float().cpu().numpy(), first, lengths, strict=True):
+                array[start : start + length] = sequence[:length]
 
     shape = (int(tokens.sequence_lengths.sum()), encoder.config.hidden_size)
     depth = encoder.frozen_depth

@@ -26,9 +26,11 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | No
 
 def f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, positive: int = 1) -> np.ndarray:
     """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
-    is_predicted, is_label = predicted == positive, labels == positive
+    is_predicted = predicted == positive
+    is_label = labels == positive
     hits = _total(is_predicted & is_label, weights)
-    return 2 * hits / np.maximum(_total(is_predicted, weights) + _total(is_label, weights), 1)
+    both = _total(is_predicted, weights) + _total(is_label, weights)
+    return 2 * hits / np.maximum(both, 1)
 
 
 def macro_f1(
@@ -40,16 +42,16 @@ def macro_f1(
 
 def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
-    p, y = _centred(predicted), _centred(labels)
+    p = _centred(predicted)
+    y = _centred(labels)
     n = _total(np.ones(p.shape[-1]), weights)
-    mean_p, mean_y = _total(p, weights) / n, _total(y, weights) / n
+    mean_p = _total(p, weights) / n
+    mean_y = _total(y, weights) / n
 
     def deviation(x: np.ndarray, mean: np.ndarray, raw: np.ndarray) -> np.ndarray:
         variance = _total(x * x, weights) / n - mean * mean
-        is_constant = np.ptp(raw, -1) == 0
-        rounding = 1e-14 * np.square(x).max(-1)
-        if weights is not None:
-            is_constant, rounding = is_constant[..., None], rounding[..., None]
+        is_constant = np.ptp(raw, -1, keepdims=weights is not None) == 0
+        rounding = 1e-14 * np.square(x).max(-1, keepdims=weights is not None)
         return np.sqrt(np.where(is_constant | (variance < rounding), np.nan, variance))
 
     covariance = _total(p * y, weights) / n - mean_p * mean_y
@@ -92,13 +94,18 @@ def overall(scores: dict[str, float]) -> float:
     """
     if len(scores) == 1:
         return next(iter(scores.values()))
-    parts = [(1 + score) / 2 if TASKS[task].metric == "pearson" else score for task, score in scores.items()]
+    parts = []
+    for task, score in scores.items():
+        is_correlation = TASKS[task].metric == "pearson"  # from -1 to 1
+        parts.append((1 + score) / 2 if is_correlation else score)
     return float(np.mean(parts))
 
 
 def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
     """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
-    predicted, labels, rows = predicted.astype(float), labels.astype(float), []
+    predicted = predicted.astype(float)
+    labels = labels.astype(float)
+    rows = []
     for name, metric in metrics_of(TASKS[task]).items():
         _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))

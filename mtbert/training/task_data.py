@@ -38,11 +38,13 @@ class TaskRows:
         self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0,
         processes: Processes = ALONE, teachers: Tensor | None = None,
     ) -> None:  # fmt: skip
-        config, self.processes = model.run_config, processes
-        self.model, self.config, self.task, self.table, self.device = model, config, task, table, device
+        config = model.run_config
+        self.model, self.config = model, config
+        self.task, self.table = task, table
+        self.device, self.processes = device, processes
         self.tokens: TokenizedTable = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
         self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
-        self.teachers = teachers if teachers is None else teachers.to(device)
+        self.teachers = None if teachers is None else teachers.to(device)
         self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
         self._keeps_embeddings = passes >= 1
         self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
@@ -71,12 +73,13 @@ class TaskRows:
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
         table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
-        logits = self.logits(rows)
-        predicted, confidence = (p.cpu().numpy() for p in predict(TASKS[self.task], logits))
+        predicted, confidence = predict(TASKS[self.task], self.logits(rows))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
             result["label"] = table["label"]
-        return result.assign(predicted=predicted, confidence=confidence)
+        result["predicted"] = predicted.cpu().numpy()
+        result["confidence"] = confidence.cpu().numpy()
+        return result
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
@@ -116,12 +119,13 @@ class TaskRows:
 
     @cached_property
     def _states(self) -> TokenStates:
-        def states_and_mask(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
             batch = self.tokens.batch(rows).to(self.device)
             with autocast(self.config, self.device):
-                return self.model.encoder.below({self.task: batch})[self.task], batch.attention_mask
+                states = self.model.encoder.below({self.task: batch})[self.task]
+            return states, batch.attention_mask
 
-        batches = ((part, *both) for part, both in self._in_batches(np.arange(len(self)), states_and_mask))
+        batches = self._in_batches(np.arange(len(self)), compute)
         return token_states(self.model.encoder, self.tokens, self._arithmetic, batches)
 
     @property
@@ -133,11 +137,18 @@ def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[st
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
     tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
     if model.features_are_fixed:
-        embeddings = {task: tables[task].fixed_embeddings(part) for task, part in rows.items()}
-        return {task: model.heads(task, part, tags.get(task)) for task, part in embeddings.items()}
-    batches = {task: tables[task].tokens.batch(part).to(model.device) for task, part in rows.items()}
-    below = {task: tables[task].below(part, batches[task]) for task, part in rows.items()}
-    return model(batches, tags, {task: states for task, states in below.items() if states is not None})
+        logits = {}
+        for task, part in rows.items():
+            embeddings = tables[task].fixed_embeddings(part)
+            logits[task] = model.heads(task, embeddings, tags.get(task))
+        return logits
+    batches, below = {}, {}
+    for task, part in rows.items():
+        batches[task] = tables[task].tokens.batch(part).to(model.device)
+        states = tables[task].below(part, batches[task])
+        if states is not None:
+            below[task] = states
+    return model(batches, tags, below)
 
 
 def predict_table(
