@@ -495,7 +495,9 @@ class RunConfig(BaseModel):
 
         Raises ConfigError for code without Python source.
         """
-        used = [(field, name, REGISTRIES[field]) for field in REGISTRIES for name in getattr(self, field).split("+")]
+        used = []
+        for field, registry in REGISTRIES.items():
+            used += [(field, name, registry) for name in getattr(self, field).split("+")]
         used += [("metric", TASKS[task].metric, OWN_METRICS) for task in self.scored]
         found = {}
         for field, name, registry in used:

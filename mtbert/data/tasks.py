@@ -217,12 +217,12 @@ def unknown_task(name: str) -> str:
 
 def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
     """What differs between stored definitions of tasks, by name, and the tasks here; nothing where they are equal."""
-    return "; ".join(
-        f"{name}: {field} was {was.get(field)!r}, is {value!r}"
-        for name, was in definitions.items()
-        for field, value in TASKS[name].definition.items()
-        if was.get(field) != value
-    )
+    changes = []
+    for name, was in definitions.items():
+        for field, value in TASKS[name].definition.items():
+            if was.get(field) != value:
+                changes.append(f"{name}: {field} was {was.get(field)!r}, is {value!r}")
+    return "; ".join(changes)
 
 
 _REVIEW = dict(

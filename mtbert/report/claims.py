@@ -77,8 +77,10 @@ def read_claims(params: Path) -> tuple[list[dict], dict[str, Any]]:
     Raises ConfigError naming a claim with an unknown field or without exactly one check.
     """
     content = read_yaml(params / "claims.yaml")
-    places = [(paper, place, claims) for paper, part in content["claims"].items() for place, claims in part.items()]
-    claims = [{"paper": paper, "place": place, **claim} for paper, place, part in places for claim in part]
+    claims = []
+    for paper, places in content["claims"].items():
+        for place, part in places.items():
+            claims += [{"paper": paper, "place": place, **claim} for claim in part]
     for claim in claims:
         checks = set(claim) & set(CHECKS)
         if set(claim) - FIELDS != checks or "claim" not in claim or len(checks) != 1:
@@ -211,7 +213,9 @@ def _check_two_runs(claim: dict, grids: Grids, store: Path | None) -> dict:
         among = [store] if store else None
         found = difference(*runs, None if what in SIMILARITY else what, SIMILARITY.get(what, 1.0), among)
     else:
-        found = welch(*([BY_SEED[claim["check"]](run, what) for run in group] for group in runs))
+        of_run = BY_SEED[claim["check"]]
+        first, second = ([of_run(run, what) for run in group] for group in runs)
+        found = welch(first, second)
     return row | {"compared": Compared(claimed, found, margin, tuple(runs))}
 
 

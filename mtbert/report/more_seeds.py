@@ -39,28 +39,30 @@ class Open:
     compared: Compared
     factor: float  # by which the correction for many comparisons raises its p-value
 
-    def noise(self, guess: float) -> tuple[float, float]:
-        """Variance of one seed of either side beyond the examples; guess: where neither side knows it."""
-        known = [_seed_variance(side) for side in self.compared.found.sides]
-        first, second = known
-        return first or second or guess, second or first or guess
+    def noise(self, guess: float) -> np.ndarray:
+        """Variance of one seed of either side, (2,), beyond the examples; guess: where neither side knows it."""
+        first, second = map(_seed_variance, self.compared.found.sides)
+        return np.array([first or second or guess, second or first or guess])
 
-    def chance(self, seeds: Seeds, noise: tuple[float, float], spread: float) -> float:
-        """Probability of a verdict with these numbers of seeds; spread: variance of true differences."""
+    def chance(self, seeds: Seeds, noise: np.ndarray, spread: float) -> float:
+        """Probability of a verdict with these numbers of seeds; noise: as of `noise`; spread: of true differences."""
         from scipy.special import stdtrit  # here, as it is slow to import
 
         found, margin = self.compared.found, self.compared.margin
-        now, then = [len(side.scores) for side in found.sides], [seeds[key] for key in self.keys]
-        alone = [side.prior is None for side in found.sides]
-        if any(is_alone and n < SEEDS for is_alone, n in zip(alone, then, strict=True)):
+        now = np.array([len(side.scores) for side in found.sides])
+        then = np.array([seeds[key] for key in self.keys])
+        alone = np.array([side.prior is None for side in found.sides])
+        if (alone & (then < SEEDS)).any():
             return 0.0
-        before, after = (sum(one / n for one, n in zip(noise, counts, strict=True)) for counts in (now, then))
-        variance, replaced = found.of_examples + before, max(0.0, 1 - after / before)
+        before = float((noise / now).sum())
+        after = float((noise / then).sum())
+        variance = found.of_examples + before
+        replaced = max(0.0, 1 - after / before)
         shrunk = before / (variance + spread)
         mean = found.value * (1 - replaced * shrunk)
         deviation = math.sqrt(replaced**2 * before * (1 - shrunk) + replaced * after) or 1e-12
         is_order = self.compared.claimed in ("greater", "smaller")
-        freedom = sum(then) - 2 if any(alone) else 1e6
+        freedom = then.sum() - 2 if alone.any() else 1e6
         level = LEVEL / self.factor / (2 if is_order else 1)
         reach = -stdtrit(freedom, level) * math.sqrt(found.of_examples + after)
 
@@ -202,7 +204,7 @@ def _minutes(runs: Sequence[Run]) -> float:
     return float(np.median([run.cost["train_cpu_seconds"] + run.cost["score_seconds"] for run in runs])) / 60
 
 
-def _expected(found: Sequence[Open]) -> tuple[list[tuple[float, float]], dict[str, float]]:
+def _expected(found: Sequence[Open]) -> tuple[list[np.ndarray], dict[str, float]]:
     """The variance of one seed of either side of each comparison; metric -> variance of its true differences."""
     known: dict[str, list[float]] = {}
     for one in found:

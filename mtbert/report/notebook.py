@@ -120,11 +120,13 @@ def differences(
 
 def provenance(*grids: Grid) -> None:
     """What the notebook runs on, and the stored runs that it has read, a row for those that differ only in the seed."""
-    rows = {
-        run.run_id: {"run": name, **{key: run.provenance[key] for key in ABOUT}, "seeds": str(run.config.seed)}
-        for grid in grids for name, runs in grid.runs.items() for run in runs
-    }  # fmt: skip
-    table = pd.DataFrame.from_dict(rows, "index", columns=["run", *ABOUT, "seeds"]).assign(**{"run ids": list(rows)})
+    rows = {}
+    for grid in grids:
+        for name, runs in grid.runs.items():
+            for run in runs:
+                about = [run.provenance[key] for key in ABOUT]
+                rows[run.run_id] = [name, *about, str(run.config.seed), run.run_id]
+    table = pd.DataFrame(list(rows.values()), columns=["run", *ABOUT, "seeds", "run ids"])
     print(versions())
     folded(table.groupby(["run", *ABOUT], sort=False, as_index=False).agg(", ".join), f"{len(rows)} stored runs")
 

@@ -137,7 +137,9 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     """
     ax = ax or plt.gca()
     for height, (level_mode, text) in enumerate(zip(table["mode"], table["groups"], strict=True)):
-        groups = [sorted(tasks.index(task) for task in group.split(", ")) for group in text.split(" | ")]
+        groups = []
+        for group in text.split(" | "):
+            groups.append(sorted(tasks.index(task) for task in group.split(", ")))
         shades = itertools.count()
         for places in groups:
             is_alone = len(places) == 1 and len(groups) > 1

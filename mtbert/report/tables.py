@@ -52,22 +52,30 @@ class Grid:
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
-        names = [*self.configs, *(name for name in other.configs if name not in self.configs)]
-        taken = {name: max(self, other, key=lambda grid, name=name: len(grid.configs.get(name, ()))) for name in names}
-        configs = {name: grid.configs[name] for name, grid in taken.items()}
-        runs = {name: grid.runs[name] for name, grid in taken.items() if name in grid.runs}
+        configs = dict(self.configs)
+        runs = dict(self.runs)
+        for name, group in other.configs.items():
+            if len(group) > len(configs.get(name, ())):
+                configs[name] = group
+                runs.pop(name, None)
+                if name in other.runs:
+                    runs[name] = other.runs[name]
         return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs, self.among)
 
     @property
     def missing(self) -> list[SweepRun]:
         """The runs that are not stored."""
         stored = {run.config for group in self.runs.values() for run in group}
-        every = [(name, config) for name, group in self.configs.items() for config in group]
-        return [SweepRun(name, config, config.digest, False) for name, config in every if config not in stored]
+        missing = []
+        for name, group in self.configs.items():
+            missing += [SweepRun(name, config, config.digest, False) for config in group if config not in stored]
+        return missing
 
     def only(self, names: Iterable[str]) -> "Grid":
         """The part with these names, in their order."""
-        configs, runs = ({n: groups[n] for n in names if n in groups} for groups in (self.configs, self.runs))
+        wanted = list(names)
+        configs = {name: self.configs[name] for name in wanted if name in self.configs}
+        runs = {name: self.runs[name] for name in wanted if name in self.runs}
         return replace(self, configs=configs, runs=runs)
 
     def pick(self, where: Callable[[RunConfig], bool]) -> "Grid":
@@ -373,8 +381,11 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
 
 def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:
     """Logarithm of the ratio of the costs of two configurations, means over seeds, by Welch's t-test."""
-    one, other = (np.log([run.cost[quantity] for run in runs]) for runs in (first, second))
-    return welch(one, other)
+
+    def costs(runs: list[Run]) -> np.ndarray:
+        return np.log([run.cost[quantity] for run in runs])
+
+    return welch(costs(first), costs(second))
 
 
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:

@@ -150,10 +150,10 @@ def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str
             for task in config.tasks:
                 seeds = found.setdefault((stratum, task), {}).setdefault(training_key(config), {})
                 seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
-    return {
-        place: {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
-        for place, groups in found.items()
-    }
+    lenders: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
+    for place, groups in found.items():
+        lenders[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
+    return lenders
 
 
 @functools.lru_cache
@@ -162,13 +162,15 @@ def _prior(
 ) -> Prior | None:
     """The prior of a stratum for a task, or for the mean of all tasks of some runs; None where no run lends."""
     lenders = _lenders(among, run_ids).get((stratum, tasks[0]), {})
-    groups = [[_read(folder) for folder in lenders[key]] for key in sorted(lenders)]
-    if len(tasks) > 1:
-        groups = [runs for runs in groups if set(runs[0].config.tasks) == set(tasks)]
-    if not groups:
-        return None
-    estimates = [scores_and_covariance(_all_scored(runs, tasks, pearson)) for runs in groups]
-    return Prior.fit([scores for scores, _ in estimates], [example_share(covariance) for _, covariance in estimates])
+    all_scores, shares = [], []
+    for key in sorted(lenders):
+        runs = [_read(folder) for folder in lenders[key]]
+        if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
+            continue
+        scores, covariance = scores_and_covariance(_all_scored(runs, tasks, pearson))
+        all_scores.append(scores)
+        shares.append(example_share(covariance))
+    return Prior.fit(all_scores, shares) if shares else None
 
 
 @functools.lru_cache

@@ -326,8 +326,11 @@ def _has_tables(store: Path) -> bool:
     if not stored and not any(path.exists() for path in paths):
         return True
     try:
-        ids = [{line.partition(",")[0] for line in path.read_text(encoding="utf8").splitlines()[1:]} for path in paths]
-        return ids == [stored, stored] and not checksum_faults(store, TABLES)
+        for path in paths:
+            _, *rows = path.read_text(encoding="utf8").splitlines()
+            if {row.partition(",")[0] for row in rows} != stored:
+                return False
+        return not checksum_faults(store, TABLES)
     except (OSError, ValueError):
         return False
 

@@ -109,12 +109,10 @@ def look_up(
 def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     students = [run for run in found.values() if not run.is_stored]
-    teachers = {
-        teacher: f"teacher of {run.name}"
-        for run in reversed(students)
-        for some in run.config.teachers_by_task.values()
-        for teacher in some
-    }
+    teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
+    for run in reversed(students):
+        for some in run.config.teachers_by_task.values():
+            teachers |= dict.fromkeys(some, f"teacher of {run.name}")
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)

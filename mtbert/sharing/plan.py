@@ -206,5 +206,7 @@ class _Reader:
                 group_of[task] = number
         if missing := [task for task in self.tasks if task not in group_of]:
             raise self.error(start + len(text), f"{', '.join(missing)} in no group")
-        groups = {number: [task for task in self.tasks if group_of[task] == number] for number in group_of.values()}
-        return tuple(tuple(group) for group in groups.values())
+        groups: dict[int, tuple[str, ...]] = dict.fromkeys(group_of.values(), ())
+        for task in self.tasks:
+            groups[group_of[task]] += (task,)
+        return tuple(groups.values())

@@ -308,14 +308,15 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
 
     Of tasks in turn the end of each task's pass is one, too: what a task then scores tells what it forgets later.
     """
-    epoch_steps, points = steps_per_epoch(config, sizes), config.evals_per_epoch
+    epoch_steps = steps_per_epoch(config, sizes)
+    points = config.evals_per_epoch
     total = config.epochs * epoch_steps
+    marks = set(turn_ends(config, sizes))
     if config.eval_spacing == "log":
-        marks = {max(1, round(total / 2**i)) for i in range(config.epochs * points)}
-    else:
-        marks = {e * epoch_steps + round(i * epoch_steps / points) for e in range(config.epochs)
-                 for i in range(1, points + 1)}  # fmt: skip
-    return marks | set(turn_ends(config, sizes))
+        return marks | {max(1, round(total / 2**i)) for i in range(config.epochs * points)}
+    for epoch in range(config.epochs):
+        marks |= {epoch * epoch_steps + round(i * epoch_steps / points) for i in range(1, points + 1)}
+    return marks
 
 
 def _log_point(state: _Progress, epoch: float, n: int) -> dict[str, float]:

@@ -103,15 +103,19 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
     if not (record := app.config.html_context["records"].get(name)):
         return
-    notebook, params, sections = json.loads(source[0]), record["params"], [[]]
+    notebook = json.loads(source[0])
+    params = record["params"]
+    sections = [[]]
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code" and name not in CODE_IS_SHOWN:
             cell["metadata"]["tags"] = list({*cell["metadata"].get("tags", ()), "hide-input"})
         if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
             sections.append([])
         sections[-1].append(cell)
-    texts = ["\n".join("".join(cell["source"]) for cell in section) for section in sections]
-    named = [{file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)} for text in texts]
+    named = []
+    for section in sections:
+        text = "\n".join("".join(cell["source"]) for cell in section)
+        named.append({file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)})
     others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
     for section, grids in zip(sections, named, strict=True):
         files = [file for file in params if file == name or file in (grids or others)]
