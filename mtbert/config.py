@@ -612,7 +612,8 @@ def field_table() -> list[FieldRow]:
 
 def _type_text(annotation: Any) -> str:
     """A field's type as its users write it, without what checks the values."""
-    kind, parts = get_origin(annotation), get_args(annotation)
+    kind = get_origin(annotation)
+    parts = get_args(annotation)
     if kind is Annotated:
         return _type_text(parts[0])
     if kind is Literal:

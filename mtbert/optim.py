@@ -79,7 +79,8 @@ class AdamW(Optimizer):
 
     def _update(self, parameter: Tensor, group: dict) -> None:
         """The formula, as it is written."""
-        state, g = self.state[parameter], parameter.grad
+        state = self.state[parameter]
+        g = parameter.grad
         m, v, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
         lr, (beta1, beta2) = group["lr"], group["betas"]
         step_size = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t) if group["correct_bias"] else lr
@@ -136,7 +137,8 @@ def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: flo
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup is {warmup}; it is a fraction of the steps, in [0, 1)")
     if name == "onecycle":
-        peaks, rise = [group["lr"] for group in optimizer.param_groups], max(warmup, 1e-8)
+        peaks = [group["lr"] for group in optimizer.param_groups]
+        rise = max(warmup, 1e-8)
         if rise * (total_steps + 1) == 1:  # a rise of no steps, by whose length torch divides
             rise *= 1 - 1e-9
         return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_steps + 1, pct_start=rise)

@@ -166,7 +166,8 @@ def seal(path: Path) -> None:
 
 def is_sealed(path: Path) -> bool:
     """Whether a file ends with the SHA-256 of what is before: no byte of it is changed or missing."""
-    digest, end = hashlib.sha256(), max(0, path.stat().st_size - SEAL)
+    digest = hashlib.sha256()
+    end = max(0, path.stat().st_size - SEAL)
     with open(path, "rb") as file:
         while block := file.read(min(BLOCK, end - file.tell())):
             digest.update(block)

@@ -68,7 +68,8 @@ def task_probabilities(
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    sampler, seen = SAMPLERS[strategy], {}
+    sampler = SAMPLERS[strategy]
+    seen = {}
     if "losses" in inspect.signature(sampler).parameters:
         seen["losses"] = np.ones(len(sizes)) if losses is None else np.asarray(losses)
     weights = sampler(sizes / sizes.max(), epoch, epochs, **seen)

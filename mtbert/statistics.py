@@ -159,7 +159,8 @@ def _log_likelihood(d0: np.ndarray, s0: np.ndarray, variances: np.ndarray, freed
     which are infinite for a variance of 0."""
     from scipy.special import betaln
 
-    d, v = d0[:, None], freedoms
+    d = d0[:, None]
+    v = freedoms
     ratio = v / d
     terms = v / 2 * np.log(ratio / s0[:, None]) - (v + d) / 2 * np.log1p(ratio * variances / s0[:, None])
     return (terms - betaln(v / 2, d / 2)).sum(1)
@@ -261,7 +262,8 @@ class Difference:
             return np.nan, np.nan
         deviations = np.sqrt(self.variances)
         deviations = deviations[deviations > 0]
-        half, share = 0.0, (1 - level) / 2 * len(self.variances)
+        half = 0.0
+        share = (1 - level) / 2 * len(self.variances)
         for _ in range(50 if len(deviations) > share else 0):  # Newton's method, from below
             z = half / deviations
             slope = (np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) / deviations).sum()
@@ -315,7 +317,8 @@ def difference(tasks: Sequence[Scored], priors: tuple[Prior | None, Prior | None
 def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Difference of the means of two samples of numbers by Welch's t-test; decided from two of each on."""
     one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    value, seeds = round(float(one.mean() - other.mean()), 10), min(len(one), len(other))
+    value = round(float(one.mean() - other.mean()), 10)
+    seeds = min(len(one), len(other))
     if seeds < 2:
         return Difference(value, np.zeros(1), seeds, is_decided=False)
     parts = np.array([side.var(ddof=1) / len(side) for side in (one, other)])
@@ -337,7 +340,9 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
     from scipy.special import stdtrit
 
     scores, covariance = scores_and_covariance(tasks)
-    S, variance, freedom = len(scores), covariance.mean(), np.inf
+    S = len(scores)
+    variance = covariance.mean()
+    freedom = np.inf
     if S > 1:
         between = scores.var(ddof=1)
         variance += max(0.0, between - example_share(covariance)) / S
@@ -354,7 +359,8 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
     """
     p_values = np.asarray(p_values, dtype=float)
-    order, m = np.argsort(p_values), len(p_values)
+    order = np.argsort(p_values)
+    m = len(p_values)
     corrected = np.empty(m)
     corrected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(m, 0, -1)))
     return corrected
@@ -366,7 +372,8 @@ def benjamini_hochberg(p_values: np.ndarray) -> np.ndarray:
     Benjamini and Hochberg 1995: the k-th smallest times m / k, at most the one behind it.
     """
     p_values = np.asarray(p_values, dtype=float)
-    order, m = np.argsort(p_values)[::-1], len(p_values)
+    order = np.argsort(p_values)[::-1]
+    m = len(p_values)
     corrected = np.empty(m)
     corrected[order] = np.minimum.accumulate(np.append(1.0, p_values[order] * m / np.arange(m, 0, -1)))[1:]
     return corrected

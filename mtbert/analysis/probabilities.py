@@ -57,7 +57,8 @@ def probabilities(run: Run, task: str, data: str | Path | None = None, device: s
         return np.column_stack([1 - second, second])
 
     def compute() -> pd.DataFrame:
-        table, place = dev_table(run, task, data), pick_device(device)
+        table = dev_table(run, task, data)
+        place = pick_device(device)
         logits = TaskRows(load_model(run.run_id).to(place), task, table, place).logits()
         found = pd.DataFrame(logits.float().softmax(-1).cpu().numpy()).round(DIGITS)
         return found.rename(columns=str)

@@ -87,7 +87,8 @@ class BertConfig:
     @property
     def _parameters(self) -> int:
         """The number of weights, without biases and norms."""
-        d, rows = self.hidden_size, self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        d = self.hidden_size
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         return d * (rows + self.num_hidden_layers * (4 * d + 2 * self.intermediate_size))
 
     @property

@@ -91,7 +91,8 @@ def _download(path: Path) -> None:
 
 def _receive(url: str, output: str, _course: pooch.Pooch) -> None:
     """A downloader for pooch, for whole answers within LARGEST bytes and LONGEST seconds."""
-    end, size = time.monotonic() + LONGEST, 0
+    end = time.monotonic() + LONGEST
+    size = 0
     bar = tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None)
     with bar, open(output, "wb") as file, requests.get(url, stream=True, timeout=TIMEOUT) as response:
         response.raise_for_status()

@@ -56,7 +56,8 @@ def _tagger() -> Callable[[str], np.ndarray]:
     except ImportError as error:
         raise PosError(f"part-of-speech features need NLTK ({error}): pip install nltk, then {GET_DATA}") from error
     try:
-        tagger, universal = PerceptronTagger(lang="eng"), tagset_mapping("en-ptb", "universal")
+        tagger = PerceptronTagger(lang="eng")
+        universal = tagset_mapping("en-ptb", "universal")
     except (LookupError, OSError, ValueError) as error:  # missing, not readable, damaged
         raise PosError(f"NLTK does not find the data of its tagger: {GET_DATA}") from error
     tokenizer = NLTKWordTokenizer()

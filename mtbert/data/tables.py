@@ -129,13 +129,15 @@ def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
     file: a path, or - for what is piped in, where a header may be missing: then each line is a text, or two with a tab
     between. Columns may be separated by commas, semicolons or tabs; where there is no id, ids are line numbers.
     """
-    about, is_piped = TASKS[task], str(file) in STDIN
+    about = TASKS[task]
+    is_piped = str(file) in STDIN
     path = Path("stdin" if is_piped else file)
     content = sys.stdin.buffer.read() if is_piped else b""
     if is_piped and not content.strip():
         raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
     lines = _decode(content, path) if is_piped else _read_lines(path)
-    header, first = lines[0].replace('"', ""), about.sentence_columns[0]
+    header = lines[0].replace('"', "")
+    first = about.sentence_columns[0]
 
     def names(separator: str) -> list[str]:
         return [name.strip() for name in header.split(separator)]
@@ -153,7 +155,8 @@ def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
 
 def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> str:
     """Why a table is not one to train on: too many rejects, or a class without a row; nothing where it is one."""
-    about, faults = TASKS[task], []
+    about = TASKS[task]
+    faults = []
     if len(report.rejects) > MOST_REJECTED * report.rows:
         faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected")
     if split == "train" and not about.is_number:
@@ -201,7 +204,9 @@ def _read_table(
         names = _checked_columns(_header(lines[0], task, needed, path), needed, path)
         records = _csv_records(lines, len(names), task.separator, by_line)
     wanted = {name: names.index(name) for name in needed}
-    report, rows, line_of_id = LoadReport(path, 0), [], {}
+    report = LoadReport(path, 0)
+    rows = []
+    line_of_id = {}
     for line_number, fields in records:
         report.rows += 1
         try:
@@ -307,7 +312,8 @@ def _csv_records(
                 if not by_line:
                     fields, count = joined
                 elif not any(_is_record(line, width, separator) for line in lines[start + 1 : start + joined[1]]):
-                    fields, count = RowError("row", "line break inside a quoted field"), joined[1]
+                    fields = RowError("row", "line break inside a quoted field")
+                    count = joined[1]
         if is_open and not by_line and lines[start].count('"') % 2:
             fields = RowError("row", "may belong to the unbalanced quote of the line before")
         is_open = isinstance(fields, RowError) or (is_open and len(fields) != width)

@@ -41,7 +41,8 @@ def _minimise(A: np.ndarray, root_phi: float) -> np.ndarray:
     """w (T,) in W that minimises the convex F(w) = w'A 1 + sqrt(phi) sqrt(w'A w), A the Gram matrix of the g_i / T."""
     from scipy.optimize import minimize  # here, as it is slow to import
 
-    T, products = len(A), A.sum(1)
+    T = len(A)
+    products = A.sum(1)
 
     def value_and_slope(w: np.ndarray) -> tuple[float, np.ndarray]:
         norm = math.sqrt(max(w @ A @ w, 1e-24))

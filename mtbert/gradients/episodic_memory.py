@@ -59,7 +59,8 @@ class EpisodicMemory:
             seen = self._seen[task] = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
         new = rows[np.sort(np.unique(rows, return_index=True)[1])]
         new = new[~seen[new]]
-        stored, count = self.rows(task).tolist(), int(seen.sum())
+        stored = self.rows(task).tolist()
+        count = int(seen.sum())
         seen[new] = True
         for row, u in zip(new.tolist(), self._random[task].random(len(new)).tolist(), strict=True):
             count += 1

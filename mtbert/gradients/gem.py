@@ -71,7 +71,8 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
     A = gram[1:, 1:][np.ix_(kept, kept)] / lengths[:, None] / lengths  # of m_k / |m_k|
     scale = max(norms[0], margin * lengths.max())
     b = gram[0, 1:][kept] / lengths / scale
-    projected, v = g, np.zeros(len(M))
+    projected = g
+    v = np.zeros(len(M))
     dtype = torch.finfo(g.dtype)
     for _ in range(ATTEMPTS):
         try:
@@ -82,9 +83,11 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
         added[kept] = margin + w * scale / lengths
         v += added
         projected = combine(np.append(1, added), projected[None], M)
-        weights, summands = np.append(1, v), norms[0] + v @ norms[1:]
+        weights = np.append(1, v)
+        summands = norms[0] + v @ norms[1:]
         with_all = gram @ weights  # products of g~ with g and the memories
-        products, norm = with_all[1:], math.sqrt(max(weights @ with_all, 0))
+        products = with_all[1:]
+        norm = math.sqrt(max(weights @ with_all, 0))
         if dtype.eps > FEASIBLE or norm < max(CANCELLED * summands, dtype.tiny * len(g)):  # rounding could matter
             products, norm = products_of(projected, M)
         if norm <= ROUNDING * summands:
@@ -94,7 +97,9 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
         if not math.isfinite(norm):
             return None
         # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
-        b, margin, scale = products[kept] / lengths / norm, 0.0, norm
+        b = products[kept] / lengths / norm
+        margin = 0.0
+        scale = norm
     return None
 
 
@@ -118,7 +123,8 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     Raises ValueError for other shapes or a gradient that is not finite.
     """
     _check_gradient(g, M)
-    K, reference = len(M), M.mean(0, keepdim=True)
+    K = len(M)
+    reference = M.mean(0, keepdim=True)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])
     if not gram[0, 1] < 0:

@@ -21,12 +21,15 @@ SLIM = 8  # rows, up to which a matrix product on a CPU takes longer than a prod
 
 def in_double(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Stacked parts (R_i, P) in float64, chunk by chunk: columns and their (R, c), in a buffer used again."""
-    rows, P, device = sum(len(part) for part in parts), parts[0].shape[1], parts[0].device
+    rows = sum(len(part) for part in parts)
+    P = parts[0].shape[1]
+    device = parts[0].device
     chunk = CHUNK.get(device.type, DEVICE_CHUNK)
     buffer = torch.empty(rows, min(chunk, P), dtype=torch.float64, device=device)
     for start in range(0, P, chunk):
         columns = slice(start, min(start + chunk, P))
-        block, row = buffer[:, : columns.stop - start], 0
+        block = buffer[:, : columns.stop - start]
+        row = 0
         for part in parts:
             block[row : row + len(part)] = part[:, columns]
             row += len(part)

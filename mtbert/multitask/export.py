@@ -47,7 +47,8 @@ def export_task(
     that the model does not have, and ExportError, before a file is written, where the encoder has adapters, or the head
     is one that transformers does not have, unless `encoder_only`; and where the folder has a README of its own.
     """
-    folder, task = Path(folder), model.checked(task)
+    folder = Path(folder)
+    task = model.checked(task)
     encoder = model.encoder.task_encoder(task)
     if not encoder_only and (reasons := _why_without_head(model, task)):
         raise ExportError(
@@ -82,7 +83,8 @@ def _why_without_head(model: MultitaskBert, task: str) -> list[str]:
 
 
 def _add_head(model: MultitaskBert, task: str, folder: Path) -> None:
-    about, content = TASKS[task], _read_config(folder)
+    about = TASKS[task]
+    content = _read_config(folder)
     [linear] = model.heads.by_task[task].layers
     weight, bias = linear.weight.detach(), linear.bias.detach()  # (logits, d), (logits,)
     if about.kind == "binary":

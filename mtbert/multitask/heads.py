@@ -103,7 +103,9 @@ class TaskHeads(nn.Module):
         embeddings (B, k, d); tags (B, p), with pos_features: TAG_COUNT columns for each sentence of the task.
         Raises ValueError if the embeddings or tags are of another shape.
         """
-        B, k, p = len(embeddings), self.config.encodings(task), TAG_COUNT * len(TASKS[task].sentence_columns)
+        B = len(embeddings)
+        k = self.config.encodings(task)
+        p = TAG_COUNT * len(TASKS[task].sentence_columns)
         if embeddings.shape != (B, k, self.hidden_size):
             raise ValueError(f"embeddings of {task} are {tuple(embeddings.shape)}, not (B, {k}, {self.hidden_size})")
         if not self.config.pos_features:
@@ -152,7 +154,8 @@ class TaskHeads(nn.Module):
         return self._logits(upstream, embeddings, tags, is_upstream=True).reshape(B, -1)
 
     def _own_width(self, name: str) -> int:
-        d, task = self.hidden_size, TASKS[name]
+        d = self.hidden_size
+        task = TASKS[name]
         width = pair_width(self.config.pairs, d) if self.config.encodings(name) == 2 else d
         return width + TAG_COUNT * len(task.sentence_columns) * self.config.pos_features
 
@@ -181,7 +184,8 @@ class TaskHeads(nn.Module):
 
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
-        tasks, parameters = self.config.tasks, dict(self.named_parameters())
+        tasks = self.config.tasks
+        parameters = dict(self.named_parameters())
         is_free = self.config.upstream == "free"
         if not is_free:
             parameters = {name: p for name, p in parameters.items() if name.startswith("norm.")} | self.offsets

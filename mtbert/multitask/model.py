@@ -131,7 +131,8 @@ class MultitaskBert(nn.Module):
         """
         if isinstance(texts, str):
             raise ConfigError("texts: one string; pass a list of sentences or of pairs")
-        config, task = self.run_config, self.checked(task)
+        config = self.run_config
+        task = self.checked(task)
         about = TASKS[task]
         if probabilities and about.is_number:
             raise ConfigError(f"probabilities: {task} predicts a number and has none")
@@ -228,7 +229,8 @@ class MultitaskBert(nn.Module):
 
         These are the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
         """
-        folder, config = Path(folder), self.run_config
+        folder = Path(folder)
+        config = self.run_config
         (folder / "run_config.json").unlink(missing_ok=True)  # without it this is no model: it is written last
         write_tensors(folder / "model.safetensors", self.state_dict())
         write_json(folder / "encoder.json", asdict(self.encoder.config))
@@ -341,7 +343,8 @@ def build_encoder(config: RunConfig) -> BertModel:
         encoder = BertModel.from_pretrained(config.encoder)
     else:
         encoder = BertModel(BertConfig.from_json(locate(config.encoder) / "config.json"))
-    encoder.layers, encoder.config = encoder.layers[: sizes.num_hidden_layers], sizes
+    encoder.layers = encoder.layers[: sizes.num_hidden_layers]
+    encoder.config = sizes
     for layer in encoder.layers:
         layer.attention.dropout = sizes.attention_probs_dropout_prob
     return encoder

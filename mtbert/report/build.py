@@ -85,7 +85,9 @@ def build_report(
 
     for page in stale:
         _record_file(output, page).unlink(missing_ok=True)
-    index, failures, records = _build_site(output), [], {}
+    index = _build_site(output)
+    failures = []
+    records = {}
     by_name = {page.name: page for page in stale}
     for label, outcome in _work(_phases(stale, runs, output, profile), environment, workers, scheduler):
         page = by_name.get(label)  # None: a run
@@ -148,7 +150,8 @@ def _read_pages(
 
 def _read_page(name: str, notebook: Path, grid: Path | None, folder: Path, data: str | Path | None, code: str) -> _Page:
     """A notebook with what decides its content; folder: params/ of the profile."""
-    source, values = _source(notebook), _parameters(folder, notebook, grid, data)
+    source = _source(notebook)
+    values = _parameters(folder, notebook, grid, data)
     named = [
         file for file in sorted(folder.glob("[a-z]*.yaml")) if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)
     ]
@@ -241,7 +244,8 @@ def _look_up(grids: list[Path], data: str | None, profile: str) -> list[sweep.Sw
     except ConfigError as error:
         if profile != "gpu" or torch.cuda.is_available():
             raise
-        runs, reason = [], str(error)
+        runs = []
+        reason = str(error)
     if reason and profile == "gpu" and not torch.cuda.is_available():
         raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {reason}")
     return runs
@@ -249,7 +253,8 @@ def _look_up(grids: list[Path], data: str | None, profile: str) -> list[sweep.Sw
 
 def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Path | None) -> dict:
     """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
-    declared, file = papermill.inspect_notebook(notebook).keys(), folder / f"{notebook.stem}.yaml"
+    declared = papermill.inspect_notebook(notebook).keys()
+    file = folder / f"{notebook.stem}.yaml"
     values = (read_yaml(file) if file.exists() else None) or {}
     where = "/".join(file.parts[-3:])
     if not isinstance(values, dict):
@@ -272,7 +277,10 @@ def _work(
     """
     from distributed import as_completed
 
-    total, done, numbers, begun = sum(map(len, phases)), 0, count(), time.monotonic()
+    total = sum(map(len, phases))
+    done = 0
+    numbers = count()
+    begun = time.monotonic()
 
     def news() -> str:
         return f"[{done}/{total}] after {sweep.duration((time.monotonic() - begun) / 60).removeprefix('about ')}"
@@ -287,7 +295,8 @@ def _work(
             for future in as_completed(labels):
                 if future.status == "cancelled":
                     raise ReportError("the scheduler was lost")
-                done, label = done + 1, labels[future]
+                done += 1
+                label = labels[future]
                 is_done = future.status == "finished"
                 outcome = future.result() if is_done else ReportError(f"{label}: {future.exception()}")
                 left = (time.monotonic() - started) / 60 / (done + workers / 2) * (total - done)  # those begun: half

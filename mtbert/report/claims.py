@@ -244,8 +244,10 @@ def _check_score(claim: dict, grids: Grids, store: Path | None) -> dict:
 
 
 def _check_arithmetic(claim: dict, grids: Grids, store: Path | None) -> dict:
-    expression, number = claim["arithmetic"], claim.get("number")
-    names, row = _names(grids), {"why": expression}
+    expression = claim["arithmetic"]
+    number = claim.get("number")
+    names = _names(grids)
+    row = {"why": expression}
     try:
         ours = evaluate(expression, names)
         if number is None:

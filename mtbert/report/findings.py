@@ -159,7 +159,8 @@ def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
     A fact that several claims state counts once; printed numbers that were computed or counted again count each.
     """
     compared = facts(claims)
-    is_finding, is_checked = compared["kind"] == "finding", claims["verdict"].isin(OF_RUNS)
+    is_finding = compared["kind"] == "finding"
+    is_checked = claims["verdict"].isin(OF_RUNS)
     kinds = {
         "findings of the papers, by our runs": compared[is_finding],
         "baselines, questions and recommendations, by our runs": compared[~is_finding],

@@ -153,7 +153,9 @@ class Planner:
         """The numbers of seeds to have, package by package, the highest gain in probable verdicts per minute first."""
         seeds = dict(self.seeds)
         while True:
-            now, best, best_rate = self.chances(seeds), None, 1e-6
+            now = self.chances(seeds)
+            best = None
+            best_rate = 1e-6
             for package in self.packages(seeds):
                 cost = self.cost(package, seeds)
                 touched = [i for i, one in enumerate(self.open) if package.keys() & set(one.keys)]

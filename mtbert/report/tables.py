@@ -105,7 +105,8 @@ def read_runs(
     path = Path(name) if Path(name).is_absolute() else params / profile / f"{name}.yaml"
     if not path.exists() and path.is_relative_to(params):
         return Grid((), {}, {})
-    grid, runs = {run: configs for run, configs in read_grid(path).items() if only in run}, {}
+    grid = {run: configs for run, configs in read_grid(path).items() if only in run}
+    runs = {}
     if seed:
         grid = {run: [configs[0].but(seed=seed)] for run, configs in grid.items()}
     for run, configs in grid.items():
@@ -207,7 +208,8 @@ class Comparison:
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
     """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
-    part, references = grid.pick(where), {}
+    part = grid.pick(where)
+    references = {}
     keys = {name: training_key(group[0], fields) for name, group in part.configs.items()}
     for name, key in keys.items():
         reference = next(other for other in keys if keys[other] == key)
@@ -255,7 +257,8 @@ def summary(differences: pd.DataFrame) -> str:
     decided = differences[differences["verdict"] != NOT_DECIDED]
     found = decided[decided["verdict"] != CLOSE]
     judged = differences if decided.empty else decided
-    row, which = judged.iloc[0], "largest" if len(judged) > 1 else "only one"
+    row = judged.iloc[0]
+    which = "largest" if len(judged) > 1 else "only one"
     shown = _signed(row.value, row.low, row.high)
     largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}."
     several = f"None of the {len(judged)} differences" if len(judged) > 1 else "No difference"
@@ -280,7 +283,8 @@ def score_points(run: Run) -> pd.DataFrame:
     dev is that of the kept model where this is the last one; pretraining after the training has changed it, and not the
     other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
-    rows, points = {}, {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
+    rows = {}
+    points = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
     kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
     for task in run.config.tasks:
         rows[task] = [np.nan] * 4

@@ -58,7 +58,8 @@ def _is_live() -> bool:
 
 def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
     """The attention weights of one sequence without padding: (1, T) -> (L, h, T, T), each row summing to 1."""
-    hidden, maps = model.embeddings(input_ids), []
+    hidden = model.embeddings(input_ids)
+    maps = []
     for layer in model.layers:
         q, k, _ = layer.attention.project(hidden).transpose(1, 3).unbind(2)  # each (1, h, T, d_k)
         maps.append(torch.softmax(q @ k.mT / q.size(-1) ** 0.5, dim=-1)[0])
@@ -98,7 +99,8 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
         plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
         return
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    layers = model.config.num_hidden_layers
+    heads = model.config.num_attention_heads
     _view(
         lambda **chosen: _show(drawn(**chosen)),
         sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "98%"}),
@@ -213,7 +215,8 @@ def demo_model() -> MultitaskBert:
 
 def demo_errors() -> pd.DataFrame:
     """The errors of `demo_model` on the demo corpus, as an `analysis.errors.error_table`."""
-    model, parts = demo_model(), []
+    model = demo_model()
+    parts = []
     for task in model.run_config.tasks:
         table, _ = load_table(task, "dev", demo.root())
         columns = list(TASKS[task].sentence_columns)
@@ -243,7 +246,8 @@ def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
             names = about.class_names or CLASS_NAMES.get(task)
             if about.is_number:
                 low, high = about.label_range
-                says, probability = f"{said.predicted:.1f}, from {low:g} to {high:g}", "–"
+                says = f"{said.predicted:.1f}, from {low:g} to {high:g}"
+                probability = "–"
             else:
                 says = names[int(said.predicted)] if names and not about.class_names else str(said.predicted)
                 probability = f"{said.confidence:.2f}"

@@ -30,7 +30,8 @@ def clear_models(limit: int) -> dict[str, int]:
     A model stays if its run could not be trained again: it is not stored, its code or encoder has changed, or there are
     no data for it. So does the model of a run that another process trains.
     """
-    excess, removed = sum(size for _, size, _ in cache_contents()) - limit, {}
+    excess = sum(size for _, size, _ in cache_contents()) - limit
+    removed = {}
     for run_id in _trainable_again() if excess > 0 else ():
         if excess <= 0:
             break

@@ -77,7 +77,9 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
         raise ConfigError("YAML does not read this name as text; write it in quotes")
     if (student := f"{path.resolve()}:{name}") in students:
         raise ConfigError(f"teachers: {repr(name)} of {path.name} is among its own teachers")
-    base, fields, seeds = content.get("base"), content["runs"][name], content.get("seeds", [1])
+    base = content.get("base")
+    fields = content["runs"][name]
+    seeds = content.get("seeds", [1])
     base, fields = ({} if part is None else part for part in (base, fields))
     if not isinstance(base, dict) or not isinstance(fields, dict):
         raise ConfigError("`base` and every run must be mappings from fields to values")

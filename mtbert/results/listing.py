@@ -45,7 +45,8 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         name = names.get(folder.name.partition("-")[0], "")
         if grids and not name:
             continue
-        config, scores = content["config"], {}
+        config = content["config"]
+        scores = {}
         for score in content["scores"]:
             scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
         about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}

@@ -194,7 +194,8 @@ def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
     store = folder.parent.parent
     parts = [_read_examples(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
-    known, predicted = pd.concat(parts, ignore_index=True), _read_parquet(folder / "predictions.parquet", REMEDY)
+    known = pd.concat(parts, ignore_index=True)
+    predicted = _read_parquet(folder / "predictions.parquet", REMEDY)
     if known["task"].tolist() != predicted["task"].tolist():
         raise StoreError(f"{folder}: the predictions do not fit the examples {', '.join(examples.values())}; {REMEDY}")
     columns = known.assign(split="dev")[["task", "split", "id", "label"]]

@@ -215,7 +215,9 @@ def train_missing(
     second SIGINT kills the workers.
     Raises SweepError where there is no scheduler, or none any more.
     """
-    missing, failed, taken = [run for run in runs if not run.is_stored], {}, {}
+    missing = [run for run in runs if not run.is_stored]
+    failed = {}
+    taken = {}
     left = minutes_left(missing, {}, workers, 0.0)
     rest = f"; the others take {duration(left)}" if missing and left is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
@@ -225,7 +227,8 @@ def train_missing(
     update_tables(results_dir())
     if not missing:
         return failed
-    left, how = list(missing), {"leave": False, "disable": None if progress is None else not progress}
+    left = list(missing)
+    how = {"leave": False, "disable": None if progress is None else not progress}
     with (
         stopping("stopped; the same command goes on from the checkpoints") as stop,
         open_cluster(min(workers, len(missing)), scheduler) as client,
@@ -396,9 +399,13 @@ class _Submitted:
     def __init__(self, client: "Client", threads: int, data: str | Path | None, device: str, again: bool) -> None:
         from mtbert.results.workers import Sweep
 
-        self.client, self.again, self.name = client, again, f"mtbert-{client.id}"
+        self.client = client
+        self.again = again
+        self.name = f"mtbert-{client.id}"
         self.resources = {"GPU": 1} if device.startswith("cuda") else None
-        self.events, self.numbers, self.is_stopped = SimpleQueue(), count(), False
+        self.events = SimpleQueue()
+        self.numbers = count()
+        self.is_stopped = False
         self.runs: dict[str, SweepRun] = {}
         self.workers: dict[str, str] = {}  # run id -> the address of the worker that reported last
         self.steps: dict[str, str] = {}

@@ -40,7 +40,8 @@ class Sweep(WorkerPlugin):
 
     def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str) -> None:
         self.name, self.threads, self.data, self.device = name, threads, data, device
-        self.stores, self.is_stopped = [Path(store) for store in stores], False
+        self.stores = [Path(store) for store in stores]
+        self.is_stopped = False
 
     def setup(self, worker: Worker) -> None:
         """Leave Ctrl-C, which a terminal sends to all its processes, and the list of rejected rows to the parent."""
@@ -90,7 +91,8 @@ def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[
     Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again, except
     those of a full or read-only disk: the same command goes on later.
     """
-    worker, started = get_worker(), time.monotonic()
+    worker = get_worker()
+    started = time.monotonic()
     if sweep not in worker.plugins:
         return "stopped", "", 0.0
     try:

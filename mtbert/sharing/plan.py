@@ -176,7 +176,8 @@ class _Reader:
     def segments(self) -> Iterator[tuple[int, str | None, Segment]]:
         """(position, 'emb', 'pool' or None, segment): words end at spaces outside of brackets."""
         for word in re.finditer(r"(?:[^\s(]|\([^)]*\)?)+", self.text):
-            match, start = _SEGMENT.match(word[0]), word.start()
+            match = _SEGMENT.match(word[0])
+            start = word.start()
             if match is None:
                 raise self.error(start, f"{word[0]!r} cannot be read: {GRAMMAR}; {PRESETS}")
             part, mode, layers = match["part"], match["mode"], match["layers"]

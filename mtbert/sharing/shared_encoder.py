@@ -54,7 +54,8 @@ class SharedEncoder(nn.Module):
 
         below: what `below` gives, for the tasks where it is known already.
         """
-        masks, known = _masks(batches), below or {}
+        masks = _masks(batches)
+        known = below or {}
         tokens = {(task,): hidden.flatten(0, 1) for task, hidden in known.items()}
         others = {task: batch for task, batch in batches.items() if task not in known}
         tokens |= self._run_below(others, masks)

@@ -100,7 +100,8 @@ class Checkpoint:
         self.path, self.identity, self.parts, self.processes = path, identity, parts, processes
         self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
         self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
-        self._last, self._steps = time.monotonic(), 0
+        self._last = time.monotonic()
+        self._steps = 0
 
     @property
     def is_due(self) -> bool:
@@ -125,7 +126,8 @@ class Checkpoint:
         except (OSError, RuntimeError) as error:  # torch's own says nothing of the file
             cause = error if isinstance(error, OSError) else error.__context__
             log.warning("%s cannot be written (%s); training goes on", self.path, getattr(cause, "strerror", error))
-        self._last, self._steps = time.monotonic(), 0
+        self._last = time.monotonic()
+        self._steps = 0
 
     def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
         """The steps, for a loop that does one at a time; the checkpoint is saved between two of them when it is due.

@@ -80,7 +80,8 @@ class _Log:
     """The rows of a run's log, and next to its checkpoint a CSV file of them that grows as it trains."""
 
     def __init__(self, checkpoint: Path | None, rows: list[dict]) -> None:
-        self.file, self.rows = checkpoint and checkpoint.with_name(LOG), rows
+        self.file = checkpoint and checkpoint.with_name(LOG)
+        self.rows = rows
 
     def write(self, row: dict) -> None:
         self.rows.append(row)
@@ -231,7 +232,9 @@ class _Job:
 
     def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, dict[str, pd.DataFrame]]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
-        config, epoch_steps, total_steps = self.config, self.epoch_steps, self.total_steps
+        config = self.config
+        epoch_steps = self.epoch_steps
+        total_steps = self.total_steps
         parts = {"model": trainer.model, "trainer": trainer}
         name = f"{config.digest} {self.corpus.fingerprint}"
         saver = Checkpoint(self.checkpoint, name, parts, self.checkpoint_seconds, self.processes)
@@ -241,7 +244,8 @@ class _Job:
         bar = tqdm(total=total_steps, initial=state.step, disable=is_hidden, unit="step")
         trim = Trimmer()
         latest: dict[str, pd.DataFrame] = {}
-        marks, log_every = evaluation_steps(config, self.sizes), math.ceil(total_steps / LOG_POINTS)
+        marks = evaluation_steps(config, self.sizes)
+        log_every = math.ceil(total_steps / LOG_POINTS)
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
         steps = enumerate(training_steps(config, lengths, state.epoch_averages), start=1)
         for step, chosen in saver.guard(steps, lambda: vars(state), total_steps):
@@ -339,7 +343,8 @@ def _evaluate(
         scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
         known = [step[task] for step in state.losses if task in step]
         losses[task] = float(np.mean(known)) if known else math.nan  # of a sampled task that was not drawn
-    score, several = overall(scores), len(scores) > 1
+    score = overall(scores)
+    several = len(scores) > 1
     mean_loss = float(np.mean([np.mean(list(step.values())) for step in state.losses]))
     state.curve.append(
         dict(step=state.step, epoch=round(epoch, 4), tokens=state.tokens, seconds=round(state.seconds, 2),
@@ -371,7 +376,8 @@ def _step_scores(config: RunConfig, state: _Progress, last: dict[str, pd.DataFra
         for split, table in (("dev", last[task]), ("train", rows.train[task].predictions("train", chosen))):
             found = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             scores.append(found.assign(at="last", step=state.step))
-        best, labels = state.best[task], rows.dev[task].table["label"].to_numpy()
+        best = state.best[task]
+        labels = rows.dev[task].table["label"].to_numpy()
         labels = labels[_subset(config.curve_rows, len(labels))]
         scores.append(score_table(task, "dev", best["predicted"].numpy(), labels).assign(at="best", step=best["step"]))
     return pd.concat(scores, ignore_index=True)

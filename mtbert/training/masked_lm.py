@@ -111,7 +111,8 @@ def pretrain(
     if texts.mask is None:
         raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     rows = _rows_to_mask(texts)
-    device, was_training = torch.device(device), encoder.training
+    device = torch.device(device)
+    was_training = encoder.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
         run = _Run(encoder.to(device), texts, rows, config)
@@ -122,7 +123,8 @@ def pretrain(
         trim = Trimmer()
         encoder.train()
         bar = tqdm(total=run.steps, initial=run.step, disable=None if progress is None else not progress, unit="step")
-        lengths, epochs = texts.lengths[rows], range(config.pretrain_epochs)
+        lengths = texts.lengths[rows]
+        epochs = range(config.pretrain_epochs)
         drawn = (train_batches(lengths, run.batch_size, config.seed, epoch) for epoch in epochs)
         for batch in saver.guard(islice(chain.from_iterable(drawn), run.step, None), run.progress, run.steps):
             run.update(rows[batch])
@@ -177,7 +179,8 @@ class _Run:
     def update(self, rows: np.ndarray) -> None:
         """One step on these rows."""
         started = time.perf_counter()
-        batch, texts = self.texts.batch(rows), self.texts
+        batch = self.texts.batch(rows)
+        texts = self.texts
         special = torch.isin(batch.input_ids, torch.tensor(_special(texts)))
         generator = torch.Generator().manual_seed(_step_seed(self.config.seed, self.step))
         corrupted, targets = mask_tokens(

@@ -74,7 +74,8 @@ class LossWeights:
     def weighted(self, task: str, loss: Tensor, config: RunConfig, model: MultitaskBert) -> Tensor:
         """The loss of a task as it enters the sum."""
         if config.weighting == "uncertainty":
-            s, factor = model.log_variances[task], 0.5 if TASKS[task].is_number else 1.0
+            s = model.log_variances[task]
+            factor = 0.5 if TASKS[task].is_number else 1.0
             return factor * torch.exp(-s) * loss + s / 2
         if config.weighting == "loss_ratio" and self.last:
             ratios = {t: (self.last[t] / max(self.first[t], 1e-12)) ** 0.5 for t in config.tasks}
@@ -96,7 +97,10 @@ class Updates:
     """
 
     def __init__(self, model: MultitaskBert, tables: dict[str, TaskRows], processes: Processes = ALONE) -> None:
-        self.model, self.tables, self.config, self.processes = model, tables, model.run_config, processes
+        self.model = model
+        self.tables = tables
+        self.config = model.run_config
+        self.processes = processes
         self.weights = LossWeights()
         self.teacher_weight = 0.0  # of this step
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
@@ -202,7 +206,8 @@ class Updates:
             g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin, **config.gradient_options)
             active = v != 0
             used = used | memory_used[active].any(0)
-            self.constraints, self.projected = M, bool(active.any())
+            self.constraints = M
+            self.projected = bool(active.any())
         self.shared.put(g, used)
         return losses
 
@@ -245,7 +250,9 @@ class Updates:
 
     def _one_by_one(self, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
-        losses, uses, flats = {}, [], self.shared.empty(len(rows))
+        losses = {}
+        uses = []
+        flats = self.shared.empty(len(rows))
         for flat, (task, part) in zip(flats, rows.items(), strict=True):
             losses |= self._backward({task: part})
             uses.append(self.shared.take(flat)[1])
@@ -274,7 +281,9 @@ class Trainer:
         self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int, processes: Processes = ALONE
     ) -> None:
         config = model.run_config
-        self.model, self.max_grad_norm, self.total_steps = model, config.max_grad_norm, total_steps
+        self.model = model
+        self.max_grad_norm = config.max_grad_norm
+        self.total_steps = total_steps
         self.offsets = model.heads.add_offsets()
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

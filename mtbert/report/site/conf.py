@@ -140,7 +140,8 @@ def link_sections(app: Sphinx, name: str, template: str, context: dict, document
     """Links of HTML outputs to headings of notebooks lead to these on the pages."""
 
     def link(found: re.Match) -> str:
-        page, anchor = found["page"], html.unescape(found["anchor"])
+        page = found["page"]
+        anchor = html.unescape(found["anchor"])
         slug = re.sub(r"[^\w-]", "", anchor.lower())
         _, target, _ = app.env.metadata[page].get("myst_slugs", {}).get(slug, (0, "", ""))
         return f'href="{page}.html#{target}"' if target else f'href="{page}.html"'
@@ -165,7 +166,8 @@ def write_math(self: SphinxTranslator, node: nodes.math | nodes.math_block) -> N
 
     A formula is cut at \\qquad, as browsers do not break MathML into lines.
     """
-    block, latex = isinstance(node, nodes.math_block), node.astext()
+    block = isinstance(node, nodes.math_block)
+    latex = node.astext()
     try:
         parts = [convert(part, display="block" if block else "inline") for part in latex.split(r"\qquad")]
         # The bars of a norm have no partner that says how far they stretch.
