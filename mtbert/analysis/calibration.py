@@ -10,8 +10,8 @@ import pandas as pd
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import softmax
 
-from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.results import best_threshold
+from mtbert.statistics import Estimate, Resamples
 
 BINS = 10  # of equal width
 FEW = 30  # predictions, below which a bin says little

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from mtbert.analysis.probabilities import dev_table, kept
-from mtbert.analysis.resamples import Resamples
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
 from mtbert.results import Run, data_root
+from mtbert.statistics import Resamples
 
 WORD = re.compile(r"\w+(?:['’]\w+)?")
 NEGATIONS = {"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "nowhere", "without", "cannot"}

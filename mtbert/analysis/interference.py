@@ -15,11 +15,11 @@ from torch import Tensor
 
 from mtbert.analysis.groups import at_equal_labels
 from mtbert.analysis.probabilities import dev_table, kept
-from mtbert.analysis.resamples import Estimate, Resamples
 from mtbert.data import TASKS, load_table
 from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.results import Run, data_root, load_model
 from mtbert.runtime import pick_device
+from mtbert.statistics import Estimate, Resamples
 from mtbert.training import TaskRows, task_logits
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from mtbert.analysis import calibration
-from mtbert.analysis.resamples import Estimate, judged
 from mtbert.analysis.systems import Systems
-from mtbert.statistics import CLOSE
+from mtbert.statistics import CLOSE, Estimate, judge_estimates
 
 ABOUT = ["remedy", "task", "metric"]
 
@@ -135,7 +134,7 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
 
     verdict: "better", "worse", or "too close to call".
     """
-    table = judged({(trial.remedy, trial.task, trial.metric): trial.change for trial in trials})
+    table = judge_estimates({(trial.remedy, trial.task, trial.metric): trial.change for trial in trials})
     table[ABOUT] = table["what"].tolist()
     costs = {(trial.remedy, trial.task, trial.metric): trial.is_cost for trial in trials}
     is_cost = table["what"].map(costs).to_numpy(dtype=bool)

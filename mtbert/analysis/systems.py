@@ -12,9 +12,9 @@ import numpy as np
 
 from mtbert.analysis.errors import dev_errors
 from mtbert.analysis.probabilities import probabilities
-from mtbert.analysis.resamples import Resamples
 from mtbert.data import TASKS, DataError
 from mtbert.results import Run
+from mtbert.statistics import Resamples
 
 Pairs = dict[tuple[str, str], np.ndarray]  # two systems -> a statistic
 

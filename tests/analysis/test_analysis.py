@@ -1,4 +1,4 @@
-"""Estimates against closed forms and counts by hand; calibration, groups and interference on invented examples."""
+"""Calibration, groups and interference on invented examples."""
 
 import shutil
 from pathlib import Path
@@ -9,62 +9,14 @@ import pytest
 import torch
 
 from mtbert.analysis import calibration, errors, groups, interference, probabilities, remedies, systems
-from mtbert.analysis.resamples import Estimate, Resamples, judged
 from mtbert.analysis.systems import Systems
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
 from mtbert.results import MissingRun, load_or_run
+from mtbert.statistics import Estimate, Resamples
 from mtbert.training import TaskRows
-
-
-@pytest.fixture(scope="module")
-def resamples():
-    return Resamples(400, {"one": 3, "other": 2, "single": 1})
-
-
-def test_the_interval_of_a_mean_is_that_of_its_standard_error(resamples):
-    values = np.random.default_rng(1).normal(size=(1, 400))
-    estimate = Estimate.of(resamples.mean("single", values))
-    assert estimate.value == pytest.approx(values.mean(), abs=1e-6)
-    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
-
-
-def test_seeds_that_differ_widen_an_interval(resamples):
-    values = np.random.default_rng(1).normal(size=(1, 400)).repeat(3, axis=0)
-    same, apart = (Estimate.of(resamples.mean("one", v)) for v in (values, values + [[-1], [0], [1]]))
-    assert apart.value == pytest.approx(same.value, abs=1e-6) and apart.high - apart.low > 3 * (same.high - same.low)
-
-
-def test_differences_are_paired_over_examples(resamples):
-    values = np.random.default_rng(1).normal(size=(2, 400))
-    shifted = Estimate.of(resamples.mean("other", values + 0.1) - resamples.mean("other", values))
-    assert shifted.low == pytest.approx(0.1, abs=1e-5) and shifted.high == pytest.approx(0.1, abs=1e-5)
-    assert shifted.p == pytest.approx(2 / 2001)
-
-
-def test_a_mean_among_some_examples_leaves_the_others_out(resamples):
-    among = np.arange(400) < 100
-    values = np.where(among, 2.0, 7.0)[None]
-    assert Estimate.of(resamples.mean("single", values, among))[:3] == (2, 2, 2)
-
-
-def test_pairs_of_one_system_are_of_different_seeds(resamples):
-    run = np.random.default_rng(1).integers(2, size=(3, 400))
-    unequal = (run[:, None] != run[None]).astype(float)
-    by_hand = np.mean([unequal[i, j].mean() for i, j in ((0, 1), (0, 2), (1, 2))])
-    assert Estimate.of(resamples.pairs("one", "one", unequal)).value == pytest.approx(by_hand, abs=1e-6)
-    crossed = Estimate.of(resamples.pairs("one", "other", unequal[:, :2]))
-    assert crossed.value == pytest.approx(unequal[:, :2].mean(), abs=1e-6)
-    assert np.isnan(Estimate.of(resamples.pairs("single", "single", np.ones((1, 1, 400)))).value)
-
-
-def test_correlation_is_numpys(resamples):
-    x, y = np.random.default_rng(1).normal(size=(2, 400))
-    estimate = Estimate.of(resamples.correlation(x + 50, y + x))
-    assert estimate.value == pytest.approx(np.corrcoef(x, y + x)[0, 1], abs=1e-4)
-    assert estimate.low < estimate.value < estimate.high
 
 
 def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
@@ -331,15 +283,6 @@ def test_a_group_is_not_hard_for_its_labels_alone():
     assert adjusted[0] == pytest.approx(0) and draws.mean("one", values, mask)[0] == pytest.approx(1)
     harder = groups.inside_minus_outside(draws, "one", values + mask, labels, mask)
     assert harder[0] == pytest.approx(1 / 4 + 50 * 3 / 4 / 250)
-
-
-def test_judged_differences_are_corrected_for_their_number():
-    one = Estimate(0.1, 0.01, 0.2, 0.02)
-    assert judged({"only": one})["verdict"].tolist() == ["higher"]
-    table = judged({"a": one, "b": Estimate(-0.2, -0.3, -0.1, 0.03), "c": Estimate(np.nan, np.nan, np.nan, np.nan)})
-    assert table["what"].tolist() == ["a", "b"] and table["p"].tolist() == [0.04, 0.04]
-    assert table["verdict"].tolist() == ["higher", "lower"]
-    assert judged({"a": one, "b": one, "c": one})["verdict"].tolist() == ["too close to call"] * 3
 
 
 def test_a_conflict_that_is_the_label_alone_has_no_effect_at_equal_labels():

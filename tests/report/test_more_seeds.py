@@ -10,7 +10,8 @@ from mtbert.report.more_seeds import Open, Planner, plan_seeds
 from mtbert.report.tables import Grid
 from mtbert.results import training_key
 from mtbert.results.grids import read_grid
-from mtbert.statistics import Difference, Prior, Side, _total
+from mtbert.statistics import Difference, Prior, Side
+from mtbert.statistics.differences import _total
 
 SEED, EXAMPLES = 0.005, 0.002  # standard deviations over seeds, over examples
 PRIOR = Prior(60, 10**6, np.array([1e6]), np.array([SEED**2]), np.ones(1), examples=0.0, lowest=0.0)

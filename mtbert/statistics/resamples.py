@@ -4,13 +4,10 @@ A statistic is an array (R + 1,): its value on all examples and seeds, then on R
 statistics is the difference of their arrays, on the same resampled examples and, for one system, the same seeds.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
-
-from mtbert.statistics import CLOSE, LEVEL, holm
 
 
 class Estimate(NamedTuple):
@@ -42,20 +39,6 @@ class Estimate(NamedTuple):
     def percent(self, digits: int = 0) -> str:
         """A share and its interval, as in "79% (75 to 82%)"."""
         return f"{self.value:.{digits}%} ({100 * self.low:.{digits}f} to {self.high:.{digits}%})"
-
-
-def judged(estimates: Mapping[Hashable, Estimate]) -> pd.DataFrame:
-    """A row per difference from 0: what, value, low, high, p (corrected by Holm's method for their number), verdict.
-
-    verdict: "higher" or "lower" where the corrected p is below LEVEL, else "too close to call". Differences that are
-    not defined are left out.
-    """
-    table = pd.DataFrame(list(estimates.values()), columns=Estimate._fields)
-    table.insert(0, "what", list(estimates))
-    table = table.dropna(subset="p").reset_index(drop=True)
-    table["p"] = holm(table["p"].to_numpy())
-    words = np.where(table["value"] > 0, "higher", "lower")
-    return table.assign(verdict=np.where(table["p"] < LEVEL, words, CLOSE))
 
 
 class Resamples:

@@ -15,14 +15,12 @@ from mtbert.results import lent_to, scored
 from mtbert.statistics import (
     CLOSE,
     CONTRADICTED,
-    LENDERS,
     NOT_DECIDED,
     REPRODUCED,
     SMALL,
     Difference,
     Prior,
     Side,
-    _count_columns,
     benjamini_hochberg,
     decide,
     difference,
@@ -35,6 +33,7 @@ from mtbert.statistics import (
     seed_mean,
     welch,
 )
+from mtbert.statistics.variances import LENDERS, _count_columns
 from mtbert.training.metrics import accuracy, pearson
 
 

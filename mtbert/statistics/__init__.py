@@ -1,0 +1,99 @@
+"""Estimates over seeds and examples, and the rule for verdicts: the only place for either.
+
+The rule, stated before the runs that it judges.
+
+*Difference.* Mean score of one configuration minus that of another, on the same dev examples, unpaired in the seeds.
+Its variance is the jackknife's over the examples (Efron 1982) plus, for each of the two configurations,
+max(0, sigma^2 - e) / S: S seeds, sigma^2 the variance of a score over seeds, e the part of it that the examples
+explain.
+
+*Moderated seed variance* (Smyth 2004). The sample variance s^2 of S seeds is taken for s0^2 F(S - 1, d0). s0^2 and d0
+are estimated by maximum likelihood from the configurations of a stratum; d0 is averaged over its likelihood on a grid
+from 0.5 to 1,000, capped at the stratum's degrees of freedom. Given them, sigma^2 is drawn from
+(d0 s0^2 + (S - 1) s^2) / chi^2(d0 + S - 1), by quantiles and not at random. The p-value of a difference D is the mean
+of 2 Phi(-|D| / sqrt V) over the draws, V the variance above. e is the configuration's own, or the stratum's mean for
+one seed.
+
+*Stratum.* Runs of the same scheme and number of steps with a pretrained encoder that is not frozen, the last step kept,
+the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each trained task, or mean
+of tasks, by itself. Runs of single tasks borrow from all runs of their task and number of steps, of whatever scheme but
+in turn. It lends from 10 configurations with two seeds or more and 20 degrees of freedom on, and not to tasks in turn,
+nor to a configuration whose mean score is more than 2 s0 below the lowest of those configurations. Configurations that
+differ in nothing that trains count once.
+
+*Seeds.* One seed is enough where a stratum lends, else three are needed (d0 is then 0): with fewer, "not decided".
+
+*Words.* A claimed order is "reproduced" or "contradicted" where the corrected p-value is below LEVEL. Of "no
+difference", p is that of two one-sided tests against the margin (Schuirmann 1987) or of its opposite, whichever is
+smaller: the difference is shown to be below the margin ("reproduced", or "different, but by less than the margin" where
+0 is excluded, too) or above it ("contradicted"). "No improvement" is the same on one side. Else "too close to call".
+An interval is printed at the level at which the correction judges its p-value, so that both always agree.
+
+*Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
+a comparison counting once; the comparisons of one question of a notebook by Holm's (1979).
+
+*Losses, gaps between train and dev, costs* are compared by Welch's t-test with two seeds or more on either side, costs
+on logarithms and only between runs of one version on one machine.
+
+Symbols: N examples, S seeds, T tasks, Q quantiles.
+"""
+
+from mtbert.statistics.differences import LEVEL, Difference, count_seeds, difference, seed_mean, welch
+from mtbert.statistics.resamples import Estimate, Resamples
+from mtbert.statistics.variances import (
+    SEEDS,
+    Metric,
+    Prior,
+    Scored,
+    Side,
+    draw_variances,
+    example_share,
+    scores_and_covariance,
+)
+from mtbert.statistics.verdicts import (
+    CLOSE,
+    CONTRADICTED,
+    MARGINS,
+    MEAN_MARGIN,
+    NOT_DECIDED,
+    REPRODUCED,
+    SMALL,
+    benjamini_hochberg,
+    decide,
+    holm,
+    judge,
+    judge_estimates,
+    p_of_claim,
+)
+
+__all__ = [
+    "CLOSE",
+    "CONTRADICTED",
+    "LEVEL",
+    "MARGINS",
+    "MEAN_MARGIN",
+    "NOT_DECIDED",
+    "REPRODUCED",
+    "SEEDS",
+    "SMALL",
+    "Difference",
+    "Estimate",
+    "Metric",
+    "Prior",
+    "Resamples",
+    "Scored",
+    "Side",
+    "benjamini_hochberg",
+    "count_seeds",
+    "decide",
+    "difference",
+    "draw_variances",
+    "example_share",
+    "holm",
+    "judge",
+    "judge_estimates",
+    "p_of_claim",
+    "scores_and_covariance",
+    "seed_mean",
+    "welch",
+]

@@ -1,0 +1,168 @@
+"""The variance of scores over seeds and examples, and what a stratum of similar runs lends to it.
+
+The rule is in `mtbert.statistics`. N examples, S seeds, T tasks, Q quantiles.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+SEEDS = 3  # needed where no stratum lends its seed variance
+LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
+BELOW = 2.0  # standard deviations below the lowest of these configurations, from where it does not lend
+QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
+BLOCK = 2**17  # weights at a time, so that they stay in the processor's cache
+# (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
+Metric = Callable[..., np.ndarray]
+# A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
+Scored = tuple[Metric, list[np.ndarray], np.ndarray]
+
+
+def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
+    """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
+    columns, counts = _count_columns(np.vstack([*parts, labels]))  # kinds of examples
+    left_out = []  # scores (S, B) without one example of each of B kinds
+    for kinds in np.array_split(np.arange(len(counts)), len(counts) ** 2 // BLOCK + 1):
+        weights = counts - (kinds[:, None] == np.arange(len(counts)))
+        with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
+            left_out.append(metric(columns[:-1], columns[-1], weights))
+    return (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
+
+
+def _count_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different columns of a table, (rows, K), and how often each occurs, (K,): np.unique, 30 times as fast."""
+    table = table[:, np.lexsort(table[::-1])]
+    is_new = (table[:, 1:] != table[:, :-1]).any(axis=0)
+    starts = np.flatnonzero(np.append(True, is_new))
+    return table[:, starts], np.diff(starts, append=table.shape[1])
+
+
+def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the tasks' metrics of every seed, (S,), and its covariance over the examples, (S, S)."""
+    scores = np.mean([metric(np.vstack(parts), labels) for metric, parts, labels in tasks], axis=0)
+    return scores, sum(_jackknife(*task) for task in tasks) / len(tasks) ** 2
+
+
+def example_share(covariance: np.ndarray) -> float:
+    """The part e of the variance of S > 1 scores over seeds that the examples explain; covariance: (S, S)."""
+    S = len(covariance)
+    return float((np.trace(covariance) - covariance.sum() / S) / (S - 1))
+
+
+def chi2_quantiles(freedom: np.ndarray, count: int) -> np.ndarray:
+    """Mid-quantiles of chi^2 with these degrees of freedom: (G,) -> (G, count)."""
+    from scipy.special import gammaincinv  # here, as it is slow to import
+
+    levels = (np.arange(count) + 0.5) / count
+    return 2 * gammaincinv(np.asarray(freedom)[:, None] / 2, levels)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The seed variance that a stratum lends (Smyth 2004)."""
+
+    lenders: int  # configurations with two seeds or more
+    freedom: int  # their degrees of freedom
+    d0: np.ndarray  # (G,) prior degrees of freedom
+    variances: np.ndarray  # (G,) s0^2 of each d0
+    weights: np.ndarray  # (G,) likelihood of each d0
+    examples: float  # mean part of the seed variance that the examples explain
+    lowest: float  # lowest mean score of a lender
+
+    @classmethod
+    def fit(cls, scores: Sequence[np.ndarray], shares: Sequence[float]) -> "Prior":
+        """scores: of every lender its seeds' scores (S,), S > 1; shares: its `example_share`."""
+        freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
+        variances = np.array([one.var(ddof=1) for one in scores])
+        d0 = np.geomspace(0.5, 1000, 60)
+        s0 = _likeliest_variances(d0, variances, freedoms)
+        likelihood = _log_likelihood(d0, s0, variances, freedoms)
+        weights = np.exp(likelihood - likelihood.max())
+        total = int(freedoms.sum())
+        return cls(
+            lenders=len(scores),
+            freedom=total,
+            d0=np.minimum(d0, total),
+            variances=s0,
+            weights=weights / weights.sum(),
+            examples=float(np.mean(shares)),
+            lowest=float(min(one.mean() for one in scores)),
+        )
+
+    @property
+    def deviation(self) -> float:
+        """s0, the standard deviation over seeds, averaged over d0."""
+        return float(np.sqrt(self.weights @ self.variances))
+
+    @property
+    def is_enough(self) -> bool:
+        return self.lenders >= LENDERS and self.freedom >= FREEDOM
+
+    def lends_to(self, score: float) -> bool:
+        """Whether a configuration with this mean score is like the lenders."""
+        return self.is_enough and score >= self.lowest - BELOW * self.deviation
+
+    @property
+    def cautious(self) -> "Prior":
+        """The same with d0 at its lower 95 % bound, for a second look at a verdict."""
+        bound = int(np.argmax(self.weights.cumsum() >= 0.05))
+        return replace(self, weights=np.eye(len(self.weights))[bound])
+
+
+def _log_likelihood(d0: np.ndarray, s0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+    """Of variances (K,) that are s0^2 F(freedoms, d0), for each d0 and s0^2 (G,): (G,). Terms of neither are left out,
+    which are infinite for a variance of 0."""
+    from scipy.special import betaln
+
+    d = d0[:, None]
+    v = freedoms
+    ratio = v / d
+    terms = v / 2 * np.log(ratio / s0[:, None]) - (v + d) / 2 * np.log1p(ratio * variances / s0[:, None])
+    return (terms - betaln(v / 2, d / 2)).sum(1)
+
+
+def _likeliest_variances(d0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls, by bisection."""
+    low = np.full(len(d0), np.log(max(variances.max(), 1e-300)) - 40)
+    high = np.full(len(d0), np.log(max(variances.max(), 1e-300)) + 5)
+    for _ in range(60):
+        middle = (low + high) / 2
+        x = freedoms / d0[:, None] * variances / np.exp(middle)[:, None]
+        slope = ((freedoms + d0[:, None]) * x / (1 + x) - freedoms).sum(1)
+        low, high = np.where(slope > 0, middle, low), np.where(slope > 0, high, middle)
+    return np.exp((low + high) / 2)
+
+
+def draw_variances(scores: np.ndarray, prior: Prior | None) -> np.ndarray:
+    """Quantiles (Q,) of sigma^2, the variance over seeds, given the scores (S,) of some; S > 1 without a prior."""
+    S = len(scores)
+    own = (S - 1) * scores.var(ddof=1) if S > 1 else 0.0
+    if prior is None:
+        return own / chi2_quantiles(np.array([S - 1.0]), QUANTILES)[0]
+    freedom = prior.d0 + S - 1
+    drawn = (prior.d0 * prior.variances + own)[:, None] / chi2_quantiles(freedom, QUANTILES)
+    order = np.argsort(drawn, axis=None)
+    weight = np.repeat(prior.weights / QUANTILES, QUANTILES)[order]
+    levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return np.interp(levels, weight.cumsum() - weight / 2, drawn.ravel()[order])
+
+
+@dataclass(frozen=True)
+class Side:
+    """The seeds of one configuration of a difference."""
+
+    scores: np.ndarray  # (S,)
+    explained: float  # the part of their variance that the examples explain
+    prior: Prior | None  # of a stratum that lends to it
+
+    @property
+    def is_enough(self) -> bool:
+        return self.prior is not None or len(self.scores) >= SEEDS
+
+    @property
+    def variances(self) -> np.ndarray:
+        """Draws (Q,) of what its seeds add to the variance; of one seed that borrows nothing 0."""
+        if self.prior is None and len(self.scores) == 1:
+            return np.zeros(1)
+        return np.maximum(0, draw_variances(self.scores, self.prior) - self.explained) / len(self.scores)
