@@ -9,7 +9,8 @@ import pytest
 from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
 from mtbert.report.findings import best, write_tables
-from mtbert.report.tables import costs, read_runs
+from mtbert.report.tables import compare, costs, read_runs
+from mtbert.statistics import CLOSE, REPRODUCED
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
 TEXT = " ".join(README.split())
@@ -44,6 +45,15 @@ def test_the_best_model_in_the_text_is_that_of_the_store():
     models = read_runs("cpu", "best_model", store=REPOSITORY / "results", train_missing=False)
     last = costs({"best": models.runs[best(models)]}).loc[0, "overall"]
     assert f"at the last step it has {last:.3f} overall" in TEXT
+
+
+def test_the_gain_on_sts_is_judged_as_the_text_says():
+    claims = pd.read_csv(REPOSITORY / "results" / "claims.csv").set_index("claim")
+    assert claims.loc["3-bert beats 1-bert on STS", "verdict"] == REPRODUCED
+    plans = compare(read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False), "plan").differences
+    [verdict] = plans.loc[(plans["run"] == "3-bert") & (plans["task"] == "sts"), "verdict"]
+    assert verdict == CLOSE
+    assert "3-bert's gain on STS is therefore reproduced as a claim, and too close to call among the plans" in TEXT
 
 
 BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]
