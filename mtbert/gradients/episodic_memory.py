@@ -32,12 +32,17 @@ class EpisodicMemory:
 
     def rows(self, task: str) -> np.ndarray:
         """Row numbers stored for a task, int64; ring: the oldest first; empty where there are none."""
-        return self._rows[task].copy() if task in self._rows else np.empty(0, dtype=np.int64)
+        stored = self._rows.get(task)
+        return np.empty(0, dtype=np.int64) if stored is None else stored.copy()
 
     def add(self, task: str, rows: np.ndarray) -> None:
         """Offer row numbers (N,) of a task, in the order seen."""
-        if len(rows):
-            self._rows[task] = self._with_ring(task, rows) if self.kind == "ring" else self._with_reservoir(task, rows)
+        if not len(rows):
+            return
+        if self.kind == "ring":
+            self._rows[task] = self._with_ring(task, rows)
+        else:
+            self._rows[task] = self._with_reservoir(task, rows)
 
     def sample(self, task: str, n: int, step: int) -> np.ndarray:
         """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
@@ -47,25 +52,42 @@ class EpisodicMemory:
 
     def _with_ring(self, task: str, rows: np.ndarray) -> np.ndarray:
         newest_first = np.concatenate([self.rows(task), rows])[::-1]
-        first = np.sort(np.unique(newest_first, return_index=True)[1])
-        return newest_first[first[: self.size]][::-1].copy()
+        kept = _distinct(newest_first)[: self.size]
+        return kept[::-1].copy()
 
     def _with_reservoir(self, task: str, rows: np.ndarray) -> np.ndarray:
-        if task not in self._random:
-            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
-            self._seen[task] = np.zeros(0, dtype=bool)
-        seen = self._seen[task]
-        if (missing := rows.max() + 1 - len(seen)) > 0:
-            seen = self._seen[task] = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
-        new = rows[np.sort(np.unique(rows, return_index=True)[1])]
+        seen = self._seen_until(task, rows.max())
+        new = _distinct(rows)
         new = new[~seen[new]]
-        stored = self.rows(task).tolist()
         count = int(seen.sum())
         seen[new] = True
-        for row, u in zip(new.tolist(), self._random[task].random(len(new)).tolist(), strict=True):
+        stored = self.rows(task).tolist()
+        for row, u in zip(new.tolist(), self._draws(task, len(new)), strict=True):
             count += 1
+            place = int(u * count)
             if len(stored) < self.size:
                 stored.append(row)
-            elif (place := int(u * count)) < self.size:  # with probability size / count
+            elif place < self.size:  # with probability size / count
                 stored[place] = row
         return np.array(stored, dtype=np.int64)
+
+    def _seen_until(self, task: str, row: int) -> np.ndarray:
+        """Whether each row of a task was seen, for all rows up to this one or beyond."""
+        seen = self._seen.get(task, np.zeros(0, dtype=bool))
+        missing = row + 1 - len(seen)
+        if missing > 0:
+            seen = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
+            self._seen[task] = seen
+        return seen
+
+    def _draws(self, task: str, n: int) -> list[float]:
+        """The next n numbers between 0 and 1 of a task's own generator."""
+        if task not in self._random:
+            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
+        return self._random[task].random(n).tolist()
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    """The distinct rows, in the order in which they first occur."""
+    _, first = np.unique(rows, return_index=True)
+    return rows[np.sort(first)]

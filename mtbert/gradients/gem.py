@@ -73,7 +73,6 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
     b = gram[0, 1:][kept] / lengths / scale
     projected = g
     v = np.zeros(len(M))
-    dtype = torch.finfo(g.dtype)
     for _ in range(ATTEMPTS):
         try:
             w = _solve_dual(A, b + A @ (margin * lengths / scale))  # of u = v - margin
@@ -83,13 +82,8 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
         added[kept] = margin + w * scale / lengths
         v += added
         projected = combine(np.append(1, added), projected[None], M)
-        weights = np.append(1, v)
         summands = norms[0] + v @ norms[1:]
-        with_all = gram @ weights  # products of g~ with g and the memories
-        products = with_all[1:]
-        norm = math.sqrt(max(weights @ with_all, 0))
-        if dtype.eps > FEASIBLE or norm < max(CANCELLED * summands, dtype.tiny * len(g)):  # rounding could matter
-            products, norm = products_of(projected, M)
+        products, norm = _products(projected, M, gram, v, summands)
         if norm <= ROUNDING * summands:
             return torch.zeros_like(g), torch.from_numpy(v)
         if (products >= -FEASIBLE * norm * norms[1:]).all():
@@ -101,6 +95,23 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
         margin = 0.0
         scale = norm
     return None
+
+
+def _products(
+    projected: Tensor, M: Tensor, gram: np.ndarray, v: np.ndarray, summands: float
+) -> tuple[np.ndarray, float]:
+    """Products of g~ = M'v + g with the memories (K,), and its norm, from the Gram matrix where rounding cannot matter.
+
+    summands: sum of the lengths of what g~ is the sum of.
+    """
+    weights = np.append(1, v)
+    with_all = gram @ weights  # products of g~ with g and the memories
+    norm = math.sqrt(max(weights @ with_all, 0))
+    dtype = torch.finfo(projected.dtype)
+    is_short = norm < max(CANCELLED * summands, dtype.tiny * len(projected))
+    if dtype.eps > FEASIBLE or is_short:
+        return products_of(projected, M)
+    return with_all[1:], norm
 
 
 def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ Source: paper 000 (every mix of frozen, shared and individual layers), paper 002
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,19 +85,9 @@ class SharingPlan:
                 parts[part] = segment.level
         if not segments:
             raise reader.error(0, f"no layers; {GRAMMAR}; {PRESETS}")
-        total = 0
-        for start, segment in segments:
-            total += segment.layers
-            if num_layers is not None and total > num_layers:
-                raise reader.error(start, f"{total} layers up to here, but the encoder has {num_layers}")
-        if num_layers is not None and total < num_layers:
-            raise reader.error(len(reader.text), f"{total} layers in all, but the encoder has {num_layers}")
-        merged: list[Segment] = []
-        for _, segment in segments:  # S2 S4 is S6
-            if merged and merged[-1].level == segment.level:
-                merged[-1] = replace(merged[-1], layers=merged[-1].layers + segment.layers)
-            else:
-                merged.append(segment)
+        if num_layers is not None:
+            reader.check_layers(segments, num_layers)
+        merged = _merged(segment for _, segment in segments)
         first, last = merged[0].level, merged[-1].level
         return cls(tasks, parts.get("emb", first), tuple(merged), parts.get("pool", last))
 
@@ -150,6 +140,17 @@ class SharingPlan:
         return pd.DataFrame(rows).set_index("level")
 
 
+def _merged(segments: Iterable[Segment]) -> list[Segment]:
+    """Neighbours of one level as one segment: S2 S4 is S6."""
+    merged: list[Segment] = []
+    for segment in segments:
+        if merged and merged[-1].level == segment.level:
+            merged[-1] = replace(segment, layers=merged[-1].layers + segment.layers)
+        else:
+            merged.append(segment)
+    return merged
+
+
 def _expand(text: str, num_layers: int | None) -> str:
     """A preset's segments; any other text as it is."""
     name = text.strip()
@@ -192,6 +193,16 @@ class _Reader:
             else:
                 groups = tuple((task,) for task in self.tasks) if mode == "I" else (self.tasks,)
             yield start, part, Segment(Level(mode, groups), int(layers or 0))
+
+    def check_layers(self, segments: list[tuple[int, Segment]], num_layers: int) -> None:
+        """Raises PlanError where the segments, each with its position, have not as many layers as the encoder."""
+        total = 0
+        for start, segment in segments:
+            total += segment.layers
+            if total > num_layers:
+                raise self.error(start, f"{total} layers up to here, but the encoder has {num_layers}")
+        if total < num_layers:
+            raise self.error(len(self.text), f"{total} layers in all, but the encoder has {num_layers}")
 
     def _groups(self, start: int, text: str) -> tuple[tuple[str, ...], ...]:
         """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
