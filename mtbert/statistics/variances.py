@@ -12,7 +12,7 @@ SEEDS = 3  # needed where no stratum lends its seed variance
 LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
 BELOW = 2.0  # standard deviations below the lowest of these configurations, from where it does not lend
 QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
-BLOCK = 2**17  # weights at a time, so that they stay in the processor's cache
+BLOCK = 2**15  # weights at a time: products so small that OpenBLAS uses one thread; more wait for busy cores
 # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
 Metric = Callable[..., np.ndarray]
 # A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
