@@ -13,7 +13,7 @@ __version__ = "0.10.0"
 __all__ = ["RunConfig", "Task", "load_model", "load_or_run", "read_grid"]
 
 # Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the
-# cores, threads then wait for threads that cannot run, and a step takes up to 30 times as long. Read when torch is
+# cores, threads then wait for threads that cannot run, and some steps take 30 times as long. Read when torch is
 # imported; an idle machine is as fast as by default (benchmark `busy`).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
