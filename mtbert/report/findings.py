@@ -18,7 +18,7 @@ from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.tables import Comparison, Grid, compare, read_runs
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED, count_seeds
+from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED, SEEDS, count_seeds
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",
@@ -29,7 +29,7 @@ PAPERS = {  # what papers report for a bert-base of each task's own, by the name
     "STS fine-tuned": "0.521 (001), 0.872 (002)",
 }
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
-GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive")
+GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive", "distil")
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
 
@@ -46,6 +46,7 @@ def findings(store: Path | None = None) -> list[str]:
     sentences = [
         _cost_of_sharing(plans),
         _half_shared(plans),
+        _teachers(grids["hybrids"] | grids["distil"]),
         _pairs_in_one_sequence(compare(grids["singles"], "pairs")),
         _samplers(compare(grids["pals_samplers"], "sampling")),
         _no_gain(without_gain),
@@ -104,6 +105,39 @@ def _half_shared(plans: Comparison) -> str:
         f"**What it saves.** One encoder has {_millions(plans, '1-bert')} million parameters, three have "
         f"{_millions(plans, '3-bert')}. Sharing only the lower half of the layers {wins}."
     )
+
+
+def _teachers(grid: Grid) -> str:
+    said = students(grid)
+    return f"**What teaching wins back.** {said}" if said else ""
+
+
+def students(grid: Grid) -> str:
+    """The run of 1-bert with teachers whose overall score is highest, against 1-bert and 3-bert; empty without these.
+
+    All such runs with enough seeds count in the correction of its p-values.
+    """
+    taught = grid.pick(lambda config: config.teachers and config.plan == "1-bert" and config.adapter == "none")
+    taught = taught.only([name for name, runs in taught.runs.items() if len(runs) >= SEEDS])
+    if not taught.runs or not {"1-bert", "3-bert"} <= grid.runs.keys():
+        return ""
+    name = best(taught)
+    others = {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}
+    sentences = [
+        _overall(Comparison(grid, dict.fromkeys(taught.runs, reference)), name, than)
+        for reference, than in others.items()
+    ]
+    return f"One encoder can also learn what separate ones predict (*{name}*). {' '.join(sentences)}"
+
+
+def _overall(comparison: Comparison, run: str, than: str) -> str:
+    """The overall difference of a run as a sentence; than: its reference in words."""
+    [row] = comparison.overall.query("run == @run").itertuples()
+    low, high = sorted((abs(row.low), abs(row.high)))
+    if row.verdict in ("better", "worse"):
+        more = "more" if row.value > 0 else "less"
+        return f"It then scores {abs(row.value):.3f} ({low:.3f} to {high:.3f}) {more} overall than {than}."
+    return f"Its difference from {than}, {row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f}), is not measurable."
 
 
 def _pairs_in_one_sequence(pairs: Comparison) -> str:

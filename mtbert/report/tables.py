@@ -174,6 +174,16 @@ class Comparison:
                     found.append(difference(*pair, task, among=self.grid.among))
         return pd.DataFrame(rows, columns=["run", "reference", "task"]).join(decide(found))
 
+    @cached_property
+    def overall(self) -> pd.DataFrame:
+        """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
+        rows, found = [], []
+        for name, reference in self.references.items():
+            if name in self.runs and reference in self.runs:
+                rows.append((name, reference))
+                found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
+        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found))
+
     def difference_table(self) -> pd.DataFrame | None:
         """`differences` for reading: a row per run, a column per task; None where there are none."""
         if self.differences.empty:

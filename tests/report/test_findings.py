@@ -3,10 +3,11 @@
 import pandas as pd
 import pytest
 
+from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert.report import findings
 from mtbert.report.findings import box
-from mtbert.report.tables import compare, read_runs
+from mtbert.report.tables import Grid, compare, read_runs
 
 COLUMNS = ["run", "reference", "task", "value", "low", "high", "verdict"]
 
@@ -49,6 +50,27 @@ def test_what_gains_is_not_among_what_gains_nothing(plans):
 @pytest.mark.parametrize("line", box(REPOSITORY / "results").splitlines())
 def test_a_sentence_has_few_numbers(line):
     assert 1 <= len(pd.Series([line]).str.findall(r"\b\d+\.\d+|\b\d+\b(?!-)")[0]) <= 6
+
+
+@pytest.mark.parametrize(
+    ("right", "gain", "gap"),
+    [(0.9, "more overall than one that learns", "less overall than three"), (0.8, "is not measurable", "less overall")],
+)
+def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, gain, gap):
+    def runs(right, **fields):
+        params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
+        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in (1, 2, 3)]
+
+    separate = runs(0.98, plan="3-bert")
+    teachers = [run.config for run in separate]
+    groups = {"1-bert": runs(0.8), "3-bert": separate, "student": runs(right, teachers=teachers, distil="annealed")}
+    configs = {name: [run.config for run in group] for name, group in groups.items()}
+    grid = Grid((), configs, groups)
+    about, first, second = findings.students(grid).split(". ")
+    assert "(*student*)" in about and gain in first and gap in second
+    assert findings.students(grid.only(["1-bert", "student"])) == ""
+    few = {name: group[:2] for name, group in groups.items()}
+    assert findings.students(Grid((), configs, few)) == ""
 
 
 def test_claims_are_counted_by_fact_and_verdict():
