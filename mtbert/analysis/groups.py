@@ -61,7 +61,10 @@ def _overlap(one: set[str], other: set[str]) -> float:
 def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     """both_labels and disputed, see `features`."""
     both = pd.concat([train, dev], ignore_index=True)
-    texts = [both[column].str.lower().map(WORD.findall).str.join(" ") for column in TASKS[task].sentence_columns]
+    texts = []
+    for column in TASKS[task].sentence_columns:
+        words = both[column].str.lower().map(WORD.findall)
+        texts.append(words.str.join(" "))
     far = FAR * np.ptp(TASKS[task].label_range) if TASKS[task].is_number else 1.0
     labels = both["label"]
     codes = pd.factorize(pd.concat(texts))[0].reshape(len(texts), -1)  # (k, N), a number per different sentence

@@ -43,8 +43,10 @@ def dev_table(run: Run, task: str, data: str | Path | None = None) -> pd.DataFra
     """The dev table of a task that a run was scored on; raises DataError where it is not here, or another one."""
     table, _ = load_table(task, "dev", data_root(run.config, data))
     part = run.predictions[run.predictions["task"] == task]
-    if any(table[name].astype(part[name].dtype).tolist() != part[name].tolist() for name in ("id", "label")):
-        raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
+    for name in ("id", "label"):
+        here = table[name].astype(part[name].dtype)
+        if here.tolist() != part[name].tolist():
+            raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
     return table
 
 

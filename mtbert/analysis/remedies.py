@@ -123,9 +123,12 @@ def try_all(on: Mapping[str, Systems], system: str, one: str, other: str, with_a
     one, other: the two plans of `averages`, left out without with_averages, since they need several seeds.
     """
     trials = [temperature_scaling(on[task], system) for task in ("sst", "quora")]
-    trials += [*expected_class(on["sst"], system), threshold(on["quora"], system), *isotonic_scale(on["sts"], system)]
+    trials += expected_class(on["sst"], system)
+    trials.append(threshold(on["quora"], system))
+    trials += isotonic_scale(on["sts"], system)
     if with_averages:
-        trials += [trial for part in on.values() for trial in averages(part, system, one, other)]
+        for part in on.values():
+            trials += averages(part, system, one, other)
     return trials
 
 

@@ -75,7 +75,8 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
     """A bool mask, False with probability round(p STEPS) / STEPS; its generator is seeded by one draw from torch's."""
     count = shape.numel()
-    words = np.random.SFC64(int(torch.randint(2**63 - 1, ()))).random_raw(-(-count // 4))  # 64 bits, four elements
+    seed = int(torch.randint(2**63 - 1, ()))
+    words = np.random.SFC64(seed).random_raw(-(-count // 4))  # 64 bits, four elements
     draws = words.view(np.int16)[:count]
     return torch.from_numpy(draws >= round(p * STEPS) - STEPS // 2).view(shape)
 

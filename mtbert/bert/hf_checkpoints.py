@@ -106,7 +106,8 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
     if decoder := [key for key in ("is_decoder", "is_encoder_decoder", "add_cross_attention") if values.get(key)]:
         raise CheckpointError(f"{path}: {decoder[0]} is {values[decoder[0]]!r}; this is an encoder alone")
     layout = LAYOUTS[model_type]
-    found = {name: values[layout.keys.get(name, name)] for name in names if layout.keys.get(name, name) in values}
+    keys = {name: layout.keys.get(name, name) for name in names}
+    found = {name: values[key] for name, key in keys.items() if key in values}
     return layout.defaults | found | layout.fixed
 
 

@@ -6,6 +6,7 @@ Source: the public course repository gpoesia/minbert-default-final-project, fold
 import os
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 import pooch
@@ -65,7 +66,8 @@ def _problem(path: Path) -> str | None:
     if expected := CHECKSUMS[path.name]:
         found = pooch.file_hash(path)
         return f"is not the course's file: sha256 {found}, expected {expected}" if found != expected else None
-    [(task, split)] = [(t, s) for t in COURSE for s in SPLITS if COURSE[t].path(s, "").name == path.name]
+    by_name = {COURSE[task].path(split, "").name: (task, split) for task, split in product(COURSE, SPLITS)}
+    task, split = by_name[path.name]
     try:
         load_table(task, split, path.parent)
     except DataError as error:

@@ -7,6 +7,7 @@ padding are applied when a batch is made, so that one cache serves every pair en
 import functools
 import textwrap
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ class TokenizedTable:
         if self.joint:
             sequences = [self._pair(self.columns[0][i], self.columns[1][i]) for i in rows]
         else:
-            sequences = [(self._single(column[i]), 0) for column in self.columns for i in rows]
+            sequences = [(self._single(column[i]), 0) for column, i in product(self.columns, rows)]
         width = max(len(ids) for ids, _ in sequences)
         input_ids = np.full((len(sequences), width), self.pad, dtype=np.int64)
         mask = np.zeros((len(sequences), width), dtype=bool)
@@ -177,7 +178,8 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
     table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
-    highest = max(table.cls, table.sep, table.pad, *(int(column.ids.max(initial=0)) for column in ids))
+    highest = max(int(column.ids.max(initial=0)) for column in ids)
+    highest = max(highest, table.cls, table.sep, table.pad)
     size = vocab_size(folder)
     if size is not None and highest >= size:
         raise CheckpointError(f"{folder}: the tokenizer gives token {highest}, but the encoder has {size} tokens")

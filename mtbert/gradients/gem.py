@@ -47,9 +47,12 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     gram = gram_matrix(g[None], M).cpu()
     check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
     gram = gram.numpy()
-    if not gram.diagonal()[1:].any() or (margin == 0 and (gram[0, 1:] >= 0).all()):
+    has_memory = gram.diagonal()[1:].any()
+    is_met = margin == 0 and (gram[0, 1:] >= 0).all()
+    if not has_memory or is_met:
         return g, torch.zeros(len(M), dtype=torch.float64)
-    if (found := _project(g, M, gram, margin)) is None:
+    found = _project(g, M, gram, margin)
+    if found is None:
         log.warning("GEM: no projection was found; the gradient of this step is 0")
         return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
     return found

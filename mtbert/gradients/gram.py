@@ -81,7 +81,8 @@ def check_finite(gram: Tensor, names: Sequence[str]) -> None:
 
     A row with an infinity or nan has a norm that is one, and float64 squares every finite float32.
     """
-    bad = [name for name, square in zip(names, gram.diagonal().tolist(), strict=True) if not math.isfinite(square)]
+    squares = gram.diagonal().tolist()
+    bad = [name for name, square in zip(names, squares, strict=True) if not math.isfinite(square)]
     if bad:
         raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
 
@@ -98,7 +99,8 @@ def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]
         gram = sum((gram_matrix(G[:, span]) for span in places), none).cpu().numpy()
         norms = np.sqrt(gram.diagonal())
         for i, j in itertools.combinations(range(len(G)), 2):
-            known = 0 < norms[i] < math.inf and 0 < norms[j] < math.inf
-            cosine = float(np.clip(gram[i, j] / norms[i] / norms[j], -1, 1)) if known else math.nan
+            cosine = math.nan
+            if 0 < norms[i] < math.inf and 0 < norms[j] < math.inf:
+                cosine = float(np.clip(gram[i, j] / norms[i] / norms[j], -1, 1))
             rows.append({"layer": layer, "first": tasks[i], "second": tasks[j], "cosine": cosine})
     return rows

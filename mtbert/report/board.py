@@ -84,7 +84,9 @@ def in_words(row: dict, claim: dict) -> str:
     """How a claim was checked: what is compared, the seeds, and remarks, without paths of runs."""
     parts = claim.get(claim["check"], "")
     names = [str(part).rpartition("/")[2] for part in parts]
-    what = QUANTITIES.get(names[-1]) or TASK_LABELS.get(names[-1], names[-1]) if isinstance(parts, list) else ""
+    what = ""
+    if isinstance(parts, list):
+        what = QUANTITIES.get(names[-1]) or TASK_LABELS.get(names[-1], names[-1])
     if claim["check"] in COMPARED:
         words = [COMPARED[claim["check"]].format(first=names[0], second=names[2], what=what)]
     elif claim["check"] == "score":

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -137,7 +137,7 @@ def _read_pages(
 ) -> list[_Page]:
     """The chosen notebooks, each once for every grid of the user's own."""
     notebooks = _select(sorted((root / "notebooks").glob("*.ipynb")), only)
-    chosen = [(path, grid) for path in notebooks for grid in grids or [None]]
+    chosen = list(product(notebooks, grids or [None]))
     names = [f"{path.stem}-{grid.stem}" if grid else path.stem for path, grid in chosen]
     if len(set(names)) < len(names):
         raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
@@ -197,7 +197,10 @@ def _stale_pages(pages: list[_Page], output: Path, results: str, force: bool) ->
 
 def _runs_to_train(pages: list[_Page], profile: str) -> tuple[list[tuple], list[sweep.SweepRun]]:
     """The jobs for the runs of pages that train, as `_work` takes them, and the runs of them that are not stored."""
-    where_of = {grid: page.where for page in pages if page.trains for grid in page.grids}
+    where_of = {}
+    for page in pages:
+        if page.trains:
+            where_of |= dict.fromkeys(page.grids, page.where)
     jobs, missing = [], []
     for where in dict.fromkeys(where_of.values()):
         data, device = where

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,8 @@ def write_claims() -> Path:
 
 
 def _row(*groups: list[Run]) -> dict:
-    return {"seeds": min(map(len, groups)), "run_ids": " ".join(run.run_id for runs in groups for run in runs)}
+    run_ids = [run.run_id for run in chain(*groups)]
+    return {"seeds": min(map(len, groups)), "run_ids": " ".join(run_ids)}
 
 
 def _check_two_runs(claim: dict, grids: Grids, store: Path | None) -> dict:
@@ -265,7 +267,7 @@ def _names(grids: Grids) -> dict[str, Any]:
     bert = BertConfig()
 
     def alone() -> list[Run]:
-        return [run for runs in grids("singles").runs.values() for run in runs]
+        return list(chain(*grids("singles").runs.values()))
 
     def rows(name: str) -> int:
         """Rows that the runs read of a table, such as 'train sst'."""

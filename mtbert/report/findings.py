@@ -272,7 +272,8 @@ def longer_training(grid: Grid) -> str:
 def best(grid: Grid, parameters: float = 45e6) -> str | None:
     """The run with the highest mean overall score, with at most this number of parameters; None where there is none."""
     small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
-    return max(small, key=lambda name: sum(run.score() for run in small[name]) / len(small[name]), default=None)
+    means = {name: sum(run.score() for run in runs) / len(runs) for name, runs in small.items()}
+    return max(means, key=means.get, default=None)
 
 
 def _score(runs: list[Run], task: str | None = None) -> str:

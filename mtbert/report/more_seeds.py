@@ -14,7 +14,7 @@ here, before they are looked at: adding seeds until a test rejects would reject 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, count, islice, product
 
 import numpy as np
 
@@ -121,7 +121,9 @@ class Planner:
                 key = training_key(runs[0].config)
                 if key not in self.stored or len(runs) > len(self.stored[key][1]):
                     self.stored[key] = name, runs
-        found = [*open_claims(), *(one for grid in grids for one in open_differences(grid))]
+        found = list(open_claims())
+        for grid in grids:
+            found += open_differences(grid)
         self.open = [one for one in found if self.stored.keys() & set(one.keys)]
         self.seeds: Seeds = {}
         for one in self.open:
@@ -184,7 +186,8 @@ def plan_seeds(grids: Sequence[Grid], hours: float) -> tuple[list[tuple[str, Run
             continue
         name, stored = planner.stored[key]
         taken = {run.config.seed for run in stored}
-        new = [seed for seed in range(1, wanted + len(taken) + 1) if seed not in taken][: wanted - planner.seeds[key]]
+        free = (seed for seed in count(1) if seed not in taken)
+        new = list(islice(free, wanted - planner.seeds[key]))
         runs += [(name, stored[0].config.but(seed=seed)) for seed in new]
         gains = [
             f"{one.text} ({start:.0%} to {end:.0%})"
@@ -212,7 +215,7 @@ def _expected(found: Sequence[Open]) -> tuple[list[np.ndarray], dict[str, float]
     for one in found:
         variances = [_seed_variance(side) for side in one.compared.found.sides]
         known.setdefault(one.metric, []).extend(variance for variance in variances if variance)
-    anywhere = [variance for part in known.values() for variance in part] or [1e-5]
+    anywhere = list(chain(*known.values())) or [1e-5]
     noise = [one.noise(float(np.median(known[one.metric] or anywhere))) for one in found]
     spread: dict[str, list[float]] = {}
     for one, pair in zip(found, noise, strict=True):

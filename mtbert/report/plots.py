@@ -111,9 +111,11 @@ def intervals(table: pd.DataFrame, ax: Axes | None = None, looks: dict[str, dict
             looks["paper"] |= {"mfc": "white", "ms": 7}
     for kind, look in looks.items():
         part = table[table["kind"] == kind]
-        widths = [(part["value"] - part["low"]).clip(lower=0), (part["high"] - part["value"]).clip(lower=0)]
+        below = (part["value"] - part["low"]).clip(lower=0)
+        above = (part["high"] - part["value"]).clip(lower=0)
         places = [labels.index(label) for label in part["label"]]
-        ax.errorbar(part["value"], places, xerr=widths, label=kind, **{"ls": "", "marker": "o", "capsize": 3} | look)
+        look = {"ls": "", "marker": "o", "capsize": 3} | look
+        ax.errorbar(part["value"], places, xerr=[below, above], label=kind, **look)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     return ax
@@ -170,7 +172,7 @@ def legend_of_modes(figure: plt.Figure) -> None:
 NAME_PLACES = [
     (7, 0),
     (-7, 0),
-    *((dx, sign * dy) for dy in range(14, 99, 12) for sign in (1, -1) for dx in (0, 18, -18, 50, -50)),
+    *((dx, sign * dy) for dy, sign, dx in itertools.product(range(14, 99, 12), (1, -1), (0, 18, -18, 50, -50))),
 ]
 
 
@@ -191,7 +193,9 @@ def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(text)
             is_free = not box.padded(5).count_contains(points) and not box.padded(2).count_overlaps(names)
-            if (is_free and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1) or (dx, dy) == NAME_PLACES[-1]:
+            is_inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
+            is_last = (dx, dy) == NAME_PLACES[-1]
+            if (is_free and is_inside) or is_last:
                 names.append(box)
                 break
             text.remove()

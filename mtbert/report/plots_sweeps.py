@@ -56,7 +56,9 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
     reach = table[["low", "high"]].abs().max(axis=1)
     most = 4 * reach.median() if reach.max() > 8 * reach.median() else reach.max()
-    limits = [max(min(0, table["low"].min()), -most), min(max(0, table["high"].max()), most)]
+    lowest = min(0, table["low"].min())
+    highest = max(0, table["high"].max())
+    limits = [max(lowest, -most), min(highest, most)]
     looks = {verdict: {"ms": 6, "capsize": 2, "lw": 1.2} | look for verdict, look in VERDICTS.items()}
     table = table.assign(kind=table["verdict"]).set_index("run")
     for ax, task in zip(axes[0], tasks, strict=True):
@@ -94,7 +96,9 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     if table[x].max() > 2.5 * table[x].min():
         log_axis(ax.xaxis, (1, 2, 3, 5, 7))
     on_front = table.set_index("name").loc[list(names)].reset_index()
-    steps = np.column_stack([np.repeat(on_front[x], 2)[1:], np.repeat(on_front["overall"], 2)[:-1]])
+    across = np.repeat(on_front[x], 2)[1:]
+    up = np.repeat(on_front["overall"], 2)[:-1]
+    steps = np.column_stack([across, up])
     line = Path(steps).interpolated(50).vertices  # points all along: names avoid them
     ax.plot(*line.T, color=COLOURS["shared"], lw=1)
     is_shown = table["overall"] >= floor
@@ -128,12 +132,14 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Memory over one step, its parts on top of each other, the peak marked: a table of `cost.step_timeline` (MiB)."""
     table = table.reset_index(drop=True)
     shown = [part for part in PARTS if table[part].any()]
-    ax = table[shown].plot.area(ax=ax, color=[PART_COLOURS[part] for part in shown], linewidth=0, legend=False)
+    colours = [PART_COLOURS[part] for part in shown]
+    ax = table[shown].plot.area(ax=ax, color=colours, linewidth=0, legend=False)
     for drawn, part in zip(ax.collections, shown, strict=True):
         drawn.set(hatch=HATCHES.get(part), edgecolor="white", rasterized=True)
     ax.plot(table["total"].idxmax(), table["total"].max(), "v", color="black", ms=6, clip_on=False)
     for start in np.flatnonzero(table["phase"].ne(table["phase"].shift()).to_numpy())[1:]:
         ax.axvline(start, color="white", lw=0.8)
     top = max(ax.get_ylim()[1], 1.08 * table["total"].max())  # of axes that share it the highest
-    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top), xlabel="allocation of the step", ylabel="memory (MiB)")
+    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top))
+    ax.set(xlabel="allocation of the step", ylabel="memory (MiB)")
     return ax

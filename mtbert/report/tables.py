@@ -8,7 +8,7 @@ too few seeds and no stratum lends it a seed variance.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, product, repeat
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,7 @@ class Grid:
     @property
     def missing(self) -> list[SweepRun]:
         """The runs that are not stored."""
-        stored = {run.config for group in self.runs.values() for run in group}
+        stored = {run.config for run in chain(*self.runs.values())}
         missing = []
         for name, group in self.configs.items():
             missing += [SweepRun(name, config, config.digest, False) for config in group if config not in stored]
@@ -155,8 +155,8 @@ class Comparison:
         rows = {} if constants is None else _baseline_rows(constants)
         for name, group in self.runs.items():
             rows[name] = _score_row(group)
-        trained = {task for group in self.runs.values() for task in group[0].config.tasks}
-        columns = [(TASK_LABELS[task], what) for task in TASKS if task in trained for what in SCORES]
+        trained = set(chain(*(group[0].config.tasks for group in self.runs.values())))
+        columns = product([TASK_LABELS[task] for task in TASKS if task in trained], SCORES)
         columns = pd.MultiIndex.from_tuples([*columns, ("", "overall"), ("", "seeds")])
         return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
 

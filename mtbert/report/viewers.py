@@ -72,10 +72,12 @@ def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int)
     L, h, T, _ = maps.shape
     figure, (ax, grid) = plt.subplots(1, 2, figsize=(13, 5.5), width_ratios=(1, 1.5))
     names = [f"{i} {token}" for i, token in enumerate(tokens)]  # a token may occur twice
-    sns.heatmap(pd.DataFrame(maps[layer - 1, head - 1], names, names), cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
+    one = pd.DataFrame(maps[layer - 1, head - 1], names, names)
+    sns.heatmap(one, cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
     ax.set(xlabel="attended to (key)", ylabel="token (query)", title=f"layer {layer}, head {head}")
     cell = T + 1  # with a gap between maps
-    rows = F.pad(maps, (0, 1, 0, 1), value=torch.nan).transpose(1, 2).reshape(L * cell, h * cell)
+    cells = F.pad(maps, (0, 1, 0, 1), value=torch.nan)  # (L, h, T + 1, T + 1)
+    rows = cells.transpose(1, 2).reshape(L * cell, h * cell)
     grid.imshow(rows, cmap="Blues", vmin=0, vmax=1)
     corner = ((head - 1) * cell - 1, (layer - 1) * cell - 1)
     grid.add_patch(Rectangle(corner, cell, cell, fill=False, edgecolor=plots.COLOURS["individual"], linewidth=2))
@@ -276,7 +278,8 @@ def watch(config: RunConfig) -> plt.Figure:
     table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
     for ax, what in zip(axes, ("train_loss", "dev_"), strict=True):
-        table.filter(like=what).dropna(how="all").plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
+        points = table.filter(like=what).dropna(how="all")
+        points.plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
     figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
     return figure
 

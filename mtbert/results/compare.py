@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pe
 
     pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
-    predicted, labels = stack_predictions([run for runs in groups for run in runs], task)
+    predicted, labels = stack_predictions(list(chain(*groups)), task)
     parts = np.split(predicted, np.cumsum([len(runs) for runs in groups])[:-1])
     metric = metric or TASKS[task].metric
     function = metrics_of(TASKS[task])[metric]

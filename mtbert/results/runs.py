@@ -253,12 +253,15 @@ def clean_up(run_id: str, among: list[Path]) -> None:
     """
     folder = model_folder(run_id)
     patterns = (PARTIAL, CHECKPOINT) if is_done(run_id, among, again=True) else (PARTIAL,)
-    if not any(path for pattern in patterns for path in folder.rglob(pattern)):
+
+    def left() -> list[Path]:
+        return list(chain(*map(folder.rglob, patterns)))
+
+    if not left():
         return
     with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
-        for pattern in patterns:
-            for path in folder.rglob(pattern):
-                path.unlink(missing_ok=True)
+        for path in left():
+            path.unlink(missing_ok=True)
 
 
 def model_folder(run_id: str) -> Path:

@@ -264,7 +264,9 @@ def _check_sums(folder: Path) -> bool:
 
 def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
     """Run id -> folder of the stored runs whose id has this start, sorted by id; of two stores that of the first."""
-    paths = [path for store in stores for path in (store / "runs").glob(f"{start}*/run.json")]
+    paths = []
+    for store in stores:
+        paths += (store / "runs").glob(f"{start}*/run.json")
     folders = {path.parent.name: path.parent for path in reversed(paths)}
     return {run_id: folders[run_id] for run_id in sorted(folders) if not run_id.startswith(".")}
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -443,7 +443,7 @@ class _Submitted:
         self.is_stopped, self.busy = True, []
         with suppress(OSError):  # a worker died just now
             self.client.unregister_worker_plugin(self.name)
-        begun = {key for keys in self.client.processing().values() for key in keys}
+        begun = set(chain(*self.client.processing().values()))
         self.futures = {key: future for key, future in self.futures.items() if key in begun}
 
     def tell_what_is_awaited(self) -> None:

@@ -94,7 +94,10 @@ class SharingPlan:
     @property
     def layers(self) -> tuple[Level, ...]:
         """The level of each layer, from the input upward."""
-        return tuple(segment.level for segment in self.segments for _ in range(segment.layers))
+        levels: list[Level] = []
+        for segment in self.segments:
+            levels += [segment.level] * segment.layers
+        return tuple(levels)
 
     @property
     def levels(self) -> dict[str, Level]:

@@ -122,7 +122,8 @@ class SharedEncoder(nn.Module):
         with torch.device("meta"):
             model = BertModel(self.config)
         model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
-        model.layers = nn.ModuleList(_copy_for(task, *pair) for pair in zip(self.plan.layers, self.layers, strict=True))
+        layers = zip(self.plan.layers, self.layers, strict=True)
+        model.layers = nn.ModuleList(_copy_for(task, level, copies) for level, copies in layers)
         model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
         model.training = self.training  # the levels, which are this encoder's own, keep their modes
         return model

@@ -25,7 +25,7 @@ def soft_gradient(copies: Tensor, kind: str) -> Tensor:
         return 2 * (copies - copies.mean(0))
     chunk = CHUNK.get(copies.device.type, DEVICE_CHUNK)
     parts = copies.split(chunk, dim=1)
-    gram = sum(part @ part.T for part in (part.double() for part in parts))
+    gram = sum(part @ part.T for part in map(Tensor.double, parts))
     squares, vectors = torch.linalg.eigh(gram)  # ascending
     smoothed = squares.clamp_min(0) + SMOOTHING**2 * squares[-1]
     weights = vectors * smoothed.clamp_min(torch.finfo(gram.dtype).tiny).rsqrt() @ vectors.T  # (n, n)

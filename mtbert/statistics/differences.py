@@ -114,7 +114,8 @@ def difference(tasks: Sequence[Scored], priors: tuple[Prior | None, Prior | None
     if sizes[0] == sizes[1] and all(np.array_equal(*parts) for _, parts, _ in tasks):
         return Difference(value, np.zeros(1), min(sizes))  # the same predictions under two names
     sides = []
-    for seeds, prior in zip(np.split(np.arange(len(scores)), sizes[:1]), priors, strict=True):
+    parts = np.split(np.arange(len(scores)), sizes[:1])
+    for seeds, prior in zip(parts, priors, strict=True):
         if len(seeds) > 1:
             explained = example_share(covariance[np.ix_(seeds, seeds)])
         else:

@@ -26,8 +26,7 @@ class Estimate(NamedTuple):
         drawn = drawn[~np.isnan(drawn)]
         if not len(drawn):
             return cls(value, np.nan, np.nan, np.nan)
-        below, above, equal = (drawn < 0).sum(), (drawn > 0).sum(), (drawn == 0).sum()
-        rarer = min(below, above) + equal / 2
+        rarer = min((drawn < 0).sum(), (drawn > 0).sum()) + (drawn == 0).sum() / 2
         low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
         return cls(value, low, high, p=min(1.0, 2 * (rarer + 1) / (len(drawn) + 1)))
 
@@ -90,7 +89,8 @@ class Resamples:
 
     def _covariance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """n times the covariance: (..., N) -> (..., R + 1)."""
-        return self.sums(x * y) - self.sums(x) * self.sums(y) / self.sums(np.ones(x.shape[-1]))
+        n = self.sums(np.ones(x.shape[-1]))
+        return self.sums(x * y) - self.sums(x) * self.sums(y) / n
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

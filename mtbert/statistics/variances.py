@@ -118,7 +118,8 @@ def _log_likelihood(d0: np.ndarray, s0: np.ndarray, variances: np.ndarray, freed
     d = d0[:, None]
     v = freedoms
     ratio = v / d
-    terms = v / 2 * np.log(ratio / s0[:, None]) - (v + d) / 2 * np.log1p(ratio * variances / s0[:, None])
+    scale = s0[:, None]
+    terms = v / 2 * np.log(ratio / scale) - (v + d) / 2 * np.log1p(ratio * variances / scale)
     return (terms - betaln(v / 2, d / 2)).sum(1)
 
 
@@ -130,7 +131,9 @@ def _likeliest_variances(d0: np.ndarray, variances: np.ndarray, freedoms: np.nda
         middle = (low + high) / 2
         x = freedoms / d0[:, None] * variances / np.exp(middle)[:, None]
         slope = ((freedoms + d0[:, None]) * x / (1 + x) - freedoms).sum(1)
-        low, high = np.where(slope > 0, middle, low), np.where(slope > 0, high, middle)
+        is_above = slope > 0  # the root lies above
+        low = np.where(is_above, middle, low)
+        high = np.where(is_above, high, middle)
     return np.exp((low + high) / 2)
 
 

@@ -26,7 +26,8 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     order = np.argsort(p_values)
     m = len(p_values)
     corrected = np.empty(m)
-    corrected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(m, 0, -1)))
+    factors = np.arange(m, 0, -1)
+    corrected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * factors))
     return corrected
 
 
@@ -39,7 +40,8 @@ def benjamini_hochberg(p_values: np.ndarray) -> np.ndarray:
     order = np.argsort(p_values)[::-1]
     m = len(p_values)
     corrected = np.empty(m)
-    corrected[order] = np.minimum.accumulate(np.append(1.0, p_values[order] * m / np.arange(m, 0, -1)))[1:]
+    ranks = np.arange(m, 0, -1)
+    corrected[order] = np.minimum(1, np.minimum.accumulate(p_values[order] * m / ranks))
     return corrected
 
 

@@ -15,6 +15,7 @@ against the target lambda l + (1 - lambda) p, since H is linear in its first arg
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -82,8 +83,9 @@ def teacher_logits(
     """
 
     def compute() -> list[np.ndarray]:
-        return [TaskRows(load().to(device), task, table, device).logits().cpu().numpy().astype(np.float16)]
+        rows = TaskRows(load().to(device), task, table, device)
+        return [rows.logits().cpu().numpy().astype(np.float16)]
 
-    texts = [text for column in TASKS[task].sentence_columns for text in table[column]]
+    texts = list(chain(*(table[column] for column in TASKS[task].sentence_columns)))
     [logits] = cached_arrays("teachers", ("logits",), texts, compute, f"{VERSION} {run_id} {task} {device.type}")
     return torch.from_numpy(logits)

@@ -258,7 +258,8 @@ class _Job:
                 raise TrainingError(_broken(losses, step, epoch_steps, self.corpus, chosen, trainer.schedule))
 
             state.step = step
-            state.tokens += sum(int(rows.train[task].tokens.counts[part].sum()) for task, part in chosen.items())
+            for task, part in chosen.items():
+                state.tokens += int(rows.train[task].tokens.counts[part].sum())
             state.losses.append(losses)
             state.averages |= {task: moving_average(state.averages.get(task), loss) for task, loss in losses.items()}
             if step % epoch_steps == 0:
@@ -357,7 +358,8 @@ def _evaluate(
     state.losses = []
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, value in {"overall": score, **scores}.items():
-        if name in state.best and not (value > state.best[name]["score"] or math.isnan(state.best[name]["score"])):
+        best = state.best.get(name, {"score": math.nan})["score"]
+        if not (math.isnan(best) or value > best):
             continue
         state.best[name] = {"score": value, "step": state.step}
         if name in predictions:

@@ -85,8 +85,8 @@ def mask_tokens(
 
 def pretraining_texts(tables: dict[str, pd.DataFrame]) -> list[str]:
     """The texts of checked tables by task, of pairs the first sentence (as paper 001), each distinct text once."""
-    columns = (table[TASKS[task].sentence_columns[0]] for task, table in tables.items())
-    return list(dict.fromkeys(text for column in columns for text in column))
+    columns = [table[TASKS[task].sentence_columns[0]] for task, table in tables.items()]
+    return list(dict.fromkeys(chain(*columns)))
 
 
 def pretrain(
@@ -161,8 +161,9 @@ class _Run:
     def __init__(self, encoder: BertModel, texts: TokenizedTable, rows: np.ndarray, config: RunConfig) -> None:
         self.encoder, self.texts, self.config = encoder, texts, config
         self.head = MaskedLanguageHead(encoder)
-        parameters = {id(p): p for module in (encoder, self.head) for p in module.parameters() if p.requires_grad}
-        self.optimizer = AdamW(parameters.values(), lr=config.pretrain_learning_rate, weight_decay=WEIGHT_DECAY)
+        parameters = dict.fromkeys(chain(encoder.parameters(), self.head.parameters()))  # the word table is in both
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self.optimizer = AdamW(trained, lr=config.pretrain_learning_rate, weight_decay=WEIGHT_DECAY)
         self.batch_size = max(config.batch_sizes.values())
         self.epoch_steps = math.ceil(len(rows) / self.batch_size)
         self.steps = config.pretrain_epochs * self.epoch_steps
@@ -210,7 +211,8 @@ class _Run:
         self.seconds += time.perf_counter() - started
         self.step += 1
         self.tokens += int(texts.lengths[rows].sum())
-        self.since = [a + b for a, b in zip(self.since, (value * len(targets), int(right), len(targets)), strict=True)]
+        of_step = (value * len(targets), int(right), len(targets))
+        self.since = [sum(pair) for pair in zip(self.since, of_step, strict=True)]
         if (self.step - 1) % self.epoch_steps + 1 in self.marks:
             loss_sum, right, predicted = self.since
             self.curve.append(

@@ -109,5 +109,5 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
     for name, metric in metrics_of(TASKS[task]).items():
         _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))
-        rows.append(dict(task=task, split=split, metric=name, value=value, low=low, high=high, n=len(labels)))
-    return pd.DataFrame(rows)
+        rows.append((task, split, name, value, low, high, len(labels)))
+    return pd.DataFrame(rows, columns=["task", "split", "metric", "value", "low", "high", "n"])

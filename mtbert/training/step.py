@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,10 @@ def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool
     attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
     """
     times = 2 if config.r_drop else 1
-    tokens = sum(times * B * config.encodings(task) * T * (1 + T / HEAVY) for task, (B, T) in shapes.items())
+    tokens = 0.0
+    for task, (B, T) in shapes.items():
+        sequences = times * B * config.encodings(task)
+        tokens += sequences * T * (1 + T / HEAVY)
     if cuda or tokens <= PASS_TOKENS * config.accumulation:
         return config.accumulation
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
@@ -286,7 +290,7 @@ class Trainer:
         self.total_steps = total_steps
         self.offsets = model.heads.add_offsets()
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
-        self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         self.updates = Updates(model, tables, processes)
         self.constraints: dict[str, int] = {}  # of GEM and A-GEM: steps, projected ones, constraints checked, broken

@@ -45,7 +45,8 @@ def row(draw: Draw) -> tuple[str, int]:
         return sentence(draw.one(FACTS).format(**slots)), level
     if draw.chance(0.25):
         return sentence(opinion(draw, aspect, level, thing)), level
-    conceded = draw.one([0, 1, 1, 3, 3, 4] if level == 2 else [3, 3, 4] if level < 2 else [0, 1, 1])
+    negative, positive = [0, 1, 1], [3, 3, 4]
+    conceded = draw.one({0: positive, 1: positive, 2: negative + positive}.get(level, negative))
     if draw.chance(0.6):
         own, other = opinion(draw, aspect, level, thing), opinion(draw, other_aspect, conceded, thing)
         return sentence(draw.one(CONTRASTS).format(own=own, other=other)), level

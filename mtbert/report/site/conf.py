@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 
 from docutils import nodes
@@ -87,8 +88,9 @@ def read_card(notebook: Path) -> dict:
     """
     content = json.loads(notebook.read_text("utf8"))
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
-    shown = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
-    texts = ["".join(data.get("text/markdown", "")) for data in shown] + rest
+    outputs = chain.from_iterable(cell.get("outputs", ()) for cell in content["cells"])
+    texts = ["".join(output.get("data", {}).get("text/markdown", "")) for output in outputs]
+    texts += rest
     answer = next((text for text in texts if text.startswith("**Answer")), "")
     about = {"title": title.lstrip("# "), "question": question, "answer": answer, "is_synthetic": SYNTHETIC in texts}
     return content["metadata"]["papermill"] | about
