@@ -75,9 +75,12 @@ def tiny(tmp_path_factory):
         new_code_cell("plot()", outputs=[output(text_html=FIGURE)]),
         new_markdown_cell("## By plan\n\nAs `params/cpu/hybrids.yaml` says."),
         new_code_cell("plot()", outputs=[output(text_html=FIGURE)]),
+        new_markdown_cell("## By head"),
+        new_code_cell("plot()", outputs=[output(text_html=FIGURE), output(text_markdown="Runs of `heads.yaml`")]),
     ]
     write(folder, "00_start", [new_markdown_cell(START)], params={})
-    write(folder, "01_tiny", cells, params={"01_tiny": "seed: 40", "hybrids": "runs: {}", "singles": "runs: {}"})
+    params = {"01_tiny": "seed: 40"} | dict.fromkeys(["heads", "hybrids", "singles"], "runs: {}")
+    write(folder, "01_tiny", cells, params=params)
     front = _build_site(folder)
     return {path.stem: path.read_text(encoding="utf8") for path in front.parent.glob("*.html")}
 
@@ -102,10 +105,10 @@ def test_papers_are_linked_to_their_cards(tiny):
 def test_cells_are_folded_and_figures_described_and_linked_to_their_params(tiny):
     page = tiny["01_tiny"]
     assert re.search(r"<details.*?import", page, re.DOTALL)
-    assert re.findall(r'<img class="figure" alt="(.*?)"', page) == ["a red pixel"] * 2
+    assert re.findall(r'<img class="figure" alt="(.*?)"', page) == ["a red pixel"] * 3
     links = [re.findall(r'href="(params\.html#.*?)"', line) for line in page.splitlines() if "Parameters:" in line]
-    own, hybrids, singles = (f"params.html#cpu-{name}" for name in ("01-tiny", "hybrids", "singles"))
-    assert links == [[own, singles], [own, hybrids]]  # hybrids are those of the second section
+    own, *others = (f"params.html#cpu-{name}" for name in ("01-tiny", "singles", "hybrids", "heads"))
+    assert links == [[own, other] for other in others]  # no section names singles
     assert 'href="_sources/01_tiny.ipynb" download' in page
 
 

@@ -88,18 +88,22 @@ def read_card(notebook: Path) -> dict:
     """
     content = json.loads(notebook.read_text("utf8"))
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
-    outputs = chain.from_iterable(cell.get("outputs", ()) for cell in content["cells"])
-    texts = ["".join(output.get("data", {}).get("text/markdown", "")) for output in outputs]
-    texts += rest
+    texts = [*chain(*map(_said, content["cells"])), *rest]
     answer = next((text for text in texts if text.startswith("**Answer")), "")
     about = {"title": title.lstrip("# "), "question": question, "answer": answer, "is_synthetic": SYNTHETIC in texts}
     return content["metadata"]["papermill"] | about
 
 
+def _said(cell: dict) -> list[str]:
+    """The Markdown that a cell has shown."""
+    return ["".join(output.get("data", {}).get("text/markdown", "")) for output in cell.get("outputs", ())]
+
+
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     """Change a notebook before it is rendered: code is folded, figures get params.
 
-    The params of a figure are those of its notebook and the grids that its section names, else those that none names.
+    The params of a figure are those of its notebook and the grids that its section names, in its source or in what it
+    shows; else those that no section names.
     """
     # Anchors keep capitals in JupyterLab: [paper 002](00_start.ipynb#Paper-002).
     source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
@@ -116,7 +120,7 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
         sections[-1].append(cell)
     named = []
     for section in sections:
-        text = "\n".join("".join(cell["source"]) for cell in section)
+        text = "\n".join("".join([*cell["source"], *_said(cell)]) for cell in section)
         named.append({file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)})
     others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
     for section, grids in zip(sections, named, strict=True):
