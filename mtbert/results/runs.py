@@ -207,14 +207,24 @@ def train_and_store(
 def _teachers_logits(
     config: RunConfig, corpus: Corpus, run_ids: dict[RunConfig, str], device: torch.device
 ) -> dict[str, Tensor]:
-    """Task -> mean logits of its teachers for all rows of its training table; run_ids: of all teachers."""
-    logits = {task: [] for task in config.teachers_by_task}
-    for teacher, run_id in run_ids.items():
-        load = cache(partial(_load_teacher, teacher, run_id))
-        for task, teachers in config.teachers_by_task.items():
-            if teacher in teachers:
-                logits[task].append(teacher_logits(load, run_id, task, corpus.train[task], device))
-    return {task: mean_logits(TASKS[task], some) for task, some in logits.items()}
+    """Task -> mean logits of its teachers for all rows of its training table; run_ids: of all teachers.
+
+    One process computes those of a teacher, and others wait for them; students of another seed begin with another one.
+    """
+    first = 2 * config.seed % max(1, len(run_ids))
+    order = [*run_ids][first:] + [*run_ids][:first]
+    logits: dict[tuple[str, RunConfig], Tensor] = {}
+    for teacher in order:
+        load = cache(partial(_load_teacher, teacher, run_ids[teacher]))
+        with run_lock(run_ids[teacher]):
+            for task, teachers in config.teachers_by_task.items():
+                if teacher in teachers:
+                    table = corpus.train[task]
+                    logits[task, teacher] = teacher_logits(load, run_ids[teacher], task, table, device)
+    found = {}
+    for task, teachers in config.teachers_by_task.items():
+        found[task] = mean_logits(TASKS[task], [logits[task, teacher] for teacher in teachers])
+    return found
 
 
 def _load_teacher(teacher: RunConfig, run_id: str) -> MultitaskBert:

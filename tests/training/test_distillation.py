@@ -3,6 +3,8 @@
 import math
 import shutil
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -209,6 +211,26 @@ def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, store
     found = results._teachers_logits(student, corpus, names, CPU)
     assert found.keys() == {"quora"}
     torch.testing.assert_close(found["quora"].sigmoid(), sum(probabilities) / 2, atol=1e-3, rtol=0)
+
+
+def test_students_that_start_together_compute_each_output_once(base, stored, course_folder, monkeypatch):
+    teachers = [base, base.but(seed=2), base.but(seed=3)]
+    run_ids = {teacher: stored(teacher).run_id for teacher in teachers}
+    students = [base.but(teachers=teachers, seed=seed) for seed in (1, 2)]
+    corpus = load_corpus(students[0], course_folder)
+    loaded = []
+
+    def load(teacher, run_id):
+        loaded.append(run_id)
+        time.sleep(0.2)
+        return load_model(run_id)
+
+    monkeypatch.setattr(results, "_load_teacher", load)
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda student: results._teachers_logits(student, corpus, run_ids, CPU), students)
+    assert sorted(loaded) == sorted(run_ids.values())
+    for task, logits in first.items():
+        assert torch.equal(logits, second[task])
 
 
 def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, stored, course_folder):
