@@ -16,7 +16,7 @@ import numpy as np
 from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
 
 log = logging.getLogger(__name__)
-KINDS = ("tokens", "pos", "frozen")  # the folders of the cache that have arrays: what is in them can be computed again
+KINDS = ("tokens", "pos", "frozen", "teachers")  # folders of the cache whose arrays can be computed again
 DAY = 86_400  # seconds
 
 

@@ -12,6 +12,8 @@ CONTENTS = {
     "figures": "figures of notebooks",
     "tokens": "token ids, computed again when needed; `mtbert clean` removes old ones",
     "frozen": "features of frozen layers, computed again when needed; `mtbert clean` removes old ones",
+    "pos": "part-of-speech tags, computed again when needed; `mtbert clean` removes old ones",
+    "teachers": "teachers' outputs, computed again when needed; `mtbert clean` removes old ones",
     "speed": "times of training steps on this machine",
     "demo": "the demo corpus",
 }

@@ -17,12 +17,13 @@ import yaml
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import OWN_METRICS, TASKS, Task, demo
+from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
 from mtbert.gradients import WEIGHTS
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
-from mtbert.results.cache import cache_contents, clear_models
+from mtbert.results.cache import CONTENTS, cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.runs import data_root, forget, has_model, load_model, load_or_run, model_folder, run_lock
@@ -357,6 +358,10 @@ def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
     part = run.predictions[run.predictions["task"] == "mine"]
     assert run.score("mine") == -(part["predicted"] != part["label"]).sum()
     assert load_model(run.run_id).run_config == run.config
+
+
+def test_every_folder_that_is_cleaned_is_described():
+    assert all("mtbert clean" in CONTENTS[kind] for kind in KINDS)
 
 
 def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
