@@ -5,11 +5,15 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mtbert import __version__
+
+if TYPE_CHECKING:
+    from mtbert.config import RunConfig
+    from mtbert.results import SweepRun
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -177,27 +181,18 @@ def train(
 
     from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
-    from mtbert.results import forget, load_or_run, read_grids, sweep
+    from mtbert.results import forget, read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
-    if not pairs:
-        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
-    if force and number_of_processes() > 1:
-        raise typer.BadParameter("not with torchrun; `mtbert runs --delete RUN` comes first", param_hint="--force")
-    if unknown := set(force or ()) - {name for name, _ in pairs}:
-        known = ", ".join(dict.fromkeys(name for name, _ in pairs))
-        raise typer.BadParameter(f"no run is named {', '.join(unknown)}; there are {known}", param_hint="--force")
+    together = number_of_processes() > 1  # torchrun
+    _check_names(pairs, only, force or [], together)
     if decide:
-        from mtbert.report.more_seeds import plan_seeds
-        from mtbert.report.tables import read_runs
-
-        read = partial(read_runs, "", only=only or "", train_missing=False)
-        pairs, text = plan_seeds([read(str(path.resolve())) for path in grids], decide)
+        pairs, text = _decisive(grids, only, decide)
         typer.echo(text)
         if dry_run:
             return
-    if number_of_processes() == 1 and not dry_run and find_spec("distributed") is None:
+    if not together and not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
     if force and not dry_run:
@@ -206,15 +201,12 @@ def train(
             if run.config.digest in digests:
                 forget(run.run_id)
         runs = sweep.look_up(pairs, data, again, accept_rejects)
-    if number_of_processes() > 1 and not dry_run:  # torchrun: its processes train each run together
-        for run in runs:
-            how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
-            score = load_or_run(run.config, data, device=device, **how).score()
-            if os.environ["RANK"] == "0":
-                typer.echo(f"{run}: dev {score:.4f}")
+    if together and not dry_run:
+        _train_together(runs, data, device, again, accept_rejects)
         return
     if "ACCELERATE_USE_CPU" in os.environ:
         typer.echo("accelerate has started one process; for several: torchrun --nproc_per_node", err=True)
+
     check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
@@ -230,6 +222,7 @@ def train(
     if dry_run:
         typer.echo(sweep.describe(runs, workers))
         return
+
     try:
         failed = sweep.train_missing(runs, workers, threads, data, device, scheduler, again)
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -239,6 +232,38 @@ def train(
         reasons = [f"{run}: {why}" for run, why in failed.items()]
         typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
         raise typer.Exit(1)
+
+
+def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: list[str], together: bool) -> None:
+    """Raises BadParameter where `--only` leaves no run, and for a `--force` that cannot be done."""
+    if not pairs:
+        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    if force and together:
+        raise typer.BadParameter("not with torchrun; `mtbert runs --delete RUN` comes first", param_hint="--force")
+    names = list(dict.fromkeys(name for name, _ in pairs))
+    unknown = ", ".join(name for name in force if name not in names)
+    if unknown:
+        raise typer.BadParameter(f"no run is named {unknown}; there are {', '.join(names)}", param_hint="--force")
+
+
+def _decisive(grids: list[Path], only: str | None, hours: float) -> "tuple[list[tuple[str, RunConfig]], str]":
+    """As `plan_seeds`, for the runs of these grids."""
+    from mtbert.report.more_seeds import plan_seeds
+    from mtbert.report.tables import read_runs
+
+    read = partial(read_runs, "", only=only or "", train_missing=False)
+    return plan_seeds([read(str(path.resolve())) for path in grids], hours)
+
+
+def _train_together(runs: "list[SweepRun]", data: Path | None, device: str, again: bool, accept_rejects: bool) -> None:
+    """One run after the other, each by all processes that torchrun has started."""
+    from mtbert.results import load_or_run
+
+    for run in runs:
+        how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
+        score = load_or_run(run.config, data, device=device, **how).score()
+        if os.environ["RANK"] == "0":
+            typer.echo(f"{run}: dev {score:.4f}")
 
 
 @app.command()
