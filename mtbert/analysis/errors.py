@@ -64,25 +64,31 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     parts = []
     for name in names:
         run = read_run(run_file(find_run(name)).parent)
-        for task, table in run.predictions.groupby("task", sort=False):
-            about = TASKS[task]
-            features = known_features(run, task, data)
-            table["words"] = 0 if features is None else features["words"].to_numpy()
-            table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
-            texts = _texts(run, task, data)
-            table["text"] = [texts.get(name, "") for name in table["id"]]
-            gap = (table["predicted"] - table["label"]).abs()
-            table["gap"] = (gap > 0) if about.class_names else gap
-            if about.is_number:
-                table["confidence"] = np.nan
-            table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
-            for column in ("label", "predicted"):
-                if about.class_names:
-                    table[column] = about.as_written(table[column])
-                else:
-                    table[column] = table[column].round(2).map("{:g}".format)
-            parts.append(table.assign(model=name))
+        for task in run.predictions["task"].unique():
+            parts.append(_errors_of(run, task, data).assign(model=name))
     return pd.concat(parts, ignore_index=True)[COLUMNS].round({"confidence": 3})
+
+
+def _errors_of(run: Run, task: str, data: str | Path | None) -> pd.DataFrame:
+    """The rows of `error_table` of a run and task."""
+    about = TASKS[task]
+    table = run.predictions[run.predictions["task"] == task].copy()
+    table["kind"] = error_kinds(task, table["predicted"].to_numpy(), table["label"].to_numpy())
+    features = known_features(run, task, data)
+    table["words"] = 0 if features is None else features["words"].to_numpy()
+    texts = _texts(run, task, data)
+    table["text"] = [texts.get(name, "") for name in table["id"]]
+    gap = (table["predicted"] - table["label"]).abs()
+    table["gap"] = (gap > 0) if about.class_names else gap
+    if about.is_number:
+        table["confidence"] = np.nan
+    table = table[table["kind"] != ""].sort_values(["gap", "confidence", "id"], ascending=[False, False, True])
+    for column in ("label", "predicted"):
+        if about.class_names:
+            table[column] = about.as_written(table[column])
+        else:
+            table[column] = table[column].round(2).map("{:g}".format)
+    return table
 
 
 def _texts(run: Run, task: str, data: str | Path | None) -> dict[str, str]:

@@ -137,12 +137,13 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
 
     verdict: "better", "worse", or "too close to call".
     """
-    table = judge_estimates({(trial.remedy, trial.task, trial.metric): trial.change for trial in trials})
+    by_name = {(trial.remedy, trial.task, trial.metric): trial for trial in trials}
+    table = judge_estimates({name: trial.change for name, trial in by_name.items()})
     table[ABOUT] = table["what"].tolist()
-    costs = {(trial.remedy, trial.task, trial.metric): trial.is_cost for trial in trials}
-    is_cost = table["what"].map(costs).to_numpy(dtype=bool)
-    value, low, high = (np.where(is_cost, -table[name], table[name]) for name in ("value", "low", "high"))
+    is_cost = np.array([by_name[name].is_cost for name in table["what"]], dtype=bool)
+    gain = np.where(is_cost, -1, 1)
+    value = gain * table["value"]
+    ends = np.sort([gain * table["low"], gain * table["high"]], axis=0)
     words = np.where(value > 0, "better", "worse")
     verdict = np.where(table["verdict"] == CLOSE, CLOSE, words)
-    ends = np.minimum(low, high), np.maximum(low, high)
     return table.assign(value=value, low=ends[0], high=ends[1], verdict=verdict).drop(columns="what")
