@@ -18,7 +18,7 @@ from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.tables import Comparison, Grid, compare, read_runs
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CLOSE, CONTRADICTED, REPRODUCED, SEEDS, count_seeds
+from mtbert.statistics import CLOSE, CONTRADICTED, MEAN_MARGIN, REPRODUCED, SEEDS, count_seeds
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",
@@ -127,17 +127,26 @@ def students(grid: Grid) -> str:
         _overall(Comparison(grid, dict.fromkeys(taught.runs, reference)), name, than)
         for reference, than in others.items()
     ]
-    return f"One encoder can also learn what separate ones predict (*{name}*). {' '.join(sentences)}"
+    learned = "what separate ones predict"
+    if taught.runs[name][0].config.distil == "annealed":
+        learned = f"first {learned}, then the labels"
+    return f"One encoder can learn {learned} (*{name}*). {' '.join(sentences)}"
 
 
 def _overall(comparison: Comparison, run: str, than: str) -> str:
-    """The overall difference of a run as a sentence; than: its reference in words."""
+    """The overall difference of a run as a sentence; than: its reference in words.
+
+    It is less than the margin where its whole interval is (Schuirmann 1987).
+    """
     [row] = comparison.overall.query("run == @run").itertuples()
     low, high = sorted((abs(row.low), abs(row.high)))
     if row.verdict in ("better", "worse"):
         more = "more" if row.value > 0 else "less"
         return f"It then scores {abs(row.value):.3f} ({low:.3f} to {high:.3f}) {more} overall than {than}."
-    return f"Its difference from {than}, {row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f}), is not measurable."
+    shown = f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+    if max(abs(row.low), abs(row.high)) < MEAN_MARGIN:
+        return f"Its difference from {than} is less than {MEAN_MARGIN}: {shown}."
+    return f"Its difference from {than}, {shown}, is not measurable."
 
 
 def _pairs_in_one_sequence(pairs: Comparison) -> str:
