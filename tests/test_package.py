@@ -166,10 +166,10 @@ def test_type_checkers_accept_a_users_script(checker, options, tmp_path):
 
 def test_every_default_is_named_for_type_checkers():
     """`Field(default=...)`: they take a field with `Field(...)` alone for one without a default."""
-    for name in ("config.py", "data/tasks.py"):
-        for node in ast.walk(ast.parse((PACKAGE / name).read_text())):
+    for path in (*PACKAGE.glob("config/*.py"), PACKAGE / "data/tasks.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
-                assert not node.args, f"{name}, line {node.lineno}"
+                assert not node.args, f"{path.name}, line {node.lineno}"
 
 
 WITHOUT_EXTRAS = """
