@@ -5,8 +5,9 @@ from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.distillation import mean_logits, teacher_logits
 from mtbert.training.loop import LOG, PRETRAINING, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
-from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
+from mtbert.training.step import Trainer
 from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
+from mtbert.training.task_losses import HEAVY, batch_shapes, step_parts
 
 __all__ = [
     "HEAVY", "KEPT_FROM", "LOG", "PRETRAINING", "TRAIN_ROWS", "Stop", "TaskRows", "Trainer", "batch_shapes",
