@@ -3,6 +3,7 @@
 Source: paper 002, section 4 (tasks in turn, then 3-tuples of batches).
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +16,7 @@ from mtbert.samplers import task_probabilities, train_batches
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
     batch_sizes = _batch_sizes(config, len(sizes))
-    return [math.ceil(size / batch) for size, batch in zip(sizes, batch_sizes, strict=True)]
+    return [math.ceil(size / batch_size) for size, batch_size in zip(sizes, batch_sizes, strict=True)]
 
 
 def _batch_sizes(config: RunConfig, n: int) -> list[int]:
@@ -33,7 +34,9 @@ def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
     if config.steps_per_epoch is not None:
         return config.steps_per_epoch
     batches = sum(pass_steps(config, sizes))
-    return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
+    if config.scheme == "unified":
+        return math.ceil(batches / len(sizes))
+    return batches
 
 
 def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
@@ -50,7 +53,8 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     epochs = config.epochs
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
-    examples = epochs * steps_per_epoch(config, sizes) * np.array(_batch_sizes(config, len(sizes)))
+    steps = epochs * steps_per_epoch(config, sizes)
+    examples = steps * np.array(_batch_sizes(config, len(sizes)))
     if config.scheme == "unified":
         return examples / sizes
     shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
@@ -68,27 +72,32 @@ def training_steps(
     one once, then reshuffled.
     """
     tasks = tuple(lengths)
+    passes = {}
+    for task, batch_size in zip(tasks, _batch_sizes(config, len(tasks)), strict=True):
+        passes[task] = _passes(lengths[task], batch_size, config.seed)
     sizes = [len(lengths[task]) for task in tasks]
-    steps = steps_per_epoch(config, sizes)
-    batch_sizes = zip(tasks, _batch_sizes(config, len(tasks)), strict=True)
-    passes = {task: _passes(lengths[task], size, config.seed) for task, size in batch_sizes}
     for epoch in range(config.epochs):
         if config.scheme == "unified":
-            for _ in range(steps):
+            for _ in range(steps_per_epoch(config, sizes)):
                 yield {task: next(passes[task]) for task in tasks}
             continue
-        if len(tasks) == 1:
-            order = np.zeros(steps, dtype=int)
-        elif config.scheme == "in_turn":
-            order = np.repeat(np.arange(len(tasks)), pass_steps(config, sizes))
-        elif config.sampling == "round_robin":
-            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T without variance
-        else:
-            seen = _by_task(losses[epoch - 1], tasks) if 0 < epoch <= len(losses) else None
-            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, seen)
-            order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
-        for i in order:
-            yield {tasks[i]: next(passes[tasks[i]])}
+        known = _by_task(losses[epoch - 1], tasks) if 0 < epoch <= len(losses) else None
+        for i in _task_order(config, sizes, epoch, known):
+            task = tasks[i]
+            yield {task: next(passes[task])}
+
+
+def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> np.ndarray:
+    """The index of the task that each step of an epoch trains. epoch: from 0; losses: of each task, where known."""
+    steps = steps_per_epoch(config, sizes)
+    if len(sizes) == 1:
+        return np.zeros(steps, dtype=int)
+    if config.scheme == "in_turn":
+        return np.repeat(np.arange(len(sizes)), pass_steps(config, sizes))
+    if config.sampling == "round_robin":  # p = 1 / T without variance
+        return np.arange(epoch * steps, (epoch + 1) * steps) % len(sizes)
+    p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, losses)
+    return np.random.default_rng([config.seed, epoch]).choice(len(sizes), size=steps, p=p)
 
 
 def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
@@ -99,7 +108,5 @@ def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
 
 def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
     """Batches of one task without end: every pass has every example once, in an order of its own."""
-    number = 0
-    while True:
+    for number in itertools.count():
         yield from train_batches(lengths, batch_size, seed, number)
-        number += 1

@@ -94,10 +94,17 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None,
+        self,
+        path: Path | None,
+        identity: str,
+        parts: dict[str, Any],
+        seconds: float | None = None,
         processes: Processes = ALONE,
-    ) -> None:  # fmt: skip
-        self.path, self.identity, self.parts, self.processes = path, identity, parts, processes
+    ) -> None:
+        self.path = path
+        self.identity = identity
+        self.parts = parts
+        self.processes = processes
         self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
         self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
         self._last = time.monotonic()
@@ -143,9 +150,10 @@ class Checkpoint:
             for step in steps:
                 yield step
                 self._steps += 1
-                if watch.get()(progress, total):
+                must_stop = watch.get()
+                if must_stop(progress, total):
                     stop.number = signal.SIGTERM
-                number = self.processes.largest(stop.number or 0)
+                number = max(self.processes.gather([stop.number or 0]))
                 if self.is_due or number:
                     self.save(progress())
                 if number:
@@ -160,8 +168,10 @@ class Checkpoint:
         """
         if self.path is None:
             return None
+        content = None
         found = [path for path in (self.path, self._previous) if path.exists()]
-        content = next(filter(None, map(self._read, found)), None)
+        for path in found:
+            content = content or self._read(path)
         if content is None:
             if found:
                 log.warning("training starts from the beginning")

@@ -17,43 +17,49 @@ from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
 VERSION = "2"  # of the files' content; after a change all files are made again
-StatesAndMask = tuple[Tensor, Tensor]  # hidden states (B, T, d) and attention mask (B, T)
 
 
 class TokenStates:
     """Hidden states (tokens, d) of every sequence of a table, one sequence after the other."""
 
     def __init__(self, tokens: TokenizedTable, mapped: MappedArray) -> None:
-        self.tokens, self.mapped = tokens, mapped
+        self.tokens = tokens
+        self.mapped = mapped
         self.states = torch.from_numpy(mapped.array)
         self.starts = _starts(tokens)
 
     def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
         """The states of some rows: mask (B, T) of their batch -> (B, T, d); padding repeats a sequence's last token."""
         first = torch.from_numpy(self.starts[self.tokens.sequences(rows)])[:, None]  # (B, 1)
-        place = torch.arange(mask.size(1)).minimum(mask.sum(1, keepdim=True).cpu() - 1)  # (B, T)
+        last_place = mask.sum(1, keepdim=True).cpu() - 1  # (B, 1)
+        place = torch.arange(mask.size(1)).minimum(last_place)  # (B, T)
         return self.states[first + place].to(mask.device)
 
 
 def token_states(
-    encoder: SharedEncoder, tokens: TokenizedTable, about: str, batches: Iterable[tuple[np.ndarray, StatesAndMask]]
+    encoder: SharedEncoder,
+    tokens: TokenizedTable,
+    about: str,
+    batches: Iterable[tuple[np.ndarray, tuple[Tensor, Tensor]]],
 ) -> TokenStates:
     """The states below `encoder.frozen_depth` of a whole table.
 
-    batches: examples, and their states and mask, of the whole table; not computed where they are on disk.
+    batches: rows, their states (B, T, d) and mask (B, T), of the whole table; not computed where they are on disk.
     """
     starts = _starts(tokens)
 
     def fill(array: np.ndarray) -> None:
-        for examples, (states, mask) in batches:
+        for rows, (states, mask) in batches:
             lengths = mask.sum(1).tolist()
-            first = starts[tokens.sequences(examples)]
-            for sequence, start, length in zip(states.float().cpu().numpy(), first, lengths, strict=True):
+            first = starts[tokens.sequences(rows)]
+            states = states.float().cpu().numpy()
+            for sequence, start, length in zip(states, first, lengths, strict=True):
                 array[start : start + length] = sequence[:length]
 
     shape = (int(tokens.sequence_lengths.sum()), encoder.config.hidden_size)
     depth = encoder.frozen_depth
-    modules = [encoder.embeddings[0], *(copies[0] for copies in encoder.layers[:depth])]
+    frozen_layers = [copies[0] for copies in encoder.layers[:depth]]
+    modules = [encoder.embeddings[0], *frozen_layers]
     path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
     return TokenStates(tokens, mapped_array(path, shape, fill))
 
@@ -63,18 +69,20 @@ def embeddings_of_all_rows(
 ) -> MappedArray:
     """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole.
 
-    batches: examples and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
+    batches: rows and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
     """
 
     def fill(array: np.ndarray) -> None:
-        for examples, embeddings in batches:
-            array[examples] = embeddings.cpu().numpy()
+        for rows, embeddings in batches:
+            array[rows] = embeddings.cpu().numpy()
 
+    shape = (len(tokens), k, encoder.config.hidden_size)
     path = _path([encoder], tokens, f"embeddings {encoder.config} {about}")
-    return mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill)
+    return mapped_array(path, shape, fill)
 
 
 def _starts(tokens: TokenizedTable) -> np.ndarray:
+    """The place of every sequence's first token among all tokens."""
     lengths = tokens.sequence_lengths
     return np.cumsum(lengths) - lengths
 
@@ -88,6 +96,7 @@ def _path(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> Path:
         digest.update(column.offsets.tobytes())
     for module in modules:
         for name, tensor in module.state_dict().items():
+            numbers = tensor.detach().cpu().contiguous().view(-1)
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            digest.update(numbers.view(torch.uint8).numpy())
     return cache_dir() / "frozen" / f"{digest.hexdigest()[:32]}.npy"
