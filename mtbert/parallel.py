@@ -51,6 +51,10 @@ class Processes:
             distributed.all_reduce(tensor)
         return tensor
 
+    def largest(self, number: int) -> int:
+        """The largest of the processes' numbers."""
+        return max(self.gather([number]))
+
     def gather(self, items: Iterable) -> list:
         """The items of all processes, those of the first one first."""
         items = list(items)

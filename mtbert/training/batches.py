@@ -12,6 +12,8 @@ import numpy as np
 from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities, train_batches
 
+Rows = dict[str, np.ndarray]  # task -> numbers of some rows of its table
+
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
@@ -63,7 +65,7 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
 
 def training_steps(
     config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[dict[str, float]] = ()
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Iterator[Rows]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
     lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each

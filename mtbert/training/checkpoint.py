@@ -24,9 +24,9 @@ from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
-Progress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": the number of steps done
+ReadProgress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": number of steps done
 # Called after every step of this thread or task, with the progress and the number of all steps; True: save and stop.
-watch: ContextVar[Callable[[Progress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
+watch: ContextVar[Callable[[ReadProgress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group
 
 
@@ -136,7 +136,7 @@ class Checkpoint:
         self._last = time.monotonic()
         self._steps = 0
 
-    def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
+    def guard(self, steps: Iterable[Step], progress: ReadProgress, total: int = 0) -> Iterator[Step]:
         """The steps, for a loop that does one at a time; the checkpoint is saved between two of them when it is due.
 
         On SIGINT, on SIGTERM, and where `watch` returns True, which counts as SIGTERM, it is saved after the current
@@ -153,7 +153,7 @@ class Checkpoint:
                 must_stop = watch.get()
                 if must_stop(progress, total):
                     stop.number = signal.SIGTERM
-                number = max(self.processes.gather([stop.number or 0]))
+                number = self.processes.largest(stop.number or 0)
                 if self.is_due or number:
                     self.save(progress())
                 if number:

@@ -94,8 +94,9 @@ def teacher_logits(
     """
 
     def compute() -> list[np.ndarray]:
-        rows = TaskRows(load().to(device), task, table, device)
-        return [rows.logits().cpu().numpy().astype(np.float16)]
+        model = load().to(device)
+        logits = TaskRows(model, task, table, device).logits()
+        return [logits.cpu().numpy().astype(np.float16)]
 
     columns = [table[column] for column in TASKS[task].sentence_columns]
     texts = list(chain(*columns))

@@ -24,7 +24,7 @@ from mtbert.parallel import Processes, connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.samplers import moving_average
-from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps, turn_ends
+from mtbert.training.batches import Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
 from mtbert.training.metrics import metrics_of, overall, score_table
@@ -35,7 +35,11 @@ from mtbert.training.task_data import TaskRows
 log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 LOG, LOG_POINTS = "log.csv", 100  # next to the checkpoint: the points of the curve, and of the loss between them
+ROUNDED = {"epoch": 4, "seconds": 2, "cpu_seconds": 2}  # digits in the curve
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
+
+
+Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
 
 
 @dataclass
@@ -104,9 +108,9 @@ def train(
     memory = PeakMemory(place)
     keep_freed_memory()
 
-    cost: dict[str, float] = {}
+    cost = {}
     encoder = build_encoder(config)
-    if config.pretrain in ("before", "both"):
+    if run.pretrains("before"):
         meta_model(config)  # what does not fit together is said here, not after hours of pretraining
         cost |= run.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
@@ -126,7 +130,7 @@ def train(
 
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
-    if config.pretrain in ("after", "both"):
+    if run.pretrains("after"):
         cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
     processes.copy_from_main(model)
 
@@ -185,6 +189,10 @@ class _Run:
         if {task: len(logits) for task, logits in teachers.items()} != needed:
             raise TrainingError(f"teachers: logits for all training rows of {list(needed)} are needed")
 
+    def pretrains(self, stage: str) -> bool:
+        """Whether the encoder is pretrained "before" or "after" training."""
+        return self.config.pretrain in (stage, "both")
+
     def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
         """Masked language modelling on the training texts by the first process, in place; its cost and last loss."""
         if not self.processes.is_main:
@@ -216,7 +224,7 @@ class _Run:
                 rows.make_features()
         return _Rows(train, dev)
 
-    def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, dict[str, pd.DataFrame]]:
+    def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         identity = f"{config.digest} {self.corpus.fingerprint}"
@@ -230,20 +238,19 @@ class _Run:
 
         marks = evaluation_steps(config, self.sizes)
         log_every = math.ceil(self.total_steps / LOG_POINTS)
-        predictions: dict[str, pd.DataFrame] = {}
+        predictions = {}
         for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.shows_progress):
             with state.clocked():
                 self.take_step(trainer, rows, drawn, state)
-            epoch = state.step / self.epoch_steps
             if state.step in marks:
                 trainer.swap_average()
-                predictions = _evaluate(state, trainer.model, config, rows.dev, epoch)
+                predictions = self.evaluate(trainer.model, rows, state)
                 trainer.swap_average()
                 point = state.curve[-1]
                 self.write_log(state, point)
                 bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
             elif state.step % log_every == 0:
-                self.write_log(state, _log_point(state, epoch, log_every))
+                self.write_log(state, self.log_point(state, state.losses[-log_every:]))
         return state, predictions
 
     def restore(self, saver: Checkpoint) -> _Progress:
@@ -259,11 +266,8 @@ class _Run:
             state.processes = max(state.processes, count)
         return state
 
-    def take_step(self, trainer: Trainer, rows: _Rows, drawn: dict[str, np.ndarray], state: _Progress) -> None:
-        """Train on the rows drawn, task -> row numbers, and note it in the state.
-
-        Raises TrainingError for a loss that is not finite.
-        """
+    def take_step(self, trainer: Trainer, rows: _Rows, drawn: Rows, state: _Progress) -> None:
+        """Train on the rows drawn and note it in the state; raises TrainingError for a loss that is not finite."""
         step = state.step + 1
         losses = trainer.step(step, drawn)
         for task, loss in losses.items():
@@ -289,6 +293,58 @@ class _Run:
             "before this step is kept."
         )
 
+    def evaluate(self, model: MultitaskBert, rows: _Rows, state: _Progress) -> Predictions:
+        """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
+        config = self.config
+        predictions = {}
+        for task in config.tasks:
+            chosen = _subset(config.curve_rows, len(rows.dev[task]))
+            predictions[task] = rows.dev[task].predictions("dev", chosen)
+        scores = {}
+        for task, table in predictions.items():
+            name, metric = next(iter(metrics_of(TASKS[task]).items()))
+            scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
+        several = len(scores) > 1
+        point = self.log_point(state, state.losses)
+        point |= {name: round(point[name], digits) for name, digits in ROUNDED.items()}
+        point |= {"metric": "overall" if several else name, "dev_score": overall(scores)}
+        if several:
+            point |= {f"dev_{task}": score for task, score in scores.items()}
+            point |= {f"train_loss_{task}": _mean_loss_of(task, state.losses) for task in scores}
+        state.curve.append(point)
+        state.losses = []
+        self.note_best(model, {"overall": point["dev_score"], **scores}, predictions, state)
+        return predictions
+
+    def log_point(self, state: _Progress, losses: list[dict[str, float]]) -> dict:
+        """How far the run has come, and the mean of these losses of steps."""
+        return {
+            "step": state.step,
+            "epoch": state.step / self.epoch_steps,
+            "tokens": state.tokens,
+            "seconds": state.seconds,
+            "cpu_seconds": state.cpu_seconds,
+            "train_loss": _mean_loss(losses),
+        }
+
+    def note_best(
+        self, model: MultitaskBert, scores: dict[str, float], predictions: Predictions, state: _Progress
+    ) -> None:
+        """Note which scores, "overall" and of each task, are the best so far; keep the weights as `keep` says."""
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        for name, score in scores.items():
+            best_score = state.best[name]["score"] if name in state.best else math.nan
+            if not (math.isnan(best_score) or score > best_score):
+                continue
+            state.best[name] = {"score": score, "step": state.step}
+            if name in predictions:
+                state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
+            if self.config.keep == ("best" if name == "overall" else "best_per_task"):
+                names = trained
+                if name != "overall" and state.kept:
+                    names = trained & model.own_weights(name)
+                state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
+
     def write_log(self, state: _Progress, row: dict) -> None:
         """Append a row to LOG, next to the checkpoint; where it cannot be written, that is a warning."""
         state.log.append(row)
@@ -303,9 +359,11 @@ class _Run:
 
     def keeps_last_step(self, state: _Progress) -> bool:
         """Whether the kept model is the one that the last step left."""
-        if self.config.pretrain in ("after", "both"):
+        if self.pretrains("after"):
             return False
-        names = {"last": (), "best": ("overall",), "best_per_task": self.config.tasks}[self.config.keep]
+        if self.config.keep == "last":
+            return True
+        names = ["overall"] if self.config.keep == "best" else self.config.tasks
         return all(state.best[name]["step"] == self.total_steps for name in names)
 
     def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
@@ -355,81 +413,13 @@ def _mean_loss(losses: list[dict[str, float]]) -> float:
     return float(np.mean([np.mean(list(by_task.values())) for by_task in losses]))
 
 
-def _log_point(state: _Progress, epoch: float, n: int) -> dict[str, float]:
-    """A row of the log between two evaluations, with the mean loss of the last n steps."""
-    return {
-        "step": state.step,
-        "epoch": epoch,
-        "tokens": state.tokens,
-        "seconds": state.seconds,
-        "cpu_seconds": state.cpu_seconds,
-        "train_loss": _mean_loss(state.losses[-n:]),
-    }
-
-
-def _evaluate(
-    state: _Progress, model: MultitaskBert, config: RunConfig, dev: dict[str, TaskRows], epoch: float
-) -> dict[str, pd.DataFrame]:
-    """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
-    predictions = {}
-    for task in config.tasks:
-        chosen = _subset(config.curve_rows, len(dev[task]))
-        predictions[task] = dev[task].predictions("dev", chosen)
-    scores = {}
-    for task, table in predictions.items():
-        name, metric = next(iter(metrics_of(TASKS[task]).items()))
-        scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
-    several = len(scores) > 1
-    point = {
-        "step": state.step,
-        "epoch": round(epoch, 4),
-        "tokens": state.tokens,
-        "seconds": round(state.seconds, 2),
-        "cpu_seconds": round(state.cpu_seconds, 2),
-        "train_loss": _mean_loss(state.losses),
-        "metric": "overall" if several else name,
-        "dev_score": overall(scores),
-    }
-    if several:
-        point |= {f"dev_{task}": score for task, score in scores.items()}
-        point |= {f"train_loss_{task}": _mean_loss_of(task, state.losses) for task in scores}
-    state.curve.append(point)
-    state.losses = []
-    _note_best(state, model, config, {"overall": point["dev_score"], **scores}, predictions)
-    return predictions
-
-
 def _mean_loss_of(task: str, losses: list[dict[str, float]]) -> float:
     """A task's mean loss over the steps that trained it; nan where none did."""
     known = [by_task[task] for by_task in losses if task in by_task]
     return float(np.mean(known)) if known else math.nan
 
 
-def _note_best(
-    state: _Progress,
-    model: MultitaskBert,
-    config: RunConfig,
-    scores: dict[str, float],
-    predictions: dict[str, pd.DataFrame],
-) -> None:
-    """Note which scores, "overall" and of each task, are the best so far, and keep the weights as `keep` says."""
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, score in scores.items():
-        best_score = state.best[name]["score"] if name in state.best else math.nan
-        if not (math.isnan(best_score) or score > best_score):
-            continue
-        state.best[name] = {"score": score, "step": state.step}
-        if name in predictions:
-            state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
-        if config.keep != ("best" if name == "overall" else "best_per_task"):
-            continue
-        names = trained
-        if name != "overall" and state.kept:
-            names = trained & model.own_weights(name)
-        state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
-
-
-def _dev_predictions(rows: _Rows, known: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _dev_predictions(rows: _Rows, known: Predictions) -> Predictions:
     """Every task's predictions for dev; those that are known are not computed again."""
     predictions = {}
     for task, table in rows.dev.items():
@@ -437,7 +427,7 @@ def _dev_predictions(rows: _Rows, known: dict[str, pd.DataFrame]) -> dict[str, p
     return predictions
 
 
-def _step_scores(config: RunConfig, state: _Progress, last: dict[str, pd.DataFrame], rows: _Rows) -> pd.DataFrame:
+def _step_scores(config: RunConfig, state: _Progress, last: Predictions, rows: _Rows) -> pd.DataFrame:
     """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve.
 
     last: the predictions for dev after the last step.
@@ -445,8 +435,8 @@ def _step_scores(config: RunConfig, state: _Progress, last: dict[str, pd.DataFra
     tables = []
     for task in config.tasks:
         chosen = _subset(TRAIN_ROWS, len(rows.train[task]))
-        splits = {"dev": last[task], "train": rows.train[task].predictions("train", chosen)}
-        for split, table in splits.items():
+        train = rows.train[task].predictions("train", chosen)
+        for split, table in (("dev", last[task]), ("train", train)):
             scores = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             tables.append(scores.assign(at="last", step=state.step))
         best = state.best[task]

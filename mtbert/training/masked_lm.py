@@ -5,7 +5,6 @@ training texts of the tasks, of a pair the first sentence alone; before or after
 new: a checkpoint's own, where it has one, is not read.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from mtbert.data import TASKS, TokenizedTable
 from mtbert.optim import AdamW, make_schedule
 from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
+from mtbert.training.frozen_features import content_digest
 from mtbert.training.progress import Progress, steps_left
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
@@ -119,14 +119,14 @@ def pretrain(
     """
     if texts.mask is None:
         raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
-    rows = _rows_to_mask(texts)
     device = torch.device(device)
     was_training = encoder.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)
-        run = _Pretraining(encoder.to(device), texts, rows, config)
-        identity = _identity(encoder, texts, config.digest) if checkpoint else ""
-        saver = Checkpoint(checkpoint, identity, run.parts(), checkpoint_seconds)
+        run = _Pretraining(encoder.to(device), texts, config)
+        parts = {"encoder": encoder, "head": run.head, "optimizer": run.optimizer, "schedule": run.schedule}
+        identity = content_digest([encoder], texts, config.digest) if checkpoint else ""
+        saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         state = _Progress(**(saver.restore() or {}))
         encoder.train()
         left = islice(run.batches(), state.step, None)
@@ -137,27 +137,22 @@ def pretrain(
             state.tokens += int(texts.lengths[batch].sum())
             state.since = [before + new for before, new in zip(state.since, counts, strict=True)]
             if run.is_point(state.step):
-                _add_point(state, run.epoch_steps)
+                loss_sum, right, predicted = state.since
+                point = {
+                    "step": state.step,
+                    "epoch": round(state.step / run.epoch_steps, 4),
+                    "tokens": state.tokens,
+                    "loss": loss_sum / predicted,
+                    "accuracy": right / predicted,
+                }
+                state.curve.append(point)
+                state.since = [0.0, 0, 0]
             if state.step == run.total_steps:
                 saver.save(vars(state))
     encoder.train(was_training)
     curve = pd.DataFrame(state.curve)
     curve.attrs["seconds"] = state.seconds
     return curve
-
-
-def _add_point(state: _Progress, epoch_steps: int) -> None:
-    """Append a point of the curve."""
-    loss_sum, right, predicted = state.since
-    point = {
-        "step": state.step,
-        "epoch": round(state.step / epoch_steps, 4),
-        "tokens": state.tokens,
-        "loss": loss_sum / predicted,
-        "accuracy": right / predicted,
-    }
-    state.curve.append(point)
-    state.since = [0.0, 0, 0]
 
 
 def _special_tokens(texts: TokenizedTable) -> list[int]:
@@ -179,42 +174,38 @@ def _rows_to_mask(texts: TokenizedTable) -> np.ndarray:
 
 
 class _Pretraining:
-    """An encoder with the head, the optimizer and the schedule of its pretraining, and the rows to train on."""
+    """An encoder with the head, the optimizer and the schedule of its pretraining, and the texts to train on."""
 
-    def __init__(self, encoder: BertModel, texts: TokenizedTable, rows: np.ndarray, config: RunConfig) -> None:
+    def __init__(self, encoder: BertModel, texts: TokenizedTable, config: RunConfig) -> None:
         self.encoder = encoder
         self.texts = texts
-        self.rows = rows
+        self.rows = _rows_to_mask(texts)
         self.config = config
         self.head = MaskedLanguageHead(encoder)
         parameters = dict.fromkeys(chain(encoder.parameters(), self.head.parameters()))  # the word table is in both
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         self.optimizer = AdamW(trained, lr=config.pretrain_learning_rate, weight_decay=WEIGHT_DECAY)
         self.batch_size = max(config.batch_sizes.values())
-        self.epoch_steps = math.ceil(len(rows) / self.batch_size)
+        self.epoch_steps = math.ceil(len(self.rows) / self.batch_size)
         self.total_steps = config.pretrain_epochs * self.epoch_steps
         self.schedule = make_schedule(self.optimizer, "linear", self.total_steps)
-
-    def parts(self) -> dict:
-        """What a checkpoint holds besides the progress."""
-        return {"encoder": self.encoder, "head": self.head, "optimizer": self.optimizer, "schedule": self.schedule}
 
     def batches(self) -> Iterator[np.ndarray]:
         """The rows of every step."""
         lengths = self.texts.lengths[self.rows]
         for epoch in range(self.config.pretrain_epochs):
-            for batch in train_batches(lengths, self.batch_size, self.config.seed, epoch):
-                yield self.rows[batch]
+            for places in train_batches(lengths, self.batch_size, self.config.seed, epoch):
+                yield self.rows[places]
 
     def is_point(self, step: int) -> bool:
         """Whether the curve has a point after this step, counted from 1."""
-        step_in_epoch = (step - 1) % self.epoch_steps + 1
-        return step_in_epoch in {math.ceil(i * self.epoch_steps / POINTS) for i in range(1, POINTS + 1)}
+        return step * POINTS // self.epoch_steps > (step - 1) * POINTS // self.epoch_steps
 
     def step(self, number: int, rows: np.ndarray) -> tuple[float, int, int]:
-        """Train on these rows; number: of the step, from 1. Returns the summed loss, right predictions, predictions.
+        """Train on these rows; number: of the step, from 1.
 
-        Raises TrainingError before the update if the loss is not finite.
+        Returns the summed loss of the predictions, the number of right ones, and that of all. Raises TrainingError
+        before the update if the loss is not finite.
         """
         logits, targets = self._predict(number, rows)
         loss = F.cross_entropy(logits.float(), targets)
@@ -237,7 +228,9 @@ class _Pretraining:
         special = torch.isin(batch.input_ids, torch.tensor(_special_tokens(self.texts)))
         can_be_masked = batch.attention_mask & ~special
         vocab_size = self.encoder.config.vocab_size
-        generator = torch.Generator().manual_seed(_step_seed(self.config.seed, number - 1))
+        # a seed for every step: what is masked does not depend on where a run was interrupted
+        [seed] = np.random.SeedSequence([self.config.seed, number - 1]).generate_state(1).tolist()
+        generator = torch.Generator().manual_seed(seed)
         corrupted, targets = mask_tokens(
             batch.input_ids, can_be_masked, self.texts.mask, vocab_size, MASK_RATE, generator
         )  # (B, T)
@@ -251,18 +244,3 @@ class _Pretraining:
             masked = hidden.flatten(0, 1).index_select(0, places.to(device))  # (M, d)
             logits = self.head(masked)
         return logits, targets
-
-
-def _step_seed(seed: int, step: int) -> int:
-    """A seed of its own for every step: what is masked does not depend on where a run was interrupted."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
-
-
-def _identity(encoder: BertModel, texts: TokenizedTable, settings: str) -> str:
-    """Hex digits that name where pretraining starts from, its texts and its settings."""
-    digest = hashlib.sha256(f"{settings} {texts.max_length}".encode())
-    for array in (texts.columns[0].ids, texts.columns[0].offsets):
-        digest.update(array.tobytes())
-    for tensor in encoder.state_dict().values():
-        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()

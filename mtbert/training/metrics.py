@@ -78,7 +78,7 @@ def r2(predicted: Array, labels: Array, weights: Weights = None) -> Array:
 
 def metrics_of(task: Task) -> dict[str, Metric]:
     """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
-    found: dict[str, Metric] = {}
+    found = {}
     if task.is_number:
         found["pearson"] = pearson
         if task.kind == "regression":

@@ -8,16 +8,16 @@ import math
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW, make_schedule
 from mtbert.parallel import ALONE, Processes
+from mtbert.training.batches import Rows
 from mtbert.training.step_gradients import StepGradients, trained_parameters
-from mtbert.training.task_data import TaskRows
+from mtbert.training.task_data import Tables
 
 UPSTREAM_RATE = 0.1  # factor of the learning rate of a slow upstream head
 
@@ -29,9 +29,7 @@ class Trainer:
     this model together.
     """
 
-    def __init__(
-        self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int, processes: Processes = ALONE
-    ) -> None:
+    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, processes: Processes = ALONE) -> None:
         config = model.run_config
         self.model = model
         self.config = config
@@ -61,11 +59,11 @@ class Trainer:
         """Of GEM and A-GEM: the numbers of constrained steps, of projected ones, of constraints checked and broken."""
         return self.step_gradients.constraints
 
-    def remember(self, rows: dict[str, np.ndarray]) -> None:
+    def remember(self, rows: Rows) -> None:
         """Put a step's examples into the episodic memory, as the step did."""
         self.step_gradients.remember(rows)
 
-    def step(self, number: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+    def step(self, number: int, rows: Rows) -> dict[str, float]:
         """Train on these rows; returns every task's mean loss.
 
         Where one is not finite, the weights stay as they are and the caller has to stop. number: counted from 1; the
@@ -76,14 +74,14 @@ class Trainer:
             self.update(rows)
         return losses
 
-    def gradients(self, number: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+    def gradients(self, number: int, rows: Rows) -> dict[str, float]:
         """The part of a step before the update; arguments and result as of `step`."""
         self.model.train()
         self.processes.seed_step(self.config.seed, number)
         return self.step_gradients.compute(number, rows)
 
     @torch.no_grad()
-    def update(self, rows: dict[str, np.ndarray]) -> None:
+    def update(self, rows: Rows) -> None:
         """The part of a step after the gradient."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
@@ -130,7 +128,7 @@ def parameter_groups(model: MultitaskBert) -> list[dict]:
     """
     config = model.run_config
     layers = model.encoder.config.num_hidden_layers
-    groups: dict[tuple[float, float], list[Tensor]] = {}
+    groups = {}
     for name, parameter in trained_parameters(model).items():
         if name in model.heads.offsets:
             rate = config.learning_rate * UPSTREAM_RATE
@@ -138,8 +136,9 @@ def parameter_groups(model: MultitaskBert) -> list[dict]:
         else:
             rate = config.learning_rate * config.layer_decay ** _layers_above(name, layers)
             decay = config.weight_decay
-        groups.setdefault((rate, decay), []).append(parameter)
-    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+        group["params"].append(parameter)
+    return list(groups.values())
 
 
 def _layers_above(name: str, layers: int) -> int:

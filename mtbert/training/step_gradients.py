@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +21,9 @@ from mtbert.gradients import (
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import ALONE, Processes
 from mtbert.sharing import add_pull
-from mtbert.training.task_data import TaskRows
-from mtbert.training.task_losses import LossWeights, TaskLosses
+from mtbert.training.batches import Rows
+from mtbert.training.task_data import Tables
+from mtbert.training.task_losses import TaskLosses
 
 
 class StepGradients:
@@ -33,15 +33,12 @@ class StepGradients:
     processes train together, all get the sum of their gradients. P: the number of weights that tasks share.
     """
 
-    def __init__(
-        self, model: MultitaskBert, tables: dict[str, TaskRows], total_steps: int, processes: Processes = ALONE
-    ) -> None:
+    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, processes: Processes = ALONE) -> None:
         config = model.run_config
         self.model = model
         self.config = config
         self.processes = processes
-        self.weights = LossWeights(model)
-        self.losses = TaskLosses(model, tables, self.weights, total_steps, processes)
+        self.losses = TaskLosses(model, tables, total_steps, processes)
         self.memory = EpisodicMemory(config.memory_size, config.memory, config.seed)
         self.M: Tensor | None = None  # (K, P), the memories' gradients that constrain this step
         self.is_projected = False  # whether they changed its gradient
@@ -50,11 +47,13 @@ class StepGradients:
 
         self.shared = FlatGradients(model.shared_parameters())
         self.is_sum = config.gradients == "sum" or not self.shared.spans
-        by_task = set() if self.is_sum else {id(parameter) for parameter in self.shared.parameters.values()}
-        trained = trained_parameters(model)
-        self.others = FlatGradients({name: p for name, p in trained.items() if id(p) not in by_task})
+        others = trained_parameters(model)
+        if not self.is_sum:
+            shared = set(map(id, self.shared.parameters.values()))
+            others = {name: p for name, p in others.items() if id(p) not in shared}
+        self.others = FlatGradients(others)
 
-    def compute(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, float]:
+    def compute(self, step: int, rows: Rows) -> dict[str, float]:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
         config = self.config
         every = config.cosine_every
@@ -71,10 +70,10 @@ class StepGradients:
         if config.soft_sharing != "none":
             add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
         values = {task: loss.item() for task, loss in losses.items()}
-        self.weights.note(values)
+        self.losses.note(values)
         return values
 
-    def _compute_by_task(self, step: int, rows: dict[str, np.ndarray], is_recorded: bool) -> dict[str, Tensor]:
+    def _compute_by_task(self, step: int, rows: Rows, is_recorded: bool) -> dict[str, Tensor]:
         """A gradient per task, of the parameters that tasks share; their own parameters keep their own gradient."""
         method = self.config.gradients
         memories = self._memory_gradients(step, rows) if method in PROJECTIONS else None
@@ -109,7 +108,7 @@ class StepGradients:
         self.is_projected = bool(is_active.any())
         return g, used | memory_used[is_active].any(0)
 
-    def _memory_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor] | None:
+    def _memory_gradients(self, step: int, rows: Rows) -> tuple[Tensor, Tensor] | None:
         """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
 
         In a unified step every task's memory is a constraint. None where there is no memory yet.
@@ -120,7 +119,7 @@ class StepGradients:
                 remembered[task] = self.memory.sample(task, self.config.memory_batch, step)
         return self._extra_gradients(step, remembered) if remembered else None
 
-    def _gradients_by_task(self, step: int, rows: dict[str, np.ndarray]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def _gradients_by_task(self, step: int, rows: Rows) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Each task's loss, its gradient of the shared parameters (T, P), and which of these it used, bool."""
         losses = {}
         uses = []
@@ -131,7 +130,7 @@ class StepGradients:
             uses.append(used)
         return losses, self.processes.sum(G), torch.stack(uses)
 
-    def _extra_gradients(self, step: int, rows: dict[str, np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _extra_gradients(self, step: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """The gradients and uses of `_gradients_by_task` beside those of the step: no `.grad` is left."""
         _, G, uses = self._gradients_by_task(step, rows)
         for parameter in self.others.parameters.values():
@@ -143,7 +142,7 @@ class StepGradients:
         for row in layer_cosines(G, _by_level(self.shared.spans), tasks):
             self.cosines.append({"step": step, **row})
 
-    def _record_extra_passes(self, step: int, rows: dict[str, np.ndarray]) -> None:
+    def _record_extra_passes(self, step: int, rows: Rows) -> None:
         """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
         device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -166,7 +165,7 @@ class StepGradients:
         self.constraints.update(steps=1, projected=int(self.is_projected), checked=len(self.M), broken=broken)
         self.M = None
 
-    def remember(self, rows: dict[str, np.ndarray]) -> None:
+    def remember(self, rows: Rows) -> None:
         """Put a step's examples into the episodic memory."""
         if self.config.gradients in PROJECTIONS:
             for task, part in rows.items():
@@ -175,14 +174,14 @@ class StepGradients:
     def state_dict(self) -> dict[str, Any]:
         """What later steps depend on and what was recorded; the memory of examples is made again."""
         return {
-            "loss_weights": self.weights.state_dict(),
+            "loss_weights": self.losses.state_dict(),
             "cosines": self.cosines,
             "constraints": dict(self.constraints),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
-        self.weights.load_state_dict(state["loss_weights"])
+        self.losses.load_state_dict(state["loss_weights"])
         self.cosines = state["cosines"]
         self.constraints = Counter(state["constraints"])
 
@@ -195,7 +194,7 @@ def trained_parameters(model: MultitaskBert) -> dict[str, Tensor]:
 
 def _by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
     """Spans of parameters -> spans of levels: embeddings, layer 1, ..., pooler, heads."""
-    levels: dict[str, list[slice]] = {}
+    levels = {}
     for name, span in spans.items():
         level, part, number = name.split(".")[:3]  # encoder.layers.0.1.query.weight is of layer 1
         if part == "layers":

@@ -16,7 +16,8 @@ from mtbert.data import TASKS, Corpus, MappedArray, TokenizedTable, pos_features
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
-from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
+from mtbert.training.batches import Rows
+from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
 
 KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
 
@@ -68,7 +69,7 @@ class TaskRows:
     def _in_batches(
         self, rows: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for the rows there."""
+        """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
         lengths = self.tokens.lengths[rows]
         return self.model.in_batches(lengths, lambda positions: compute(rows[positions]), chosen)
 
@@ -148,14 +149,17 @@ class TaskRows:
             return states, batch.attention_mask
 
         batches = self._in_batches(np.arange(len(self)), compute)
-        return token_states(self.model.encoder, self.tokens, self._arithmetic, batches)
+        return TokenStates(self.model.encoder, self.tokens, self._arithmetic, batches)
 
     @property
     def _arithmetic(self) -> str:
         return f"{self.config.precision} {self.device.type}"
 
 
-def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+Tables = dict[str, TaskRows]  # by task
+
+
+def task_logits(model: MultitaskBert, tables: Tables, rows: Rows) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
     tags = {}
     for task, part in rows.items():

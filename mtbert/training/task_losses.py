@@ -11,24 +11,30 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, divergence
 from mtbert.parallel import Processes
+from mtbert.training.batches import Rows
 from mtbert.training.distillation import distillation_loss, teacher_weight
-from mtbert.training.task_data import TaskRows, task_logits
+from mtbert.training.task_data import Tables, task_logits
 
 PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
 PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
 HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
+Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
 
 
-def batch_shapes(rows: dict[str, np.ndarray], lengths: dict[str, np.ndarray]) -> dict[str, tuple[int, int]]:
-    """Task -> (examples, tokens of the longest) of a step's rows; lengths: task -> tokens of all its examples."""
-    return {task: (len(part), int(lengths[task][part].max())) for task, part in rows.items()}
+def batch_shapes(rows: Rows, lengths: dict[str, np.ndarray]) -> Shapes:
+    """The shapes of a step's batches; lengths: task -> tokens of all its examples."""
+    shapes = {}
+    for task, part in rows.items():
+        longest = lengths[task][part].max()
+        shapes[task] = len(part), int(longest)
+    return shapes
 
 
-def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool) -> int:
+def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
     """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
 
-    shapes: as of `batch_shapes`. A token of a text of T tokens counts as 1 + T / HEAVY, as its
-    attention weights grow with T. With MiniLM a part keeps at most 0.6 GiB.
+    A token of a text of T tokens counts as 1 + T / HEAVY, as its attention weights grow with T. With MiniLM a part
+    keeps at most 0.6 GiB.
     """
     times = 2 if config.r_drop else 1
     tokens = 0.0
@@ -40,48 +46,73 @@ def step_parts(config: RunConfig, shapes: dict[str, tuple[int, int]], cuda: bool
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
 
 
-class LossWeights:
-    """The weights of the tasks' losses in a unified step.
+class TaskLosses:
+    """The losses of the tasks' rows in passes through the model, their weighted sum, and its gradient.
 
-    fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
-    regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a classification
-    (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
-    loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
+    tables: the rows of every training task. total_steps: over which the weight of teachers falls. processes: those that
+    share the rows of a batch.
     """
 
-    def __init__(self, model: MultitaskBert) -> None:
+    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, processes: Processes) -> None:
         self.model = model
         self.config = model.run_config
-        self.first: dict[str, float] = {}  # losses of the first step
-        self.last: dict[str, float] = {}  # of the step before
+        self.tables = tables
+        self.total_steps = total_steps
+        self.processes = processes
+        self.first: dict[str, float] = {}  # losses of the first step that was noted
+        self.last: dict[str, float] = {}  # of the last one
+
+    def backward(self, step: int, rows: Rows) -> dict[str, Tensor]:
+        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says.
+
+        Returns every task's mean loss, before weighting. Where several processes train together, the gradient is that
+        of this one's part of the rows, and the losses are those of all rows.
+        """
+        own = {}
+        shares = {}
+        for task, batch in rows.items():
+            own[task], shares[task] = self.processes.part(batch)
+        totals = {}
+        for part in self._parts(own):
+            weighted = []
+            for task, loss in self._losses(step, part).items():
+                share = len(part[task]) / len(own[task]) * shares[task]
+                totals[task] = totals.get(task, 0) + loss.detach() * share
+                weighted.append(self.weighted(task, loss) * share)
+            sum(weighted).backward()
+        return {task: self.processes.sum(loss) for task, loss in totals.items()}
 
     def weighted(self, task: str, loss: Tensor) -> Tensor:
-        """The loss of a task as it enters the sum."""
+        """The loss of a task as it enters the sum, by `weighting` of the configuration.
+
+        fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
+        regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a
+        classification (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
+        loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
+        """
         config = self.config
         if config.weighting == "uncertainty":
             s = self.model.log_variances[task]
             factor = 0.5 if TASKS[task].is_number else 1.0
             return factor * torch.exp(-s) * loss + s / 2
         if config.weighting == "loss_ratio" and self.last:
-            return loss * self._loss_ratio(task)
+            ratios = {}
+            for name in config.tasks:
+                ratios[name] = (self.last[name] / max(self.first[name], 1e-12)) ** 0.5
+            total = max(sum(ratios.values()), 1e-12)
+            return loss * (ratios[task] * len(ratios) / total)
         if config.task_weights:
             return loss * config.task_weights[config.tasks.index(task)]
         return loss
 
-    def _loss_ratio(self, task: str) -> float:
-        ratios = {}
-        for name in self.config.tasks:
-            ratios[name] = (self.last[name] / max(self.first[name], 1e-12)) ** 0.5
-        return ratios[task] * len(ratios) / max(sum(ratios.values()), 1e-12)
-
     def note(self, losses: dict[str, float]) -> None:
-        """Remember a step's losses."""
+        """Remember a step's losses, on which later weights depend."""
         if not self.first:
             self.first.update(losses)
         self.last.update(losses)
 
     def state_dict(self) -> dict[str, dict[str, float]]:
-        """The losses that later weights depend on."""
+        """The losses that were noted."""
         return {"first": self.first, "last": self.last}
 
     def load_state_dict(self, state: dict[str, dict[str, float]]) -> None:
@@ -89,49 +120,7 @@ class LossWeights:
         self.first = state["first"]
         self.last = state["last"]
 
-
-class TaskLosses:
-    """Passes rows of several tasks through the model, and the gradient of their losses back.
-
-    tables: the rows of every training task. weights: of the losses in their sum. total_steps: over which the weight
-    of teachers falls. processes: those that share the rows of a batch.
-    """
-
-    def __init__(
-        self,
-        model: MultitaskBert,
-        tables: dict[str, TaskRows],
-        weights: LossWeights,
-        total_steps: int,
-        processes: Processes,
-    ) -> None:
-        self.model = model
-        self.config = model.run_config
-        self.tables = tables
-        self.weights = weights
-        self.total_steps = total_steps
-        self.processes = processes
-
-    def backward(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says.
-
-        Returns every task's mean loss, before weighting. Where several processes train together, the gradient is that
-        of this one's part of the rows, and the losses are those of all rows.
-        """
-        own, shares = {}, {}
-        for task, batch in rows.items():
-            own[task], shares[task] = self.processes.part(batch)
-        totals: dict[str, Tensor] = {}
-        for part in self._parts(own):
-            weighted = []
-            for task, loss in self._losses(step, part).items():
-                share = len(part[task]) / len(own[task]) * shares[task]
-                totals[task] = totals.get(task, 0) + loss.detach() * share
-                weighted.append(self.weights.weighted(task, loss) * share)
-            sum(weighted).backward()
-        return {task: self.processes.sum(loss) for task, loss in totals.items()}
-
-    def _parts(self, rows: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    def _parts(self, rows: Rows) -> Iterator[Rows]:
         """The rows of each pass, as many as `step_parts` says; a task without rows for a pass is left out of it."""
         lengths = {task: self.tables[task].tokens.lengths for task in rows}
         shapes = batch_shapes(rows, lengths)
@@ -142,7 +131,7 @@ class TaskLosses:
             if part:
                 yield part
 
-    def _losses(self, step: int, rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    def _losses(self, step: int, rows: Rows) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
         r_drop = self.config.r_drop
         if r_drop:

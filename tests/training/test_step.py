@@ -169,7 +169,7 @@ def test_uncertainty_weights_are_those_of_kendall(step_of, task, likeliest):
     def weighted(variance: float) -> float:
         with torch.no_grad():
             s.fill_(math.log(variance))
-        return step.gradients.weights.weighted(task, loss).item()
+        return step.gradients.losses.weighted(task, loss).item()
 
     for variance in (0.3, 1.0, 4.0):
         divisor = 2 * variance if task == "sts" else variance
@@ -178,7 +178,7 @@ def test_uncertainty_weights_are_those_of_kendall(step_of, task, likeliest):
     assert weighted(at_minimum) < min(weighted(0.99 * at_minimum), weighted(1.01 * at_minimum))
     s.grad = None
     weighted(at_minimum)
-    step.gradients.weights.weighted(task, loss).backward()
+    step.gradients.losses.weighted(task, loss).backward()
     assert s.grad.item() == pytest.approx(0, abs=1e-6)
 
 
@@ -196,7 +196,7 @@ def test_loss_ratios_over_three_steps(step_of):
             for parameter in step.trained.values():
                 parameter += 0.02 * torch.randn_like(parameter)
     assert len(set(weights)) == 3 and sum(weights) == pytest.approx(3)
-    assert step.gradients.weights.first == history[0] and step.gradients.weights.last == history[2]
+    assert step.gradients.losses.first == history[0] and step.gradients.losses.last == history[2]
 
 
 # --- accumulation --------------------------------------------------------------------------------------------------
