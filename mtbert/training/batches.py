@@ -13,6 +13,7 @@ from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities, train_batches
 
 Rows = dict[str, np.ndarray]  # task -> numbers of some rows of its table
+Losses = dict[str, float]  # task -> mean loss, before weighting
 
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
@@ -59,13 +60,13 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     examples = steps * np.array(_batch_sizes(config, len(sizes)))
     if config.scheme == "unified":
         return examples / sizes
-    shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
+    shares = []
+    for epoch in range(1, epochs + 1):
+        shares.append(task_probabilities(sizes, config.sampling, epoch, epochs))
     return examples * np.mean(shares, axis=0) / sizes
 
 
-def training_steps(
-    config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[dict[str, float]] = ()
-) -> Iterator[Rows]:
+def training_steps(config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[Losses] = ()) -> Iterator[Rows]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
     lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each
@@ -74,16 +75,19 @@ def training_steps(
     one once, then reshuffled.
     """
     tasks = tuple(lengths)
-    passes = {}
-    for task, batch_size in zip(tasks, _batch_sizes(config, len(tasks)), strict=True):
-        passes[task] = _passes(lengths[task], batch_size, config.seed)
     sizes = [len(lengths[task]) for task in tasks]
+    batch_sizes = _batch_sizes(config, len(tasks))
+    passes = {}
+    for task, batch_size in zip(tasks, batch_sizes, strict=True):
+        passes[task] = _passes(lengths[task], batch_size, config.seed)
     for epoch in range(config.epochs):
         if config.scheme == "unified":
             for _ in range(steps_per_epoch(config, sizes)):
                 yield {task: next(passes[task]) for task in tasks}
             continue
-        known = _by_task(losses[epoch - 1], tasks) if 0 < epoch <= len(losses) else None
+        known = None
+        if 0 < epoch <= len(losses):
+            known = _by_task(losses[epoch - 1], tasks)
         for i in _task_order(config, sizes, epoch, known):
             task = tasks[i]
             yield {task: next(passes[task])}
@@ -92,17 +96,20 @@ def training_steps(
 def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> np.ndarray:
     """The index of the task that each step of an epoch trains. epoch: from 0; losses: of each task, where known."""
     steps = steps_per_epoch(config, sizes)
-    if len(sizes) == 1:
+    tasks = np.arange(len(sizes))
+    if len(tasks) == 1:
         return np.zeros(steps, dtype=int)
     if config.scheme == "in_turn":
-        return np.repeat(np.arange(len(sizes)), pass_steps(config, sizes))
+        return np.repeat(tasks, pass_steps(config, sizes))
     if config.sampling == "round_robin":  # p = 1 / T without variance
-        return np.arange(epoch * steps, (epoch + 1) * steps) % len(sizes)
+        first_step = epoch * steps
+        return np.arange(first_step, first_step + steps) % len(tasks)
     p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, losses)
-    return np.random.default_rng([config.seed, epoch]).choice(len(sizes), size=steps, p=p)
+    random = np.random.default_rng([config.seed, epoch])
+    return random.choice(len(tasks), size=steps, p=p)
 
 
-def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
+def _by_task(losses: Losses, tasks: Sequence[str]) -> list[float]:
     """The loss of every task; a task that was not drawn yet has the mean of the others."""
     mean = float(np.mean(list(losses.values())))
     return [losses.get(task, mean) for task in tasks]

@@ -38,22 +38,24 @@ class TokenStates:
 
         def fill(array: np.ndarray) -> None:
             for rows, (states, mask) in batches:
-                first = self.starts[tokens.sequences(rows)]
+                starts = self.starts[tokens.sequences(rows)]
                 counts = mask.sum(1).tolist()
                 states = states.float().cpu().numpy()
-                for sequence, start, count in zip(states, first, counts, strict=True):
+                for sequence, start, count in zip(states, starts, counts, strict=True):
                     array[start : start + count] = sequence[:count]
 
         depth = encoder.frozen_depth
         frozen_layers = [copies[0] for copies in encoder.layers[:depth]]
         modules = [encoder.embeddings[0], *frozen_layers]
         path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
-        self.mapped = mapped_array(path, (int(lengths.sum()), encoder.config.hidden_size), fill)
+        shape = (int(lengths.sum()), encoder.config.hidden_size)
+        self.mapped = mapped_array(path, shape, fill)
         self.states = torch.from_numpy(self.mapped.array)
 
     def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
         """The states of some rows: mask (B, T) of their batch -> (B, T, d); padding repeats a sequence's last token."""
-        first = torch.from_numpy(self.starts[self.tokens.sequences(rows)])[:, None]  # (B, 1)
+        starts = self.starts[self.tokens.sequences(rows)]
+        first = torch.from_numpy(starts)[:, None]  # (B, 1)
         last_place = mask.sum(1, keepdim=True).cpu() - 1  # (B, 1)
         place = torch.arange(mask.size(1)).minimum(last_place)  # (B, T)
         return self.states[first + place].to(mask.device)

@@ -24,7 +24,7 @@ from mtbert.parallel import Processes, connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.samplers import moving_average
-from mtbert.training.batches import Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
+from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
 from mtbert.training.metrics import metrics_of, overall, score_table
@@ -35,10 +35,7 @@ from mtbert.training.task_data import TaskRows
 log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 LOG, LOG_POINTS = "log.csv", 100  # next to the checkpoint: the points of the curve, and of the loss between them
-ROUNDED = {"epoch": 4, "seconds": 2, "cpu_seconds": 2}  # digits in the curve
-PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, beside that of the run
-
-
+PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, next to that of the run
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
 
 
@@ -62,11 +59,11 @@ class _Progress(Progress):
     kept: the best weights so far, as `keep` of the configuration says.
     """
 
-    losses: list[dict[str, float]] = field(default_factory=list)  # by task, since the last evaluation
+    losses: list[Losses] = field(default_factory=list)  # of the steps since the last evaluation
     log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)
-    averages: dict[str, float] = field(default_factory=dict)  # task -> moving average of its losses
-    epoch_averages: list[dict[str, float]] = field(default_factory=list)  # at the end of each epoch
+    averages: Losses = field(default_factory=dict)  # moving averages
+    epoch_averages: list[Losses] = field(default_factory=list)  # at the end of each epoch
     kept: dict[str, Tensor] = field(default_factory=dict)
     processes: int = 1  # that trained together
 
@@ -186,7 +183,8 @@ class _Run:
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
         """Raises TrainingError unless there are logits for the training rows of every task that has teachers."""
         needed = {task: len(self.corpus.train[task]) for task in self.config.teachers_by_task}
-        if {task: len(logits) for task, logits in teachers.items()} != needed:
+        given = {task: len(logits) for task, logits in teachers.items()}
+        if given != needed:
             raise TrainingError(f"teachers: logits for all training rows of {list(needed)} are needed")
 
     def pretrains(self, stage: str) -> bool:
@@ -197,9 +195,13 @@ class _Run:
         """Masked language modelling on the training texts by the first process, in place; its cost and last loss."""
         if not self.processes.is_main:
             return {}
-        texts = tokenize_texts(pretraining_texts(self.corpus.train), self.config.encoder, self.config.max_length)
-        path = self.checkpoint and self.checkpoint.with_name(PRETRAINING.format(stage))
-        curve = pretrain(encoder, texts, self.config, self.place, path, self.checkpoint_seconds, self.shows_progress)
+        config = self.config
+        texts = pretraining_texts(self.corpus.train)
+        tokens = tokenize_texts(texts, config.encoder, config.max_length)
+        path = None
+        if self.checkpoint is not None:
+            path = self.checkpoint.with_name(PRETRAINING.format(stage))
+        curve = pretrain(encoder, tokens, config, self.place, path, self.checkpoint_seconds, self.shows_progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -257,7 +259,8 @@ class _Run:
         """The run up to its checkpoint, or its start; raises TrainingError if the processes read different ones."""
         count = self.processes.count
         state = _Progress(**(saver.restore() or {"processes": count}))
-        if len(set(self.processes.gather([state.step]))) > 1:
+        steps = self.processes.gather([state.step])
+        if len(set(steps)) > 1:
             raise TrainingError(
                 "the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared"
             )
@@ -276,7 +279,8 @@ class _Run:
         state.step = step
         state.losses.append(losses)
         for task, part in drawn.items():
-            state.tokens += int(rows.train[task].tokens.counts[part].sum())
+            counts = rows.train[task].tokens.counts[part]
+            state.tokens += int(counts.sum())
         for task, loss in losses.items():
             state.averages[task] = moving_average(state.averages.get(task), loss)
         if step % self.epoch_steps == 0:
@@ -297,16 +301,16 @@ class _Run:
         """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
         config = self.config
         predictions = {}
+        scores = {}
         for task in config.tasks:
             chosen = _subset(config.curve_rows, len(rows.dev[task]))
-            predictions[task] = rows.dev[task].predictions("dev", chosen)
-        scores = {}
-        for task, table in predictions.items():
+            table = rows.dev[task].predictions("dev", chosen)
             name, metric = next(iter(metrics_of(TASKS[task]).items()))
-            scores[task] = float(metric(table["predicted"].to_numpy(), table["label"].to_numpy()))
+            score = metric(table["predicted"].to_numpy(), table["label"].to_numpy())
+            predictions[task] = table
+            scores[task] = float(score)
         several = len(scores) > 1
         point = self.log_point(state, state.losses)
-        point |= {name: round(point[name], digits) for name, digits in ROUNDED.items()}
         point |= {"metric": "overall" if several else name, "dev_score": overall(scores)}
         if several:
             point |= {f"dev_{task}": score for task, score in scores.items()}
@@ -316,15 +320,16 @@ class _Run:
         self.note_best(model, {"overall": point["dev_score"], **scores}, predictions, state)
         return predictions
 
-    def log_point(self, state: _Progress, losses: list[dict[str, float]]) -> dict:
-        """How far the run has come, and the mean of these losses of steps."""
+    def log_point(self, state: _Progress, losses: list[Losses]) -> dict:
+        """How far the run has come, and the mean over steps of the mean of their losses."""
+        by_step = [np.mean(list(by_task.values())) for by_task in losses]
         return {
             "step": state.step,
-            "epoch": state.step / self.epoch_steps,
+            "epoch": round(state.step / self.epoch_steps, 4),
             "tokens": state.tokens,
-            "seconds": state.seconds,
-            "cpu_seconds": state.cpu_seconds,
-            "train_loss": _mean_loss(losses),
+            "seconds": round(state.seconds, 2),
+            "cpu_seconds": round(state.cpu_seconds, 2),
+            "train_loss": float(np.mean(by_step)),
         }
 
     def note_best(
@@ -338,7 +343,8 @@ class _Run:
                 continue
             state.best[name] = {"score": score, "step": state.step}
             if name in predictions:
-                state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
+                predicted = predictions[name]["predicted"].to_numpy()
+                state.best[name]["predicted"] = torch.tensor(predicted)
             if self.config.keep == ("best" if name == "overall" else "best_per_task"):
                 names = trained
                 if name != "overall" and state.kept:
@@ -408,15 +414,12 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
     return marks
 
 
-def _mean_loss(losses: list[dict[str, float]]) -> float:
-    """The mean over steps of the mean over their tasks."""
-    return float(np.mean([np.mean(list(by_task.values())) for by_task in losses]))
-
-
-def _mean_loss_of(task: str, losses: list[dict[str, float]]) -> float:
+def _mean_loss_of(task: str, losses: list[Losses]) -> float:
     """A task's mean loss over the steps that trained it; nan where none did."""
     known = [by_task[task] for by_task in losses if task in by_task]
-    return float(np.mean(known)) if known else math.nan
+    if not known:
+        return math.nan
+    return float(np.mean(known))
 
 
 def _dev_predictions(rows: _Rows, known: Predictions) -> Predictions:
@@ -451,4 +454,5 @@ def _subset(n: int | None, size: int) -> np.ndarray:
     """Indices of n of `size` examples, the same for every seed; n None: of all."""
     if n is None or n >= size:
         return np.arange(size)
-    return np.sort(np.random.default_rng(0).permutation(size)[:n])
+    chosen = np.random.default_rng(0).permutation(size)[:n]
+    return np.sort(chosen)

@@ -53,7 +53,8 @@ class MaskedLanguageHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (..., d) -> logits (..., V)."""
-        return self.decoder(self.norm(F.gelu(self.dense(hidden))))
+        hidden = F.gelu(self.dense(hidden))
+        return self.decoder(self.norm(hidden))
 
 
 def mask_tokens(
@@ -87,8 +88,11 @@ def mask_tokens(
 
 def pretraining_texts(tables: dict[str, pd.DataFrame]) -> list[str]:
     """The texts of checked tables by task, of pairs the first sentence (as paper 001), each distinct text once."""
-    columns = [table[TASKS[task].sentence_columns[0]] for task, table in tables.items()]
-    return list(dict.fromkeys(chain(*columns)))
+    texts = []
+    for task, table in tables.items():
+        column = TASKS[task].sentence_columns[0]
+        texts += table[column].tolist()
+    return list(dict.fromkeys(texts))
 
 
 @dataclass
@@ -182,7 +186,8 @@ class _Pretraining:
         self.rows = _rows_to_mask(texts)
         self.config = config
         self.head = MaskedLanguageHead(encoder)
-        parameters = dict.fromkeys(chain(encoder.parameters(), self.head.parameters()))  # the word table is in both
+        parameters = chain(encoder.parameters(), self.head.parameters())
+        parameters = dict.fromkeys(parameters)  # the word table is in both
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         self.optimizer = AdamW(trained, lr=config.pretrain_learning_rate, weight_decay=WEIGHT_DECAY)
         self.batch_size = max(config.batch_sizes.values())
@@ -225,11 +230,13 @@ class _Pretraining:
     def _predict(self, number: int, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Mask M tokens of these rows; returns the logits at their places (M, V), and the tokens (M,)."""
         batch = self.texts.batch(rows)
-        special = torch.isin(batch.input_ids, torch.tensor(_special_tokens(self.texts)))
+        special_tokens = torch.tensor(_special_tokens(self.texts))
+        special = torch.isin(batch.input_ids, special_tokens)
         can_be_masked = batch.attention_mask & ~special
         vocab_size = self.encoder.config.vocab_size
         # a seed for every step: what is masked does not depend on where a run was interrupted
-        [seed] = np.random.SeedSequence([self.config.seed, number - 1]).generate_state(1).tolist()
+        sequence = np.random.SeedSequence([self.config.seed, number - 1])
+        [seed] = sequence.generate_state(1).tolist()
         generator = torch.Generator().manual_seed(seed)
         corrupted, targets = mask_tokens(
             batch.input_ids, can_be_masked, self.texts.mask, vocab_size, MASK_RATE, generator

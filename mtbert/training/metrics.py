@@ -23,7 +23,8 @@ def _total(terms: Array, weights: Weights) -> Array:
 
 def _mean(terms: Array, weights: Weights) -> Array:
     """Mean over the examples, shapes as of `_total`."""
-    return _total(terms, weights) / _total(np.ones(terms.shape[-1]), weights)
+    n = terms.shape[-1]
+    return _total(terms, weights) / _total(np.ones(n), weights)
 
 
 def accuracy(predicted: Array, labels: Array, weights: Weights = None) -> Array:
@@ -51,7 +52,8 @@ def pearson(predicted: Array, labels: Array, weights: Weights = None) -> Array:
     p = _centred(predicted)
     y = _centred(labels)
     covariance = _mean(p * y, weights) - _mean(p, weights) * _mean(y, weights)
-    return covariance / (_deviation(p, weights) * _deviation(y, weights))
+    deviations = _deviation(p, weights) * _deviation(y, weights)
+    return covariance / deviations
 
 
 def _centred(values: Array) -> Array:
@@ -63,9 +65,11 @@ def _deviation(x: Array, weights: Weights) -> Array:
     """Standard deviation of centred values; nan where they are constant, up to rounding."""
     mean = _mean(x, weights)
     variance = _mean(x * x, weights) - mean * mean
-    is_constant = np.ptp(x, -1, keepdims=weights is not None) == 0
-    rounding = 1e-14 * np.square(x).max(-1, keepdims=weights is not None)
-    return np.sqrt(np.where(is_constant | (variance < rounding), np.nan, variance))
+    has_samples = weights is not None
+    is_constant = np.ptp(x, -1, keepdims=has_samples) == 0
+    rounding = 1e-14 * np.square(x).max(-1, keepdims=has_samples)
+    is_rounding = variance < rounding
+    return np.sqrt(np.where(is_constant | is_rounding, np.nan, variance))
 
 
 def r2(predicted: Array, labels: Array, weights: Weights = None) -> Array:
@@ -88,7 +92,8 @@ def metrics_of(task: Task) -> dict[str, Metric]:
         found["macro_f1"] = functools.partial(macro_f1, num_classes=task.num_classes)
         if task.num_classes == 2:
             found["f1"] = f1
-    return {task.metric: found.get(task.metric) or OWN_METRICS[task.metric]} | found
+    first = found.get(task.metric) or OWN_METRICS[task.metric]
+    return {task.metric: first} | found
 
 
 def overall(scores: dict[str, float]) -> float:
@@ -113,5 +118,14 @@ def score_table(task: str, split: str, predicted: Array, labels: Array) -> pd.Da
     for name, metric in metrics_of(TASKS[task]).items():
         _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))
-        rows.append((task, split, name, value, low, high, len(labels)))
-    return pd.DataFrame(rows, columns=["task", "split", "metric", "value", "low", "high", "n"])
+        row = {
+            "task": task,
+            "split": split,
+            "metric": name,
+            "value": value,
+            "low": low,
+            "high": high,
+            "n": len(labels),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)

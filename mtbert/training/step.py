@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from mtbert.multitask import MultitaskBert
 from mtbert.optim import AdamW, make_schedule
 from mtbert.parallel import ALONE, Processes
-from mtbert.training.batches import Rows
+from mtbert.training.batches import Losses, Rows
 from mtbert.training.step_gradients import StepGradients, trained_parameters
 from mtbert.training.task_data import Tables
 
@@ -37,12 +37,14 @@ class Trainer:
         self.offsets = model.heads.add_offsets()
         self.step_gradients = StepGradients(model, tables, total_steps, processes)
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
-        self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
+        by_group = [group["params"] for group in self.optimizer.param_groups]
+        self.trained = list(chain(*by_group))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
-            self.average = AveragedModel(self.weights, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+            multi_avg_fn = get_ema_multi_avg_fn(config.ema)
+            self.average = AveragedModel(self.weights, multi_avg_fn=multi_avg_fn)
 
     @property
     def is_sum(self) -> bool:
@@ -63,7 +65,7 @@ class Trainer:
         """Put a step's examples into the episodic memory, as the step did."""
         self.step_gradients.remember(rows)
 
-    def step(self, number: int, rows: Rows) -> dict[str, float]:
+    def step(self, number: int, rows: Rows) -> Losses:
         """Train on these rows; returns every task's mean loss.
 
         Where one is not finite, the weights stay as they are and the caller has to stop. number: counted from 1; the
@@ -74,7 +76,7 @@ class Trainer:
             self.update(rows)
         return losses
 
-    def gradients(self, number: int, rows: Rows) -> dict[str, float]:
+    def gradients(self, number: int, rows: Rows) -> Losses:
         """The part of a step before the update; arguments and result as of `step`."""
         self.model.train()
         self.processes.seed_step(self.config.seed, number)

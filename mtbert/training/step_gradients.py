@@ -21,7 +21,7 @@ from mtbert.gradients import (
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import ALONE, Processes
 from mtbert.sharing import add_pull
-from mtbert.training.batches import Rows
+from mtbert.training.batches import Losses, Rows
 from mtbert.training.task_data import Tables
 from mtbert.training.task_losses import TaskLosses
 
@@ -53,7 +53,7 @@ class StepGradients:
             others = {name: p for name, p in others.items() if id(p) not in shared}
         self.others = FlatGradients(others)
 
-    def compute(self, step: int, rows: Rows) -> dict[str, float]:
+    def compute(self, step: int, rows: Rows) -> Losses:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting."""
         config = self.config
         every = config.cosine_every

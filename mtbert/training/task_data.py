@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, MappedArray, TokenizedTable, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, MappedArray, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
@@ -52,14 +52,16 @@ class TaskRows:
         self.table = table
         self.device = device
         self.processes = processes
-        self.tokens: TokenizedTable = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
+        self.tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
         self.labels = None
         if "label" in table:
-            self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device)
+            labels = table["label"].to_numpy(copy=True)
+            self.labels = torch.tensor(labels, device=device)
         self.teachers = None if teachers is None else teachers.to(device)
         self.tags = None
         if config.pos_features:
-            self.tags = torch.from_numpy(pos_features(task, table)).to(device)
+            tags = pos_features(task, table)
+            self.tags = torch.from_numpy(tags).to(device)
         self._keeps_embeddings = passes >= 1
         self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
 
@@ -89,7 +91,9 @@ class TaskRows:
 
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
-        table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
+        table = self.table
+        if rows is not None:
+            table = table.iloc[rows].reset_index(drop=True)
         predicted, confidence = predict(TASKS[self.task], self.logits(rows))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:

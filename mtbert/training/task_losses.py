@@ -11,7 +11,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, divergence
 from mtbert.parallel import Processes
-from mtbert.training.batches import Rows
+from mtbert.training.batches import Losses, Rows
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.task_data import Tables, task_logits
 
@@ -59,8 +59,8 @@ class TaskLosses:
         self.tables = tables
         self.total_steps = total_steps
         self.processes = processes
-        self.first: dict[str, float] = {}  # losses of the first step that was noted
-        self.last: dict[str, float] = {}  # of the last one
+        self.first: Losses = {}  # of the first step that was noted
+        self.last: Losses = {}  # of the last one
 
     def backward(self, step: int, rows: Rows) -> dict[str, Tensor]:
         """Add the gradient of the weighted sum of losses to `.grad`, in as many passes as `step_parts` says.
@@ -105,17 +105,17 @@ class TaskLosses:
             return loss * config.task_weights[config.tasks.index(task)]
         return loss
 
-    def note(self, losses: dict[str, float]) -> None:
+    def note(self, losses: Losses) -> None:
         """Remember a step's losses, on which later weights depend."""
         if not self.first:
             self.first.update(losses)
         self.last.update(losses)
 
-    def state_dict(self) -> dict[str, dict[str, float]]:
+    def state_dict(self) -> dict[str, Losses]:
         """The losses that were noted."""
         return {"first": self.first, "last": self.last}
 
-    def load_state_dict(self, state: dict[str, dict[str, float]]) -> None:
+    def load_state_dict(self, state: dict[str, Losses]) -> None:
         """Put back what `state_dict` gave."""
         self.first = state["first"]
         self.last = state["last"]
@@ -127,7 +127,10 @@ class TaskLosses:
         count = step_parts(self.config, shapes, self.model.device.type == "cuda")
         by_task = {task: np.array_split(batch, count) for task, batch in rows.items()}
         for i in range(count):
-            part = {task: parts[i] for task, parts in by_task.items() if len(parts[i])}
+            part = {}
+            for task, parts in by_task.items():
+                if len(parts[i]):
+                    part[task] = parts[i]
             if part:
                 yield part
 
@@ -147,8 +150,8 @@ class TaskLosses:
 
     def _loss(self, step: int, task: str, logits: Tensor, rows: np.ndarray) -> Tensor:
         """The mean loss of some rows of a task, against their labels and teachers."""
-        config = self.config
         table = self.tables[task]
+        labels = table.labels[rows]
         teachers = None if table.teachers is None else table.teachers[rows]
-        weight = teacher_weight(config, step, self.total_steps)
-        return distillation_loss(TASKS[task], logits, table.labels[rows], teachers, weight, config.temperature)
+        weight = teacher_weight(self.config, step, self.total_steps)
+        return distillation_loss(TASKS[task], logits, labels, teachers, weight, self.config.temperature)
