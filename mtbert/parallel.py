@@ -5,6 +5,7 @@ from the sum of the processes' gradients; so the weights stay the same everywher
 """
 
 import atexit
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ TIMEOUT = timedelta(days=1)  # others wait while the first process pretrains; th
 class Processes:
     """The processes of a run: the index of this one, and how many there are.
 
-    Every method but `is_main` and `part` is called by all of them, in the same order; alone none does anything.
+    All of them call every method but `is_main` and `part`, in the same order. With one process no method does anything.
     """
 
     index: int = 0
@@ -36,10 +37,13 @@ class Processes:
     def part(self, rows: np.ndarray) -> tuple[np.ndarray, float]:
         """This process's rows of a batch, and its share of the batch.
 
-        Of a batch with fewer rows than processes, some take a row with share 0: all then use the same parameters.
+        If a batch has fewer rows than there are processes, some take a row with share 0, so that all use the same
+        parameters.
         """
         own = np.array_split(rows, self.count)[self.index]
-        return (own, len(own) / len(rows)) if len(own) else (rows[:1], 0.0)
+        if len(own) == 0:
+            return rows[:1], 0.0
+        return own, len(own) / len(rows)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, in place."""
@@ -57,12 +61,13 @@ class Processes:
         found = [items] * self.count
         if self.count > 1:
             distributed.all_gather_object(found, items)
-        return [item for part in found for item in part]
+        return list(itertools.chain(*found))
 
     def copy_from_main(self, model: nn.Module) -> None:
         """Give every process the weights of the first one."""
-        for tensor in model.state_dict().values() if self.count > 1 else ():
-            distributed.broadcast(tensor, src=0)
+        if self.count > 1:
+            for tensor in model.state_dict().values():
+                distributed.broadcast(tensor, src=0)
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -76,7 +81,8 @@ class Processes:
     def seed_step(self, seed: int, step: int) -> None:
         """Seed torch for a step: each process has dropout masks of its own, also after an interruption."""
         if self.count > 1:
-            torch.manual_seed(int(np.random.SeedSequence([seed, step, self.index]).generate_state(1, np.uint64)[0]))
+            sequence = np.random.SeedSequence([seed, step, self.index])
+            torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
 
 
 ALONE = Processes()
@@ -101,7 +107,7 @@ def number_of_processes() -> int:
 
 
 def connect(device: torch.device) -> Processes:
-    """Those that a launcher started, this one among them, as its environment variables say; they are connected once."""
+    """Connect the processes that a launcher started, as its environment variables say; this is one of them."""
     if number_of_processes() <= 1:
         return ALONE
     from accelerate import PartialState  # here, as it is slow to import

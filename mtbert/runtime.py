@@ -35,11 +35,14 @@ def pick_device(name: str = "auto") -> torch.device:
 
     A GPU chosen by its number becomes torch's current one, whose random generator checkpoints hold.
     """
-    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
+    gpus = []
+    if torch.cuda.is_available():
+        gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if name == "auto":
         name = "cuda" if gpus else "cpu"
     if name not in ("cpu", *gpus):
-        raise DeviceError(f"device {name!r}: {'' if gpus else 'no GPU is available; '}use {', '.join(['cpu', *gpus])}")
+        reason = "" if gpus else "no GPU is available; "
+        raise DeviceError(f"device {name!r}: {reason}use {', '.join(['cpu', *gpus])}")
     if ":" in name:
         torch.cuda.set_device(name)
     return torch.device(name)
@@ -55,8 +58,9 @@ def check_processes(workers: int) -> None:
 
     lacks = "the processes of a sweep need"
     files = FILES_ALONE + FILES_EACH * workers
-    if 0 <= (most := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < files:  # -1: any number
-        raise MachineError(f"{lacks} {files} open files, and {most} are allowed; `ulimit -n {files}` allows them")
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1: any number
+    if 0 <= allowed < files:
+        raise MachineError(f"{lacks} {files} open files, and {allowed} are allowed; `ulimit -n {files}` allows them")
     if platform.system() == "Linux" and not Path("/proc/self").exists():
         raise MachineError(f"{lacks} /proc, which is not mounted; `mount -t proc proc /proc` does it")
     try:
@@ -87,8 +91,8 @@ class PeakMemory:
         """The peak so far, in MiB."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MIB
-        if peak := from_proc("self/status", "VmHWM"):
-            return int(peak.split()[0]) / 1024
+        if peak := _status_mib("VmHWM"):
+            return peak
         import resource  # Windows does not have it
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -97,7 +101,13 @@ class PeakMemory:
 
 def resident_mib() -> float:
     """Resident memory of this process in MiB; 0 if /proc does not have it."""
-    return int(from_proc("self/status", "VmRSS", "0 kB").split()[0]) / 1024
+    return _status_mib("VmRSS")
+
+
+def _status_mib(key: str) -> float:
+    """A memory of this process in MiB, as /proc names it; 0 if /proc does not have it."""
+    text = from_proc("self/status", key)  # "123 kB"
+    return int(text.split()[0]) / 1024 if text else 0.0
 
 
 def environment(device: torch.device) -> dict[str, str | int]:
@@ -112,14 +122,14 @@ def environment(device: torch.device) -> dict[str, str | int]:
     }
 
 
-def from_proc(file: str, key: str, default: str = "") -> str:
-    """The value of a line `key: value` in a file of /proc."""
+def from_proc(file: str, key: str) -> str:
+    """The value of a line `key: value` in a file of /proc; empty where there is none."""
     with suppress(OSError):
         for line in Path("/proc", file).read_text().splitlines():
             name, _, value = line.partition(":")
             if name.strip() == key:
                 return value.strip()
-    return default
+    return ""
 
 
 def keep_freed_memory() -> None:
@@ -128,14 +138,12 @@ def keep_freed_memory() -> None:
     Called before the first product in bfloat16, it also limits the memory of oneDNN.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CODES))
-    for option, value in ((ARENA_MAX, 1), (MMAP_THRESHOLD, 2**30), (TRIM_THRESHOLD, 2**31 - 1)):
-        _call("mallopt", option, value)
+    _set_allocator(arenas=1, mmap_threshold=2**30, trim_threshold=2**31 - 1)
 
 
 def free_by_default() -> None:
     """Undo `keep_freed_memory`, with the highest thresholds that glibc's own adaptation, which mallopt ends, allows."""
-    for option, value in ((ARENA_MAX, 0), (MMAP_THRESHOLD, 2**25), (TRIM_THRESHOLD, 2**26)):
-        _call("mallopt", option, value)
+    _set_allocator(arenas=0, mmap_threshold=2**25, trim_threshold=2**26)
     release_freed_memory()
 
 
@@ -164,6 +172,12 @@ class Trimmer:
         elif resident > self.limit:
             release_freed_memory()
             self.trimmed_to = resident_mib()
+
+
+def _set_allocator(arenas: int, mmap_threshold: int, trim_threshold: int) -> None:
+    _call("mallopt", ARENA_MAX, arenas)
+    _call("mallopt", MMAP_THRESHOLD, mmap_threshold)
+    _call("mallopt", TRIM_THRESHOLD, trim_threshold)
 
 
 def _call(function: str, *arguments: int) -> None:

@@ -3,13 +3,14 @@
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.distillation import mean_logits, teacher_logits
-from mtbert.training.loop import LOG, PRETRAINING, TRAIN_ROWS, evaluation_steps, train
+from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
-from mtbert.training.step import HEAVY, Trainer, batch_shapes, step_parts
+from mtbert.training.step import Trainer
 from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
+from mtbert.training.task_losses import HEAVY, batch_shapes, step_parts
 
 __all__ = [
-    "HEAVY", "KEPT_FROM", "LOG", "PRETRAINING", "TRAIN_ROWS", "Stop", "TaskRows", "Trainer", "batch_shapes",
+    "HEAVY", "KEPT_FROM", "LOG", "TRAIN_ROWS", "Stop", "TaskRows", "Trainer", "batch_shapes",
     "evaluation_steps", "expected_passes", "load_corpus", "mean_logits", "metrics_of", "overall",
     "predict_table", "score_table", "step_parts", "stopping", "task_logits", "teacher_logits", "train",
     "training_steps", "turn_ends", "watch",

@@ -3,6 +3,7 @@
 Source: paper 002, section 4 (tasks in turn, then 3-tuples of batches).
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -11,11 +12,14 @@ import numpy as np
 from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities, train_batches
 
+Rows = dict[str, np.ndarray]  # task -> numbers of some rows of its table
+Losses = dict[str, float]  # task -> mean loss, before weighting
+
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
     batch_sizes = _batch_sizes(config, len(sizes))
-    return [math.ceil(size / batch) for size, batch in zip(sizes, batch_sizes, strict=True)]
+    return [math.ceil(size / batch_size) for size, batch_size in zip(sizes, batch_sizes, strict=True)]
 
 
 def _batch_sizes(config: RunConfig, n: int) -> list[int]:
@@ -33,7 +37,9 @@ def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
     if config.steps_per_epoch is not None:
         return config.steps_per_epoch
     batches = sum(pass_steps(config, sizes))
-    return math.ceil(batches / len(sizes)) if config.scheme == "unified" else batches
+    if config.scheme == "unified":
+        return math.ceil(batches / len(sizes))
+    return batches
 
 
 def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
@@ -50,16 +56,17 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     epochs = config.epochs
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
-    examples = epochs * steps_per_epoch(config, sizes) * np.array(_batch_sizes(config, len(sizes)))
+    steps = epochs * steps_per_epoch(config, sizes)
+    examples = steps * np.array(_batch_sizes(config, len(sizes)))
     if config.scheme == "unified":
         return examples / sizes
-    shares = [task_probabilities(sizes, config.sampling, epoch, epochs) for epoch in range(1, epochs + 1)]
+    shares = []
+    for epoch in range(1, epochs + 1):
+        shares.append(task_probabilities(sizes, config.sampling, epoch, epochs))
     return examples * np.mean(shares, axis=0) / sizes
 
 
-def training_steps(
-    config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[dict[str, float]] = ()
-) -> Iterator[dict[str, np.ndarray]]:
+def training_steps(config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[Losses] = ()) -> Iterator[Rows]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
     lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each
@@ -69,29 +76,40 @@ def training_steps(
     """
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
-    steps = steps_per_epoch(config, sizes)
-    batch_sizes = zip(tasks, _batch_sizes(config, len(tasks)), strict=True)
-    passes = {task: _passes(lengths[task], size, config.seed) for task, size in batch_sizes}
+    batch_sizes = _batch_sizes(config, len(tasks))
+    passes = {}
+    for task, batch_size in zip(tasks, batch_sizes, strict=True):
+        passes[task] = _passes(lengths[task], batch_size, config.seed)
     for epoch in range(config.epochs):
         if config.scheme == "unified":
-            for _ in range(steps):
+            for _ in range(steps_per_epoch(config, sizes)):
                 yield {task: next(passes[task]) for task in tasks}
             continue
-        if len(tasks) == 1:
-            order = np.zeros(steps, dtype=int)
-        elif config.scheme == "in_turn":
-            order = np.repeat(np.arange(len(tasks)), pass_steps(config, sizes))
-        elif config.sampling == "round_robin":
-            order = np.arange(epoch * steps, (epoch + 1) * steps) % len(tasks)  # p = 1 / T without variance
-        else:
-            seen = _by_task(losses[epoch - 1], tasks) if 0 < epoch <= len(losses) else None
-            p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, seen)
-            order = np.random.default_rng([config.seed, epoch]).choice(len(tasks), size=steps, p=p)
-        for i in order:
-            yield {tasks[i]: next(passes[tasks[i]])}
+        known = None
+        if 0 < epoch <= len(losses):
+            known = _by_task(losses[epoch - 1], tasks)
+        for i in _task_order(config, sizes, epoch, known):
+            task = tasks[i]
+            yield {task: next(passes[task])}
 
 
-def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
+def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> np.ndarray:
+    """The index of the task that each step of an epoch trains. epoch: from 0; losses: of each task, where known."""
+    steps = steps_per_epoch(config, sizes)
+    tasks = np.arange(len(sizes))
+    if len(tasks) == 1:
+        return np.zeros(steps, dtype=int)
+    if config.scheme == "in_turn":
+        return np.repeat(tasks, pass_steps(config, sizes))
+    if config.sampling == "round_robin":  # p = 1 / T without variance
+        first_step = epoch * steps
+        return np.arange(first_step, first_step + steps) % len(tasks)
+    p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, losses)
+    random = np.random.default_rng([config.seed, epoch])
+    return random.choice(len(tasks), size=steps, p=p)
+
+
+def _by_task(losses: Losses, tasks: Sequence[str]) -> list[float]:
     """The loss of every task; a task that was not drawn yet has the mean of the others."""
     mean = float(np.mean(list(losses.values())))
     return [losses.get(task, mean) for task in tasks]
@@ -99,7 +117,5 @@ def _by_task(losses: dict[str, float], tasks: Sequence[str]) -> list[float]:
 
 def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
     """Batches of one task without end: every pass has every example once, in an order of its own."""
-    number = 0
-    while True:
+    for number in itertools.count():
         yield from train_batches(lengths, batch_size, seed, number)
-        number += 1

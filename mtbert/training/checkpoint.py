@@ -24,9 +24,9 @@ from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
-Progress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": the number of steps done
+ReadProgress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": number of steps done
 # Called after every step of this thread or task, with the progress and the number of all steps; True: save and stop.
-watch: ContextVar[Callable[[Progress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
+watch: ContextVar[Callable[[ReadProgress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group
 
 
@@ -94,10 +94,17 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path | None, identity: str, parts: dict[str, Any], seconds: float | None = None,
+        self,
+        path: Path | None,
+        identity: str,
+        parts: dict[str, Any],
+        seconds: float | None = None,
         processes: Processes = ALONE,
-    ) -> None:  # fmt: skip
-        self.path, self.identity, self.parts, self.processes = path, identity, parts, processes
+    ) -> None:
+        self.path = path
+        self.identity = identity
+        self.parts = parts
+        self.processes = processes
         self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
         self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
         self._last = time.monotonic()
@@ -129,7 +136,7 @@ class Checkpoint:
         self._last = time.monotonic()
         self._steps = 0
 
-    def guard(self, steps: Iterable[Step], progress: Progress, total: int = 0) -> Iterator[Step]:
+    def guard(self, steps: Iterable[Step], progress: ReadProgress, total: int = 0) -> Iterator[Step]:
         """The steps, for a loop that does one at a time; the checkpoint is saved between two of them when it is due.
 
         On SIGINT, on SIGTERM, and where `watch` returns True, which counts as SIGTERM, it is saved after the current
@@ -143,7 +150,8 @@ class Checkpoint:
             for step in steps:
                 yield step
                 self._steps += 1
-                if watch.get()(progress, total):
+                must_stop = watch.get()
+                if must_stop(progress, total):
                     stop.number = signal.SIGTERM
                 number = self.processes.largest(stop.number or 0)
                 if self.is_due or number:
@@ -160,8 +168,10 @@ class Checkpoint:
         """
         if self.path is None:
             return None
+        content = None
         found = [path for path in (self.path, self._previous) if path.exists()]
-        content = next(filter(None, map(self._read, found)), None)
+        for path in found:
+            content = content or self._read(path)
         if content is None:
             if found:
                 log.warning("training starts from the beginning")

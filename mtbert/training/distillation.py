@@ -37,7 +37,9 @@ def teacher_weight(config: RunConfig, step: int, total_steps: int) -> float:
         return 0.0
     if config.distil == "annealed":
         return 1 - (step - 1) / total_steps
-    return 1.0 if config.distil == "teacher" else config.distil
+    if config.distil == "teacher":
+        return 1.0
+    return config.distil
 
 
 def distillation_loss(
@@ -49,28 +51,37 @@ def distillation_loss(
     """
     if teachers is None or weight == 0:
         return task_loss(task, logits, labels)
-    logits, teachers = logits.float(), teachers.float()
+    logits = logits.float()
+    teachers = teachers.float()
     if task.is_number:
         low, high = task.label_range
-        return task_loss(task, logits, weight * (low + (high - low) * teachers) + (1 - weight) * labels.float())
+        predicted = low + (high - low) * teachers  # on the scale of the labels
+        targets = weight * predicted + (1 - weight) * labels.float()
+        return task_loss(task, logits, targets)
+    student = logits / temperature
+    teacher = teachers / temperature
     if task.kind == "binary":
-        softened = F.binary_cross_entropy_with_logits(logits / temperature, (teachers / temperature).sigmoid())
+        softened = F.binary_cross_entropy_with_logits(student, teacher.sigmoid())
     else:
-        softened = F.cross_entropy(logits / temperature, (teachers / temperature).softmax(-1))
+        softened = F.cross_entropy(student, teacher.softmax(-1))
     loss = weight * temperature**2 * softened
-    return loss if weight == 1 else loss + (1 - weight) * task_loss(task, logits, labels)
+    if weight < 1:
+        loss = loss + (1 - weight) * task_loss(task, logits, labels)
+    return loss
 
 
 def mean_logits(task: Task, logits: Sequence[Tensor]) -> Tensor:
-    """What the mean of several models' probabilities, or of their numbers, is as logits: (N, classes) or (N,).
+    """The mean of several models' probabilities, or of their numbers, as logits: (N, classes) or (N,).
 
-    Of classes they are the logarithms of the mean probabilities, of a binary task the logit of its mean probability.
+    For classes these are the logarithms of the mean probabilities, for a binary task the logit of its mean probability.
     """
     stacked = torch.stack([part.float() for part in logits])
     if task.is_number:
         return stacked.mean(0)
     if task.kind == "binary":
-        return F.logsigmoid(stacked).logsumexp(0) - F.logsigmoid(-stacked).logsumexp(0)
+        log_positive = F.logsigmoid(stacked).logsumexp(0)
+        log_negative = F.logsigmoid(-stacked).logsumexp(0)
+        return log_positive - log_negative
     return stacked.log_softmax(-1).logsumexp(0) - np.log(len(stacked))
 
 
@@ -83,9 +94,12 @@ def teacher_logits(
     """
 
     def compute() -> list[np.ndarray]:
-        rows = TaskRows(load().to(device), task, table, device)
-        return [rows.logits().cpu().numpy().astype(np.float16)]
+        model = load().to(device)
+        logits = TaskRows(model, task, table, device).logits()
+        return [logits.cpu().numpy().astype(np.float16)]
 
-    texts = list(chain(*(table[column] for column in TASKS[task].sentence_columns)))
-    [logits] = cached_arrays("teachers", ("logits",), texts, compute, f"{VERSION} {run_id} {task} {device.type}")
+    columns = [table[column] for column in TASKS[task].sentence_columns]
+    texts = list(chain(*columns))
+    made_with = f"{VERSION} {run_id} {task} {device.type}"
+    [logits] = cached_arrays("teachers", ("logits",), texts, compute, made_with)
     return torch.from_numpy(logits)

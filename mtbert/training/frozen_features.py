@@ -17,45 +17,48 @@ from mtbert.paths import cache_dir
 from mtbert.sharing import SharedEncoder
 
 VERSION = "2"  # of the files' content; after a change all files are made again
-StatesAndMask = tuple[Tensor, Tensor]  # hidden states (B, T, d) and attention mask (B, T)
 
 
 class TokenStates:
-    """Hidden states (tokens, d) of every sequence of a table, one sequence after the other."""
+    """Hidden states below `encoder.frozen_depth` of a whole table (tokens, d), one sequence after the other.
 
-    def __init__(self, tokens: TokenizedTable, mapped: MappedArray) -> None:
-        self.tokens, self.mapped = tokens, mapped
-        self.states = torch.from_numpy(mapped.array)
-        self.starts = _starts(tokens)
+    batches: rows, their states (B, T, d) and mask (B, T), of the whole table; not computed where they are on disk.
+    """
+
+    def __init__(
+        self,
+        encoder: SharedEncoder,
+        tokens: TokenizedTable,
+        about: str,
+        batches: Iterable[tuple[np.ndarray, tuple[Tensor, Tensor]]],
+    ) -> None:
+        lengths = tokens.sequence_lengths
+        self.tokens = tokens
+        self.starts = np.cumsum(lengths) - lengths  # places of the sequences' first tokens
+
+        def fill(array: np.ndarray) -> None:
+            for rows, (states, mask) in batches:
+                starts = self.starts[tokens.sequences(rows)]
+                counts = mask.sum(1).tolist()
+                states = states.float().cpu().numpy()
+                for sequence, start, count in zip(states, starts, counts, strict=True):
+                    array[start : start + count] = sequence[:count]
+
+        depth = encoder.frozen_depth
+        frozen_layers = [copies[0] for copies in encoder.layers[:depth]]
+        modules = [encoder.embeddings[0], *frozen_layers]
+        path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
+        shape = (int(lengths.sum()), encoder.config.hidden_size)
+        self.mapped = mapped_array(path, shape, fill)
+        self.states = torch.from_numpy(self.mapped.array)
 
     def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
         """The states of some rows: mask (B, T) of their batch -> (B, T, d); padding repeats a sequence's last token."""
-        first = torch.from_numpy(self.starts[self.tokens.sequences(rows)])[:, None]  # (B, 1)
-        place = torch.arange(mask.size(1)).minimum(mask.sum(1, keepdim=True).cpu() - 1)  # (B, T)
+        starts = self.starts[self.tokens.sequences(rows)]
+        first = torch.from_numpy(starts)[:, None]  # (B, 1)
+        last_place = mask.sum(1, keepdim=True).cpu() - 1  # (B, 1)
+        place = torch.arange(mask.size(1)).minimum(last_place)  # (B, T)
         return self.states[first + place].to(mask.device)
-
-
-def token_states(
-    encoder: SharedEncoder, tokens: TokenizedTable, about: str, batches: Iterable[tuple[np.ndarray, StatesAndMask]]
-) -> TokenStates:
-    """The states below `encoder.frozen_depth` of a whole table.
-
-    batches: examples, and their states and mask, of the whole table; not computed where they are on disk.
-    """
-    starts = _starts(tokens)
-
-    def fill(array: np.ndarray) -> None:
-        for examples, (states, mask) in batches:
-            lengths = mask.sum(1).tolist()
-            first = starts[tokens.sequences(examples)]
-            for sequence, start, length in zip(states.float().cpu().numpy(), first, lengths, strict=True):
-                array[start : start + length] = sequence[:length]
-
-    shape = (int(tokens.sequence_lengths.sum()), encoder.config.hidden_size)
-    depth = encoder.frozen_depth
-    modules = [encoder.embeddings[0], *(copies[0] for copies in encoder.layers[:depth])]
-    path = _path(modules, tokens, f"states {depth} {encoder.config} {about}")
-    return TokenStates(tokens, mapped_array(path, shape, fill))
 
 
 def embeddings_of_all_rows(
@@ -63,31 +66,33 @@ def embeddings_of_all_rows(
 ) -> MappedArray:
     """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole.
 
-    batches: examples and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
+    batches: rows and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
     """
 
     def fill(array: np.ndarray) -> None:
-        for examples, embeddings in batches:
-            array[examples] = embeddings.cpu().numpy()
+        for rows, embeddings in batches:
+            array[rows] = embeddings.cpu().numpy()
 
+    shape = (len(tokens), k, encoder.config.hidden_size)
     path = _path([encoder], tokens, f"embeddings {encoder.config} {about}")
-    return mapped_array(path, (len(tokens), k, encoder.config.hidden_size), fill)
-
-
-def _starts(tokens: TokenizedTable) -> np.ndarray:
-    lengths = tokens.sequence_lengths
-    return np.cumsum(lengths) - lengths
+    return mapped_array(path, shape, fill)
 
 
 def _path(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> Path:
-    """A file whose name is a hash of the weights, the token ids and how they become sequences."""
+    digest = content_digest(modules, tokens, f"{VERSION} {about}")
+    return cache_dir() / "frozen" / f"{digest[:32]}.npy"
+
+
+def content_digest(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> str:
+    """Hex digits of the modules' weights, the token ids and how they become sequences."""
     special = (tokens.cls, tokens.sep, tokens.between, tokens.joint, tokens.token_types, tokens.max_length)
-    digest = hashlib.sha256(f"{VERSION} {about} {special}".encode())
+    digest = hashlib.sha256(f"{about} {special}".encode())
     for column in tokens.columns:
         digest.update(column.ids.tobytes())
         digest.update(column.offsets.tobytes())
     for module in modules:
         for name, tensor in module.state_dict().items():
+            numbers = tensor.detach().cpu().contiguous().view(-1)
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return cache_dir() / "frozen" / f"{digest.hexdigest()[:32]}.npy"
+            digest.update(numbers.view(torch.uint8).numpy())
+    return digest.hexdigest()

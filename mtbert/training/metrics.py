@@ -12,69 +12,77 @@ import pandas as pd
 from mtbert.data import OWN_METRICS, TASKS, Task
 from mtbert.statistics import Metric, seed_mean
 
+Array = np.ndarray
+Weights = np.ndarray | None  # (R, N)
 
-def _total(terms: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Sum over the examples, the last axis: (..., N) -> (...,), or with weights (R, N) -> (..., R)."""
+
+def _total(terms: Array, weights: Weights) -> Array:
+    """Sum over the examples, the last axis: (..., N) -> (...,), or with weights (..., R)."""
     return terms.sum(-1) if weights is None else terms @ weights.T
 
 
-def accuracy(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Fraction of equal entries: (..., N) -> (...,), or with weights (R, N) -> (..., R)."""
-    hit = predicted == labels
-    return _total(hit, weights) / _total(np.ones(hit.shape[-1]), weights)
+def _mean(terms: Array, weights: Weights) -> Array:
+    """Mean over the examples, shapes as of `_total`."""
+    n = terms.shape[-1]
+    return _total(terms, weights) / _total(np.ones(n), weights)
 
 
-def f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, positive: int = 1) -> np.ndarray:
+def accuracy(predicted: Array, labels: Array, weights: Weights = None) -> Array:
+    """Fraction of equal entries: (..., N) -> (...,), or with weights (..., R)."""
+    return _mean(predicted == labels, weights)
+
+
+def f1(predicted: Array, labels: Array, weights: Weights = None, positive: int = 1) -> Array:
     """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
     is_predicted = predicted == positive
     is_label = labels == positive
     hits = _total(is_predicted & is_label, weights)
-    both = _total(is_predicted, weights) + _total(is_label, weights)
+    both = _total(is_predicted, weights) + _total(is_label, weights)  # 2 TP + FP + FN
     return 2 * hits / np.maximum(both, 1)
 
 
-def macro_f1(
-    predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, num_classes: int = 2
-) -> np.ndarray:
+def macro_f1(predicted: Array, labels: Array, weights: Weights = None, num_classes: int = 2) -> Array:
     """Mean of the F1 of every class, shapes as of `accuracy`."""
-    return np.mean([f1(predicted, labels, weights, positive=c) for c in range(num_classes)], axis=0)
+    by_class = [f1(predicted, labels, weights, positive=c) for c in range(num_classes)]
+    return np.mean(by_class, axis=0)
 
 
-def pearson(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def pearson(predicted: Array, labels: Array, weights: Weights = None) -> Array:
     """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
     p = _centred(predicted)
     y = _centred(labels)
-    n = _total(np.ones(p.shape[-1]), weights)
-    mean_p = _total(p, weights) / n
-    mean_y = _total(y, weights) / n
-
-    def deviation(x: np.ndarray, mean: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        variance = _total(x * x, weights) / n - mean * mean
-        is_constant = np.ptp(raw, -1, keepdims=weights is not None) == 0
-        rounding = 1e-14 * np.square(x).max(-1, keepdims=weights is not None)
-        return np.sqrt(np.where(is_constant | (variance < rounding), np.nan, variance))
-
-    covariance = _total(p * y, weights) / n - mean_p * mean_y
-    return covariance / (deviation(p, mean_p, predicted) * deviation(y, mean_y, labels))
+    covariance = _mean(p * y, weights) - _mean(p, weights) * _mean(y, weights)
+    deviations = _deviation(p, weights) * _deviation(y, weights)
+    return covariance / deviations
 
 
-def _centred(values: np.ndarray) -> np.ndarray:
+def _centred(values: Array) -> Array:
     values = values.astype(float)
     return values - values.mean(-1, keepdims=True)
 
 
-def r2(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def _deviation(x: Array, weights: Weights) -> Array:
+    """Standard deviation of centred values; nan where they are constant, up to rounding."""
+    mean = _mean(x, weights)
+    variance = _mean(x * x, weights) - mean * mean
+    has_samples = weights is not None
+    is_constant = np.ptp(x, -1, keepdims=has_samples) == 0
+    rounding = 1e-14 * np.square(x).max(-1, keepdims=has_samples)
+    is_rounding = variance < rounding
+    return np.sqrt(np.where(is_constant | is_rounding, np.nan, variance))
+
+
+def r2(predicted: Array, labels: Array, weights: Weights = None) -> Array:
     """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as of `accuracy`."""
     y = labels - labels.mean(-1, keepdims=True)
-    n = _total(np.ones(y.shape[-1]), weights)
-    variance = _total(y**2, weights) / n - (_total(y, weights) / n) ** 2
-    error = _total((predicted - labels) ** 2, weights) / n
+    variance = _mean(y**2, weights) - _mean(y, weights) ** 2
+    error = _mean((predicted - labels) ** 2, weights)
     return 1 - error / np.where(variance > 0, variance, np.nan)
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
     """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
-    found: dict[str, Metric] = {}
+    found = {}
     if task.is_number:
         found["pearson"] = pearson
         if task.kind == "regression":
@@ -84,7 +92,8 @@ def metrics_of(task: Task) -> dict[str, Metric]:
         found["macro_f1"] = functools.partial(macro_f1, num_classes=task.num_classes)
         if task.num_classes == 2:
             found["f1"] = f1
-    return {task.metric: found.get(task.metric) or OWN_METRICS[task.metric]} | found
+    first = found.get(task.metric) or OWN_METRICS[task.metric]
+    return {task.metric: first} | found
 
 
 def overall(scores: dict[str, float]) -> float:
@@ -101,7 +110,7 @@ def overall(scores: dict[str, float]) -> float:
     return float(np.mean(parts))
 
 
-def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+def score_table(task: str, split: str, predicted: Array, labels: Array) -> pd.DataFrame:
     """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
     predicted = predicted.astype(float)
     labels = labels.astype(float)
@@ -109,5 +118,14 @@ def score_table(task: str, split: str, predicted: np.ndarray, labels: np.ndarray
     for name, metric in metrics_of(TASKS[task]).items():
         _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))
-        rows.append((task, split, name, value, low, high, len(labels)))
-    return pd.DataFrame(rows, columns=["task", "split", "metric", "value", "low", "high", "n"])
+        row = {
+            "task": task,
+            "split": split,
+            "metric": name,
+            "value": value,
+            "low": low,
+            "high": high,
+            "n": len(labels),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)

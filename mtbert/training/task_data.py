@@ -12,11 +12,12 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, MappedArray, TokenizedTable, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, MappedArray, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
-from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows, token_states
+from mtbert.training.batches import Rows
+from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
 
 KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
 
@@ -29,23 +30,38 @@ def load_corpus(config: RunConfig, root: Path) -> Corpus:
 class TaskRows:
     """One split of one task on a device: its logits for any rows, in training and in evaluation.
 
-    passes: how often every row will be asked for; from the second time on, what lies below the first trained layer is
-    read from disk. Embeddings of a frozen encoder are made of all rows at once where all will be asked for.
+    passes: how often every row will be asked for. If that is more than once, what lies below the first trained layer is
+    kept on disk; if all rows will be asked for, a frozen encoder embeds them all at once.
     processes: those that share the work of `logits`. teachers: the logits of the teachers for all rows, if it has some.
     """
 
     def __init__(
-        self, model: MultitaskBert, task: str, table: pd.DataFrame, device: torch.device, passes: float = 1.0,
-        processes: Processes = ALONE, teachers: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: MultitaskBert,
+        task: str,
+        table: pd.DataFrame,
+        device: torch.device,
+        passes: float = 1.0,
+        processes: Processes = ALONE,
+        teachers: Tensor | None = None,
+    ) -> None:
         config = model.run_config
-        self.model, self.config = model, config
-        self.task, self.table = task, table
-        self.device, self.processes = device, processes
-        self.tokens: TokenizedTable = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
-        self.labels = torch.tensor(table["label"].to_numpy(copy=True), device=device) if "label" in table else None
+        self.model = model
+        self.config = config
+        self.task = task
+        self.table = table
+        self.device = device
+        self.processes = processes
+        self.tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
+        self.labels = None
+        if "label" in table:
+            labels = table["label"].to_numpy(copy=True)
+            self.labels = torch.tensor(labels, device=device)
         self.teachers = None if teachers is None else teachers.to(device)
-        self.tags = torch.from_numpy(pos_features(task, table)).to(device) if config.pos_features else None
+        self.tags = None
+        if config.pos_features:
+            tags = pos_features(task, table)
+            self.tags = torch.from_numpy(tags).to(device)
         self._keeps_embeddings = passes >= 1
         self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
 
@@ -55,24 +71,29 @@ class TaskRows:
     def _in_batches(
         self, rows: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """`MultitaskBert.in_batches` of these rows: their positions in `rows`, and compute(rows)."""
-        return self.model.in_batches(self.tokens.lengths[rows], lambda part: compute(rows[part]), chosen)
+        """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
+        lengths = self.tokens.lengths[rows]
+        return self.model.in_batches(lengths, lambda positions: compute(rows[positions]), chosen)
 
     def logits(self, rows: np.ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
-        rows = np.arange(len(self)) if rows is None else rows
-        own = slice(self.processes.index, None, self.processes.count)
-        batches = self._in_batches(rows, self._logits, own)
-        if self.processes.count > 1:
-            batches = self.processes.gather((part, logits.cpu()) for part, logits in batches)
-        return in_order(batches)
+        if rows is None:
+            rows = np.arange(len(self))
 
-    def _logits(self, rows: np.ndarray) -> Tensor:
-        return task_logits(self.model, {self.task: self}, {self.task: rows})[self.task]
+        def compute(part: np.ndarray) -> Tensor:
+            return task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
+
+        own = slice(self.processes.index, None, self.processes.count)
+        batches = self._in_batches(rows, compute, own)
+        if self.processes.count > 1:
+            batches = self.processes.gather((positions, logits.cpu()) for positions, logits in batches)
+        return in_order(batches)
 
     def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
-        table = self.table if rows is None else self.table.iloc[rows].reset_index(drop=True)
+        table = self.table
+        if rows is not None:
+            table = table.iloc[rows].reset_index(drop=True)
         predicted, confidence = predict(TASKS[self.task], self.logits(rows))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
@@ -84,27 +105,33 @@ class TaskRows:
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
         if self._keeps_embeddings:
-            return self._all_embeddings[1][rows]
+            return self._kept_embeddings[rows]
         return in_order(self._in_batches(rows, self._embed))
 
     def _embed(self, rows: np.ndarray) -> Tensor:
-        return self.model.embed({self.task: self.tokens.batch(rows).to(self.device)})[self.task]
+        batch = self.tokens.batch(rows).to(self.device)
+        return self.model.embed({self.task: batch})[self.task]
 
     @cached_property
-    def _all_embeddings(self) -> tuple[MappedArray, Tensor]:
-        """Of all rows: on disk, and on the device."""
+    def _kept_embeddings(self) -> Tensor:
+        """(N, k, d) of all rows, on the device."""
+        return torch.from_numpy(self._embeddings_on_disk.array).to(self.device)
+
+    @cached_property
+    def _embeddings_on_disk(self) -> MappedArray:
         about = f"{self.config.pooling} {self._arithmetic}"
         batches = self._in_batches(np.arange(len(self)), self._embed)
         k = self.config.encodings(self.task)
-        mapped = embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches)
-        return mapped, torch.from_numpy(mapped.array).to(self.device)
+        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches)
 
     def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
-        return self._states.batch(rows, batch.attention_mask) if self._keeps_states else None
+        if not self._keeps_states:
+            return None
+        return self._states.batch(rows, batch.attention_mask)
 
     def make_features(self) -> tuple[float, float]:
-        """Compute what frozen layers make of all rows, if it is kept, before the first row is asked for.
+        """Compute what frozen layers make of all rows, or find it on disk, before the first row is asked for.
 
         Returns the seconds that it took when it was computed, by this run or by another one: of the clock, and of the
         processor. Zeros where nothing is kept.
@@ -112,7 +139,7 @@ class TaskRows:
         if self._keeps_states:
             mapped = self._states.mapped
         elif self._keeps_embeddings and self.model.features_are_fixed:
-            mapped = self._all_embeddings[0]
+            mapped = self._embeddings_on_disk
         else:
             return 0.0, 0.0
         return mapped.seconds, mapped.cpu_seconds
@@ -126,23 +153,30 @@ class TaskRows:
             return states, batch.attention_mask
 
         batches = self._in_batches(np.arange(len(self)), compute)
-        return token_states(self.model.encoder, self.tokens, self._arithmetic, batches)
+        return TokenStates(self.model.encoder, self.tokens, self._arithmetic, batches)
 
     @property
     def _arithmetic(self) -> str:
         return f"{self.config.precision} {self.device.type}"
 
 
-def task_logits(model: MultitaskBert, tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Tensor]:
+Tables = dict[str, TaskRows]  # by task
+
+
+def task_logits(model: MultitaskBert, tables: Tables, rows: Rows) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
-    tags = {task: tables[task].tags[part] for task, part in rows.items() if tables[task].tags is not None}
+    tags = {}
+    for task, part in rows.items():
+        if tables[task].tags is not None:
+            tags[task] = tables[task].tags[part]
     if model.features_are_fixed:
         logits = {}
         for task, part in rows.items():
             embeddings = tables[task].fixed_embeddings(part)
             logits[task] = model.heads(task, embeddings, tags.get(task))
         return logits
-    batches, below = {}, {}
+    batches = {}
+    below = {}
     for task, part in rows.items():
         batches[task] = tables[task].tokens.batch(part).to(model.device)
         states = tables[task].below(part, batches[task])

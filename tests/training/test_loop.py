@@ -166,13 +166,13 @@ def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path):
 def test_a_run_logs_its_points_as_it_trains(run, tiny_config, tmp_path, monkeypatch):
     """After every step the file holds the points so far, those of the learning curve among them."""
     file, seen = tmp_path / module.LOG, []
-    original = module._Log.write
+    original = module._Run.write_log
 
-    def write(log, row):
-        original(log, row)
+    def write(*args):
+        original(*args)
         seen.append(pd.read_csv(file)["step"].tolist())
 
-    monkeypatch.setattr(module._Log, "write", write)
+    monkeypatch.setattr(module._Run, "write_log", write)
     trained = run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=0)
     assert seen == [list(range(1, step + 1)) for step in range(1, 11)]
     points = pd.read_csv(file)

@@ -191,19 +191,19 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """interrupt(n): the n-th update from now on is not begun."""
-    update = module._Run.update
+    """interrupt(n): of the steps from now on n are done and the next is not begun."""
+    step = module._Pretraining.step
 
     def after(steps: int | None) -> None:
         done = []
 
-        def counted(self, *args) -> None:
+        def counted(self, *args) -> tuple:
             if len(done) == steps:
                 raise Interrupted
-            update(self, *args)
             done.append(1)
+            return step(self, *args)
 
-        monkeypatch.setattr(module._Run, "update", counted)
+        monkeypatch.setattr(module._Pretraining, "step", counted)
 
     return after
 

@@ -19,10 +19,10 @@ from mtbert.results.runs import load_model, load_or_run
 from mtbert.training import batches, distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
-from mtbert.training import step as updates
 from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.metrics import accuracy, pearson
+from mtbert.training.step_gradients import StepGradients
 from mtbert.training.task_data import load_corpus, predict_table
 
 THREE = ("sst", "quora", "sts")
@@ -185,8 +185,8 @@ def test_points_of_the_curve(run, config):
 
 def test_the_train_loss_is_the_mean_over_tasks(run, config, monkeypatch):
     losses = []
-    real = updates.Updates.gradients
-    monkeypatch.setattr(updates.Updates, "gradients", lambda *args: losses.append(real(*args)) or losses[-1])
+    real = StepGradients.compute
+    monkeypatch.setattr(StepGradients, "compute", lambda *args: losses.append(real(*args)) or losses[-1])
     curve = run(config.but(scheme="unified", weighting="uncertainty")).curve
     means = [np.mean(list(step.values())) for step in losses]
     assert curve["train_loss"].tolist() == pytest.approx([np.mean(means[:5]), np.mean(means[5:])])
@@ -229,7 +229,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
             calls.append(1)
         return value * (math.nan if task.name == "quora" and len(calls) == 2 and not memories else 1)
 
-    memories, real_memories = [], updates.Updates._memory_gradients
+    memories, real_memories = [], StepGradients._memory_gradients
 
     def of_memory(self, *args):
         memories.append(1)
@@ -238,7 +238,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
         return result
 
     monkeypatch.setattr(distillation, "task_loss", loss)
-    monkeypatch.setattr(updates.Updates, "_memory_gradients", of_memory)
+    monkeypatch.setattr(StepGradients, "_memory_gradients", of_memory)
     config = config.but(**fields)
     with pytest.raises(TrainingError) as error:
         run(config)
