@@ -367,12 +367,12 @@ def export(
     """
     from mtbert.multitask import export_task
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model, read_run, run_file
+    from mtbert.results import find_run, load_model, read_run, run_folder
 
     check_writable(folder)
     run_id = find_run(run)
-    path = run_file(run_id)
-    scores = read_run(path.parent).scores if path.exists() else None
+    stored = run_folder(run_id)
+    scores = read_run(stored).scores if stored else None
     model = load_model(run_id, train_missing, data, device)
     reader = export_task(model, task, folder, encoder_only, run_id, scores)
     typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
