@@ -73,7 +73,8 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
         tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))._tokenizer
         special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
-        tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(str(token)) is not None])
+        known = [token for token in special if tokenizer.token_to_id(str(token)) is not None]
+        tokenizer.add_special_tokens(known)
         return tokenizer
     raise FileNotFoundError("it has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
 
@@ -103,7 +104,8 @@ class TokenizedTable:
         self.token_types = self.joint and token_types and not roberta
         lengths = [column.lengths for column in columns]
         if self.joint:
-            self.counts = np.minimum(lengths[0] + lengths[1] + 2 + len(self.between), max_length)
+            special = 2 + len(self.between)
+            self.counts = np.minimum(lengths[0] + lengths[1] + special, max_length)
             self.lengths = self.counts
         else:
             sentences = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
@@ -115,7 +117,9 @@ class TokenizedTable:
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
         """Indices of these rows' sequences, in the order of `batch`; with pairs encoded apart, the table has 2N."""
-        return rows if self.joint else np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
+        if self.joint:
+            return rows
+        return np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
 
     @property
     def sequence_lengths(self) -> np.ndarray:
@@ -127,13 +131,14 @@ class TokenizedTable:
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, padded to the longest sequence (T tokens)."""
         if self.joint:
-            sequences = [self._pair(self.columns[0][i], self.columns[1][i]) for i in rows]
+            first, second = self.columns
+            sequences = [self._pair(first[i], second[i]) for i in rows]
         else:
             sequences = [(self._single(column[i]), 0) for column, i in product(self.columns, rows)]
-        width = max(len(ids) for ids, _ in sequences)
-        input_ids = np.full((len(sequences), width), self.pad, dtype=np.int64)
-        mask = np.zeros((len(sequences), width), dtype=bool)
-        types = np.zeros((len(sequences), width), dtype=np.int64)
+        shape = (len(sequences), max(len(ids) for ids, _ in sequences))  # (B, T)
+        input_ids = np.full(shape, self.pad, dtype=np.int64)
+        mask = np.zeros(shape, dtype=bool)
+        types = np.zeros(shape, dtype=np.int64)
         for row, (ids, second) in enumerate(sequences):
             input_ids[row, : len(ids)] = ids
             mask[row, : len(ids)] = True
@@ -162,7 +167,8 @@ def tokenize(
 
     Raises CheckpointError for a tokenizer that cannot be read, or whose tokens the encoder does not have.
     """
-    return _tokenize([table[column].tolist() for column in TASKS[task].sentence_columns], encoder, pairs, max_length)
+    columns = [table[name].tolist() for name in TASKS[task].sentence_columns]
+    return _tokenize(columns, encoder, pairs, max_length)
 
 
 def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> TokenizedTable:
@@ -172,14 +178,16 @@ def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> Tok
 
 def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: int) -> TokenizedTable:
     folder = locate(encoder)
-    tokenizer, content = _load_once(folder, tuple(file.stat().st_mtime_ns for file in sorted(folder.iterdir())))
+    changed = tuple(file.stat().st_mtime_ns for file in sorted(folder.iterdir()))
+    tokenizer, content = _load_once(folder, changed)
     ids = []
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
     table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
-    highest = max(int(column.ids.max(initial=0)) for column in ids)
-    highest = max(highest, table.cls, table.sep, table.pad)
+    highest = max(table.cls, table.sep, table.pad)
+    for column in ids:
+        highest = max(highest, int(column.ids.max(initial=0)))
     size = vocab_size(folder)
     if size is not None and highest >= size:
         raise CheckpointError(f"{folder}: the tokenizer gives token {highest}, but the encoder has {size} tokens")
@@ -199,5 +207,6 @@ def _encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     for i in range(0, len(texts), 4096):
         encodings = tokenizer.encode_batch_fast(texts[i : i + 4096], add_special_tokens=False)
         ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
-    offsets = np.concatenate(([0], np.cumsum([len(array) for array in ids], dtype=np.int64)))
+    lengths = [len(array) for array in ids]
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     return [np.concatenate(ids), offsets]
