@@ -25,6 +25,10 @@ from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
 
 log = logging.getLogger(__name__)
+COLUMNS = [  # of `plan_table`; fits: memory, and at least one step; steps_that_fit, minutes: where memory fits
+    "name", "fits", "why", "score", "low", "high", "steps", "steps_that_fit", "minutes", "process_mib", "parameters",
+    "trained_parameters",
+]  # fmt: skip
 
 
 class BudgetError(ValueError):
@@ -78,11 +82,9 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Columns: name;
-    fits (memory, and at least one step); why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of
-    all steps; nan where memory does not fit); process_mib; parameters, trained_parameters. Sorted by what fits, score,
-    minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does not fit.
-    Raises BudgetError unless minutes are above 0, and DataError.
+    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Sorted by what
+    fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does
+    not fit. Raises BudgetError unless minutes are above 0, and DataError.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
@@ -95,31 +97,30 @@ def plan_table(
         try:
             forecast = Forecast(config, lengths.of(config), speeds, cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
-            row = {"fits": False, "why": f"cannot be predicted: {error}", "score": math.nan, "minutes": math.nan}
+            row = {"why": f"cannot be predicted: {error}"}
         else:
             row = _needs(forecast, memory_mib, minutes)
-            folders = stored.get(_score_key(config), []) if row["fits"] else []
-            row |= expected_score([read_run(folder) for folder in folders], row["steps_that_fit"])
-        rows.append({"name": name, **row})
-    columns = ["fits", "score", "minutes"]
-    return pd.DataFrame(rows).sort_values(columns, ascending=[False, False, True], ignore_index=True)
+        if not row["why"]:
+            runs = [read_run(folder) for folder in stored.get(_score_key(config), [])]
+            row |= expected_score(runs, row["steps_that_fit"])
+        rows.append({"name": name, "fits": not row["why"], **row})
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
 
 
 def _needs(forecast: Forecast, memory_mib: float, minutes: float) -> dict:
-    """What a run needs, and whether that fits into a budget: columns of `plan_table`."""
+    """What a run needs, and why that does not fit into a budget: columns of `plan_table`."""
     mib = forecast.process_mib()
-    row = {"steps": len(forecast.steps), "steps_that_fit": 0, "minutes": math.nan, "process_mib": mib}
-    row |= forecast.counts
+    row = {"why": "", "steps": len(forecast.steps), "process_mib": mib, **forecast.counts}
     if mib > memory_mib:
-        why = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
-        return row | {"fits": False, "why": why}
-    needed = forecast.minutes
-    steps = forecast.steps_within(minutes)
-    row |= {"minutes": needed, "steps_that_fit": steps}
-    if steps == 0:
-        why = f"needs {needed:.1f} minutes, in {minutes:g} not one of its {len(forecast.steps)} steps ends"
-        return row | {"fits": False, "why": why}
-    return row | {"fits": True, "why": ""}
+        row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        return row
+    row["minutes"] = forecast.minutes
+    row["steps_that_fit"] = forecast.steps_within(minutes)
+    if row["steps_that_fit"] == 0:
+        needed = f"needs {row['minutes']:.1f} minutes"
+        row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
+    return row
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:

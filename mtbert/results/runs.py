@@ -85,8 +85,8 @@ def _stored_or_trained(
     data: str | Path | None,
     among: list[Path],
     device: str,
-    progress: bool | None = None,
-    again: bool = False,
+    progress: bool | None,
+    again: bool,
     wait: bool = True,
     accept_rejects: bool = True,
 ) -> Run:
@@ -94,7 +94,7 @@ def _stored_or_trained(
     processes = connect(pick_device(device))
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
-    run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
+    run_id = run_id_of(config, corpus)
     if not processes.largest(is_done(run_id, among, again)):
         if not accept_rejects:
             corpus.check()
@@ -111,7 +111,12 @@ def _stored_or_trained(
     return read_run(run_folder(run_id, among), config)
 
 
-def is_done(run_id: str, among: list[Path], again: bool = False) -> bool:
+def run_id_of(config: RunConfig, corpus: Corpus) -> str:
+    """The id of a run, `<configuration>-<data>`, see `store`."""
+    return f"{config.digest}-{corpus.fingerprint[:8]}"
+
+
+def is_done(run_id: str, among: list[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
     return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
 
@@ -357,5 +362,6 @@ def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) 
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         with suppress(DataError):
             fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
-            chosen = next((folder for folder in folders if folder.name.endswith(fingerprint)), chosen)
+            here = [folder for folder in folders if folder.name.endswith(fingerprint)]
+            chosen = here[0] if here else chosen
     return read_run(chosen, config)

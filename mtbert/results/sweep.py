@@ -28,7 +28,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
-from mtbert.results.runs import clean_up, data_root, is_done
+from mtbert.results.runs import clean_up, data_root, is_done, run_id_of
 from mtbert.results.store import update_tables
 from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
@@ -68,6 +68,9 @@ class SweepRun:
         return f"{self.name}, seed {self.config.seed}"
 
 
+Ended = tuple[SweepRun, float | RunFailed, float | None]  # a run, its score or error, its minutes; see `train_all`
+
+
 def look_up(
     runs: Sequence[tuple[str, RunConfig]],
     data: str | Path | None = None,
@@ -93,7 +96,7 @@ def look_up(
             if tables not in corpora:
                 corpora[tables] = load_corpus(config, data_root(config, data))
             corpus = corpora[tables]
-            run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
+            run_id = run_id_of(config, corpus)
             if run_id not in found:
                 found[run_id] = SweepRun(name, config, run_id, is_done(run_id, stores(), again))
             if found[run_id].is_stored:
@@ -242,44 +245,35 @@ def train_missing(
         tqdm(total=len(missing), desc="runs", unit="run", leave=False, disable=None) as bar,
         ExitStack() as at_the_end,
     ):
-        news = _News(missing)
         at_the_end.callback(update_tables, results_dir())
         if bar.disable:
             at_the_end.enter_context(regular_news(lambda: bar.postfix or "no run has begun"))
-        for run, outcome, minutes in train_all(client, missing, threads, data, device, again, stop, bar):
-            tqdm.write(news.line(run, outcome, minutes, len(client.nthreads()) or 1))
-            bar.update()
-    return news.failed
+        ended = train_all(client, missing, threads, data, device, again, stop, bar)
+        return _tell(ended, missing, client, bar)
 
 
-class _News:
-    """What is told of the runs of a sweep when they end. failed: run -> why it failed."""
-
-    def __init__(self, runs: Sequence[SweepRun]) -> None:
-        self.number = len(runs)
-        self.done = 0
-        self.left = list(runs)  # without those whose time says nothing about the others
-        self.taken: dict[str, float] = {}  # run id -> minutes
-        self.failed: dict[str, str] = {}
-        self.started = time.monotonic()
-
-    def line(self, run: SweepRun, outcome: float | RunFailed, minutes: float | None, workers: int) -> str:
-        """The line for a run that has ended; outcome, minutes: as of `train_all`."""
-        self.done += 1
+def _tell(ended: Iterator[Ended], runs: Sequence[SweepRun], client: "Client", bar: tqdm) -> dict[str, str]:
+    """Print a line for each of these runs when it ends; run -> why it failed."""
+    started = time.monotonic()
+    left = list(runs)  # without those whose time says nothing about the others
+    taken, failed = {}, {}
+    for done, (run, outcome, minutes) in enumerate(ended, 1):
         if isinstance(outcome, RunFailed):
-            self.failed[str(run)] = str(outcome)
+            failed[str(run)] = str(outcome)
             result = f"failed: {str(outcome).splitlines()[0]}"
         else:
             result = f"dev {outcome:.4f}"
         if isinstance(outcome, RunFailed) or minutes is None:
-            self.left.remove(run)
+            left.remove(run)
         else:
-            self.taken[run.run_id] = minutes
+            taken[run.run_id] = minutes
         spent = "stored by another" if minutes is None else f"{minutes:.1f} min"
-        elapsed = (time.monotonic() - self.started) / 60
-        expected = minutes_left(self.left, self.taken, workers, elapsed)
-        rest = f", {duration(expected)} left" if self.done < self.number and expected is not None else ""
-        return f"[{self.done} of {self.number}] {run}: {result} ({run.run_id}, {spent}){rest}"
+        elapsed = (time.monotonic() - started) / 60
+        expected = minutes_left(left, taken, len(client.nthreads()) or 1, elapsed)
+        rest = f", {duration(expected)} left" if done < len(runs) and expected is not None else ""
+        tqdm.write(f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {spent}){rest}")
+        bar.update()
+    return failed
 
 
 @contextmanager
@@ -391,7 +385,7 @@ def train_all(
     again: bool,
     stop: Stop,
     bar: tqdm,
-) -> Iterator[tuple[SweepRun, float | RunFailed, float | None]]:
+) -> Iterator[Ended]:
     """Train runs, in this order; yields each when it ends, with its score or error, and its minutes.
 
     The minutes are None for a run that another process has stored meanwhile. When `stop` has a signal, the runs that
@@ -501,7 +495,7 @@ class _Submitted:
             self.workers[run.run_id] = message["worker"]
         self.steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
 
-    def outcome(self, future: "Future") -> tuple[SweepRun, float | RunFailed, float | None] | None:
+    def outcome(self, future: "Future") -> Ended | None:
         """What `train_all` yields for a future that has ended; None where its run has not ended, or was given up."""
         if future.key not in self.futures:
             return None

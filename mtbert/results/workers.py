@@ -19,7 +19,7 @@ from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.results.runs import data_root, is_done, run_lock, train_and_store
+from mtbert.results.runs import data_root, is_done, run_id_of, run_lock, train_and_store
 from mtbert.results.store import read_run, run_folder
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
@@ -82,7 +82,7 @@ class Sweep(WorkerPlugin):
             if state == "trained":
                 report(lambda: {"step": 0}, 0)
                 corpus = load_corpus(config, data_root(config, self.data))
-                if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
+                if run_id != run_id_of(config, corpus):
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
                 train_and_store(config, corpus, run_id, self.stores, self.device, False, self.data, wait=False)
         return state, read_run(run_folder(run_id, self.stores), config).score()
