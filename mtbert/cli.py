@@ -242,7 +242,7 @@ def _forget(runs: "list[SweepRun]", digests: list[str]) -> None:
 
 
 def _expected_minutes(run: "SweepRun") -> float:
-    """Of training; a run without a prediction counts as the longest."""
+    """The predicted minutes of a run; without a prediction it counts as the longest."""
     return float("inf") if run.minutes is None else run.minutes
 
 

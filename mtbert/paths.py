@@ -34,16 +34,16 @@ except ImportError:  # Windows
 
 _here = Path(__file__).resolve().parent.parent
 CHECKOUT = _here if (_here / "params").is_dir() else None  # with params/, notebooks/ and results/; None: a wheel
-REPOSITORY = CHECKOUT or Path.cwd()  # of a package that was installed alone, the working directory
+REPOSITORY = CHECKOUT or Path.cwd()  # the working directory, where the package is installed without its checkout
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it
-MOST_VALUES = 20_000  # of a YAML file, which is read in two seconds
+MOST_VALUES = 20_000  # in a YAML file, which is read in two seconds
 NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
 }
-MERGE = "tag:yaml.org,2002:merge"  # of the key <<, which includes another mapping
+MERGE = "tag:yaml.org,2002:merge"  # tag of the key <<, which includes another mapping
 
 
 class FolderError(RuntimeError):
@@ -258,7 +258,7 @@ class YamlError(ValueError):
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
 
-    Numbers are written as in YAML 1.2's JSON schema. What YAML 1.1 reads as a number besides is text: 010, 1:30, 1_0.
+    Numbers are written as in YAML 1.2's JSON schema. Other numbers of YAML 1.1 are read as text: 010, 1:30, 1_0.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
         raise YamlError(f"{path}: not a regular file")

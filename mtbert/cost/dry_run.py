@@ -104,13 +104,13 @@ class _Ledger(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self.living: dict[int, _Block] = {}  # id of the storage -> its block
         self.flat_size = 0  # numbers in a flat gradient
-        self.is_inside = False  # an operation that torch takes apart
+        self.is_inside = False  # of an operation that torch splits into others
         self.start()
 
     def start(self) -> None:
         """Forget the allocations so far, but not the storages that still live."""
         self.phase = "forward"
-        self.phases: list[str] = []  # of each row
+        self.phases: list[str] = []  # the phase of each row
         self.blocks = list(self.living.values())
         for block in self.blocks:
             block.row = 0

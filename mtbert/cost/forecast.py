@@ -38,9 +38,9 @@ from mtbert.training import (
 )
 
 FLOAT_MIB = 4 / MIB
-ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
-STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # of further pretraining
-PRETRAINING = 3.5  # of a token, relative to an evaluation: forward, backward, the logits of masked tokens
+ROW_MIB = 600 / MIB  # memory of an example: two sentences as text, as token ids, and the arrays made of them
+STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # how often a run is pretrained further
+PRETRAINING = 3.5  # time of a token, relative to an evaluation: forward, backward, the logits of masked tokens
 MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Forecast:
         self.width = model.encoder.config.hidden_size
         self.frozen_share = model.encoder.frozen_depth / len(model.encoder.layers)
         sizes = [len(part) for part in lengths.train.values()]
-        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
+        self.points = len(evaluation_steps(config, sizes))  # points of the learning curve
         self.passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
         self.known: tuple[str, ...] = ()  # the tasks whose states below the first trained layer are read from disk
         if self.frozen_share:
@@ -72,7 +72,7 @@ class Forecast:
 
     @cached_property
     def peak(self) -> pd.Series:
-        """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
+        """The moment with the most memory in the step with the largest parts, a row of `DryRun.step`."""
         run = DryRun(self.config, self.memory, self.known, self.cuda)
 
         def largest_part(step: Shapes) -> float:

@@ -79,7 +79,7 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 
 def _peak_bytes(events: Iterable) -> int:
-    """The most bytes that the CPU's allocator holds behind MARK, by the profiler's events."""
+    """The most bytes that the CPU's allocator has given out at once after MARK, by the profiler's events."""
     live = peak = 0
     on_cpu = torch.profiler.DeviceType.CPU
     for event in sorted(events, key=lambda event: event.start_ns()):

@@ -53,7 +53,7 @@ class RandomRows:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Of these rows, on the CPU."""
+        """A batch of these rows, on the CPU."""
         longest = int(self.lengths[rows].max())
         ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
         mask = torch.ones(ids.shape, dtype=torch.bool)
@@ -67,7 +67,7 @@ class RandomRows:
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
-        """(B, k, d) of these rows."""
+        """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 
 

@@ -75,7 +75,7 @@ class Speeds:
         return Speed(training, evaluation)
 
     def beside_mib(self) -> float:
-        """Resident memory of a process beside what torch's allocator holds: the interpreter and its libraries."""
+        """Resident memory of a process without that of torch's allocator: the interpreter and its libraries."""
         [mib] = self._measured("beside_mib", _beside_mib)
         return mib
 

@@ -27,8 +27,8 @@ from mtbert.paths import REPOSITORY, folder_of
 
 LISTED_REJECTS = 20  # in a printed report
 LISTED_REASONS = 8  # in an error
-MOST_REJECTED = 0.05  # of a file's rows, where its data are trained on
-MOST_LINES = 1000  # of one record, whose quoted field has line breaks
+MOST_REJECTED = 0.05  # share of a file's rows, where its data are trained on
+MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
 STDIN = ("-", "/dev/stdin")
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
@@ -99,8 +99,8 @@ def find_data(path: str | Path | None = None) -> Path | None:
             if not Path(folder).is_dir():
                 raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
             return Path(folder)
-    beside = REPOSITORY.parent / "shared" / "data"
-    return beside if beside.is_dir() else None
+    shared = REPOSITORY.parent / "shared" / "data"
+    return shared if shared.is_dir() else None
 
 
 def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, LoadReport]:

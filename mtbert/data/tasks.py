@@ -182,7 +182,7 @@ def _twice(names: Iterable[str]) -> str:
 def read_tasks(folder: Path) -> dict[str, Task]:
     """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field.
 
-    Grids of runs may lie beside them.
+    The folder may have grids of runs, too.
     """
     tasks = {}
     if folder_of("MTBERT_TASKS") and not folder.is_dir():

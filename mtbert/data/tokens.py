@@ -105,28 +105,21 @@ class TokenizedTable:
         lengths = [column.lengths for column in columns]
         if self.joint:
             special = 2 + len(self.between)
-            self.counts = np.minimum(lengths[0] + lengths[1] + special, max_length)
-            self.lengths = self.counts
+            by_sequence = np.minimum(lengths[0] + lengths[1] + special, max_length)[None]  # (1, N)
         else:
-            sentences = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
-            self.counts = sentences.sum(0)  # (N,) tokens of an example in all its sequences
-            self.lengths = sentences.max(0)  # (N,) tokens of its longest sequence
+            by_sequence = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
+        self.sequence_lengths = by_sequence.ravel()  # tokens of every sequence, in the order of `sequences`
+        self.counts = by_sequence.sum(0)  # (N,) tokens of an example in all its sequences
+        self.lengths = by_sequence.max(0)  # (N,) tokens of its longest sequence
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """Indices of these rows' sequences, in the order of `batch`; with pairs encoded apart, the table has 2N."""
+        """Indices of these rows' sequences, in the order of `batch`; a table of pairs has 2N unless they are joint."""
         if self.joint:
             return rows
         return np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
-
-    @property
-    def sequence_lengths(self) -> np.ndarray:
-        """Tokens of every sequence, in the order of `sequences`."""
-        if self.joint:
-            return self.lengths
-        return np.concatenate([np.minimum(column.lengths + 2, self.max_length) for column in self.columns])
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, padded to the longest sequence (T tokens)."""

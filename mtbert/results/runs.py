@@ -69,10 +69,10 @@ def load_or_run(
     data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
     to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it; what is stored stays. Teachers are trained before their student in the same way. A run that another process
-    trains is waited for. Of several processes that torchrun started, which train together, the first one stores the
-    run. Raises FolderError before training that could not be stored, and DataError before training on tables of which
-    many rows are rejected, or which lack a class, unless `accept_rejects`.
+    it, and the stored result stays. Teachers are trained before their student in the same way. If another process
+    trains the run, this call waits for it. If torchrun started several processes, they train together, and the first
+    one stores the run. Raises FolderError before training that could not be stored, and DataError before training on
+    tables with many rejected rows or without a class, unless `accept_rejects`.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
@@ -122,12 +122,12 @@ def is_done(run_id: str, among: list[Path], again: bool) -> bool:
 
 
 def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
-    """Hold the lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
+    """The lock of a run, in the cache: its owner trains the run and writes its checkpoint and model.
 
-    Raises filelock.Timeout where another process holds it, unless `blocking`, which waits. The system releases the lock
-    when the process ends, however it ends. Processes on several machines share it if they share the cache on a file
-    system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. Where the cache cannot be written there is
-    no lock, and a warning.
+    With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
+    releases the lock when the process ends, however it ends. Processes on several machines share it if they share the
+    cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. If the cache cannot be
+    written, there is a warning and no lock.
     """
     path = model_folder(run_id) / "lock"
     try:
@@ -270,7 +270,7 @@ def _tell_limit(folder: Path) -> None:
 def clean_up(run_id: str, among: list[Path]) -> None:
     """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
 
-    A run that another process trains is left alone.
+    Nothing is removed while another process trains the run.
     """
     folder = model_folder(run_id)
     left = list(folder.rglob(PARTIAL))

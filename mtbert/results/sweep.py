@@ -82,8 +82,8 @@ def look_up(
     Teachers of runs that are not stored come first, unless their models are in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
-    their encoder has other sizes than they need. Of stored runs the encoder is not checked, nor how many rows of their
-    data are rejected, which `accept_rejects` leaves out for all runs.
+    their encoder has other sizes than they need. Neither the encoder nor the number of rejected rows is checked for a
+    stored run; `accept_rejects` leaves out the second check for all runs.
     """
     corpora: dict[tuple, Corpus] = {}
     found: dict[str, SweepRun] = {}
