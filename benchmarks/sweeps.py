@@ -19,7 +19,7 @@ from benchmarks.harness import Contest, Peer, Setting
 from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.paths import stores
-from mtbert.results import SweepRun, data_root, read_run, runs, sweep
+from mtbert.results import SweepRun, data_root, read_run, run_folder, runs, sweep
 from mtbert.training import Stop, load_corpus
 
 WARM_UP = 3  # runs of each process
@@ -85,4 +85,4 @@ def _train_alone(chosen: Sequence[SweepRun]) -> None:
         corpus = load_corpus(run.config, data_root(run.config))
         with runs.run_lock(run.run_id, blocking=False):
             runs.train_and_store(run.config, corpus, run.run_id, stores(), "cpu", progress=False)
-        read_run(runs.run_file(run.run_id).parent, run.config).score()
+        read_run(run_folder(run.run_id), run.config).score()

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from mtbert import __version__
 
 if TYPE_CHECKING:
     from mtbert.config import RunConfig
+    from mtbert.multitask import MultitaskBert
     from mtbert.results import SweepRun
 
 app = typer.Typer(
@@ -60,10 +60,11 @@ def data_check(
     Rejected rows are listed with file, line and field. It fails where training would: many are rejected, or a class has
     no row.
     """
-    from mtbert.data import TASKS, DataError, class_counts, demo, fault_of, find_data, load_table, unknown_task
+    from mtbert.data import TASKS, DataError, demo, find_data, unknown_task
 
-    if unknown := [name for name in task or () if name not in TASKS]:
-        raise DataError(unknown_task(unknown[0]))
+    for name in task or ():
+        if name not in TASKS:
+            raise DataError(unknown_task(name))
     folder = find_data(data)
     if folder is None:
         typer.echo("no datasets found: checking the embedded demo corpus")
@@ -72,22 +73,30 @@ def data_check(
     for name in task or TASKS:
         for split in TASKS[name].splits(folder):
             try:
-                table, report = load_table(name, split, folder)
-                typer.echo(f"{name} {split}: {report}")
-                failed |= strict and bool(report.rejects)
-                if split == "test":
-                    continue
-                if TASKS[name].is_number:
-                    typer.echo("  labels: {min:g} to {max:g}, mean {mean:.4g}".format(**table["label"].describe()))
-                else:
-                    counts = class_counts(name, table)
-                    typer.echo(f"  rows of each class: {', '.join(f'{label} {n}' for label, n in counts.items())}")
-                if fault := fault_of(name, split, table, report):
-                    raise DataError(fault)
+                rejects = _check_file(name, split, folder)
+                failed |= strict and rejects > 0
             except DataError as error:
                 typer.echo(f"{name} {split}: {error}", err=True)
                 failed = True
     raise typer.Exit(1 if failed else 0)
+
+
+def _check_file(task: str, split: str, folder: Path) -> int:
+    """Print what is in a file; the number of its rejects. Raises DataError where training would."""
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table
+
+    table, report = load_table(task, split, folder)
+    typer.echo(f"{task} {split}: {report}")
+    if split != "test":
+        if TASKS[task].is_number:
+            labels = table["label"]
+            typer.echo(f"  labels: {labels.min():g} to {labels.max():g}, mean {labels.mean():.4g}")
+        else:
+            counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
+            typer.echo(f"  rows of each class: {', '.join(counts)}")
+        if fault := fault_of(task, split, table, report):
+            raise DataError(fault)
+    return len(report.rejects)
 
 
 @data_app.command("fetch")
@@ -126,8 +135,9 @@ def show_cache(
     from mtbert.results import CACHE_LIMIT, GB, cache_contents, clear_models
 
     limit = CACHE_LIMIT / GB if limit is None else limit
-    for run_id, size in clear_models(int(limit * GB)).items() if clear else ():
-        typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
+    if clear:
+        for run_id, size in clear_models(int(limit * GB)).items():
+            typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
     for name, size, meaning in found:
         typer.echo(f"{size / GB:8.3f} GB  {name:20}  {meaning}")
@@ -181,7 +191,7 @@ def train(
 
     from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
-    from mtbert.results import forget, read_grids, sweep
+    from mtbert.results import read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
@@ -196,10 +206,7 @@ def train(
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
     if force and not dry_run:
-        digests = [config.digest for name, config in pairs if name in force]
-        for run in runs:
-            if run.config.digest in digests:
-                forget(run.run_id)
+        _forget(runs, [config.digest for name, config in pairs if name in force])
         runs = sweep.look_up(pairs, data, again, accept_rejects)
     if together and not dry_run:
         _train_together(runs, data, device, again, accept_rejects)
@@ -215,16 +222,36 @@ def train(
         from mtbert.cost import predict_runs
 
         missing = predict_runs(missing, place, threads, data)
-    if not in_order:  # runs without a prediction first
-        missing.sort(key=lambda run: float("inf") if run.minutes is None else run.minutes, reverse=True)
+    if not in_order:
+        missing.sort(key=_expected_minutes, reverse=True)
     missing.sort(key=lambda run: run.config.generation)  # teachers before their students
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))
-        return
+    else:
+        _train_on_workers(runs, workers, threads, data, device, scheduler, again)
+
+
+def _forget(runs: "list[SweepRun]", digests: list[str]) -> None:
+    """Delete the stored runs of these configurations, and their models."""
+    from mtbert.results import forget
+
+    for run in runs:
+        if run.config.digest in digests:
+            forget(run.run_id)
+
+
+def _expected_minutes(run: "SweepRun") -> float:
+    """The predicted minutes of a run; without a prediction it counts as the longest."""
+    return float("inf") if run.minutes is None else run.minutes
+
+
+def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:
+    """`train_missing` with these arguments; its failures and a signal end the command with a message and their code."""
+    from mtbert.results import sweep
 
     try:
-        failed = sweep.train_missing(runs, workers, threads, data, device, scheduler, again)
+        failed = sweep.train_missing(runs, *how)
     except (KeyboardInterrupt, SystemExit) as stop:
         typer.echo(str(stop) or "stopped at once", err=True)
         raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
@@ -251,8 +278,10 @@ def _decisive(grids: list[Path], only: str | None, hours: float) -> "tuple[list[
     from mtbert.report.more_seeds import plan_seeds
     from mtbert.report.tables import read_runs
 
-    read = partial(read_runs, "", only=only or "", train_missing=False)
-    return plan_seeds([read(str(path.resolve())) for path in grids], hours)
+    read = []
+    for path in grids:
+        read.append(read_runs("", str(path.resolve()), only=only or "", train_missing=False))
+    return plan_seeds(read, hours)
 
 
 def _train_together(runs: "list[SweepRun]", data: Path | None, device: str, again: bool, accept_rejects: bool) -> None:
@@ -260,10 +289,10 @@ def _train_together(runs: "list[SweepRun]", data: Path | None, device: str, agai
     from mtbert.results import load_or_run
 
     for run in runs:
-        how = {"again": again or run.is_teacher, "accept_rejects": accept_rejects}
-        score = load_or_run(run.config, data, device=device, **how).score()
+        needs_model = again or run.is_teacher
+        stored = load_or_run(run.config, data, device=device, again=needs_model, accept_rejects=accept_rejects)
         if os.environ["RANK"] == "0":
-            typer.echo(f"{run}: dev {score:.4f}")
+            typer.echo(f"{run}: dev {stored.score():.4f}")
 
 
 @app.command()
@@ -279,7 +308,8 @@ def runs(
     from mtbert.results import find_run, forget, list_runs
 
     if delete:
-        for run_id in [find_run(name) for name in delete]:
+        run_ids = [find_run(name) for name in delete]  # all of them, before the first is deleted
+        for run_id in run_ids:
             for folder in forget(run_id):
                 typer.echo(f"{folder}: deleted")
         return
@@ -311,11 +341,10 @@ def predict(
     A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
     --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
-    from mtbert.data import TASKS, load_table, load_texts, write_predictions
+    from mtbert.data import TASKS, load_texts
     from mtbert.paths import check_writable
-    from mtbert.results import data_root, find_run, load_model
+    from mtbert.results import find_run, load_model
     from mtbert.runtime import pick_device
-    from mtbert.training import predict_table
 
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
     if len(given) > 1:
@@ -330,24 +359,38 @@ def predict(
         check_writable(out)
     place = pick_device(device)
     model = load_model(find_run(run), train_missing, data, device).to(place)
+    if out:
+        _write_leaderboards(model, task, out, course_format, data, device)
+        return
     if text:
         k = len(TASKS[model.checked(task)].sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
-        typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
-    elif not out:
+    else:
         table, report = load_texts(model.checked(task), file or "-")
         if report.rejects:
             typer.echo(report, err=True)
         examples = list(table.drop(columns="id").itertuples(index=False, name=None))
-        predicted = model.predict(examples, task, probabilities)
-        typer.echo(table.join(predicted).to_csv(index=False, float_format="%.4f"), nl=False)
-    else:
-        root = data_root(model.run_config, data)
-        for name in model.run_config.scored if task is None else [model.checked(task)]:
-            for split in TASKS[name].splits(root)[1:]:
-                predicted = predict_table(model, name, load_table(name, split, root)[0], split, device)
-                typer.echo(write_predictions(predicted, name, split, out, course_format))
+        predicted = table.join(model.predict(examples, task, probabilities))
+    typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
+
+
+def _write_leaderboards(
+    model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
+) -> None:
+    """Predict dev and test of a model's tasks, or of one, into files."""
+    from mtbert.data import TASKS, load_table, write_predictions
+    from mtbert.results import data_root
+    from mtbert.training import predict_table
+
+    root = data_root(model.run_config, data)
+    tasks = [model.checked(task)] if task else model.run_config.scored
+    for name in tasks:
+        _, *splits = TASKS[name].splits(root)  # without train
+        for split in splits:
+            table, _ = load_table(name, split, root)
+            predicted = predict_table(model, name, table, split, device)
+            typer.echo(write_predictions(predicted, name, split, folder, course_format))
 
 
 @app.command()
@@ -367,12 +410,12 @@ def export(
     """
     from mtbert.multitask import export_task
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model, read_run, run_file
+    from mtbert.results import find_run, load_model, read_run, run_folder
 
     check_writable(folder)
     run_id = find_run(run)
-    path = run_file(run_id)
-    scores = read_run(path.parent).scores if path.exists() else None
+    stored = run_folder(run_id)
+    scores = read_run(stored).scores if stored else None
     model = load_model(run_id, train_missing, data, device)
     reader = export_task(model, task, folder, encoder_only, run_id, scores)
     typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
@@ -438,7 +481,6 @@ def plan(
         for path in cost.renew_measurements(results_dir(), place, threads, data):
             typer.echo(path)
         return
-    cost.check_minutes(minutes)
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
     with cost.Speeds(place, threads) as speeds:
         table = cost.plan_table(configs, speeds, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
@@ -516,7 +558,8 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
-        if not (isinstance(error, OSError) or type(error).__module__.startswith(("mtbert.", "benchmarks."))):
+        is_own = type(error).__module__.startswith(("mtbert.", "benchmarks."))
+        if not is_own and not isinstance(error, OSError):
             raise
         sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:

@@ -2,6 +2,15 @@
 
 A checkout is only read: what its user trains and draws goes to the cache, unless MTBERT_RESULTS and MTBERT_FIGURES name
 other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to the committed ones.
+
+What is read back is checked by a SHA-256, which is stored in one of two places:
+
+- SHA256SUMS, for a folder that is written as a whole, and that people copy, commit and check with `sha256sum -c`:
+  stored runs and the tables of all runs, models, encoders and exports, the demo corpus.
+- A seal at the end of the file, for single files that many processes write into one folder of the cache, where a common
+  list would be a race: checkpoints, token ids, tags, features, teachers' outputs, times.
+
+Ids and labels in results/dev/ have the digest of their content as their name, since runs on the same data share them.
 """
 
 import hashlib
@@ -11,7 +20,6 @@ import re
 import secrets
 import tempfile
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,16 +34,16 @@ except ImportError:  # Windows
 
 _here = Path(__file__).resolve().parent.parent
 CHECKOUT = _here if (_here / "params").is_dir() else None  # with params/, notebooks/ and results/; None: a wheel
-REPOSITORY = CHECKOUT or Path.cwd()  # of a package that was installed alone, the working directory
+REPOSITORY = CHECKOUT or Path.cwd()  # the working directory, where the package is installed without its checkout
 CHECKSUMS = "SHA256SUMS"  # `sha256sum -c SHA256SUMS` checks a folder by hand
 SEAL = 32  # bytes of a SHA-256
 BLOCK = 2**22  # bytes read at a time for it
-MOST_VALUES = 20_000  # of a YAML file, which is read in two seconds
+MOST_VALUES = 20_000  # in a YAML file, which is read in two seconds
 NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
 }
-MERGE = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")  # the keys << and =
+MERGE = "tag:yaml.org,2002:merge"  # tag of the key <<, which includes another mapping
 
 
 class FolderError(RuntimeError):
@@ -79,7 +87,8 @@ def stores() -> list[Path]:
 
 def shipped(name: str) -> Path:
     """A file or folder of the checkout; raises FolderError where the package is installed without it."""
-    if not (path := REPOSITORY / name).exists():
+    path = REPOSITORY / name
+    if not path.exists():
         raise FolderError(f"{path}: not here, as mtbert is installed alone; run this in a checkout of its repository")
     return path
 
@@ -87,7 +96,10 @@ def shipped(name: str) -> Path:
 def find_result(name: str, among: list[Path] | None = None) -> Path:
     """The path of a file in the first of `stores()`, or of other stores, that has it; else that in the first one."""
     among = among or stores()
-    return next((store / name for store in among if (store / name).exists()), among[0] / name)
+    for store in among:
+        if (store / name).exists():
+            return store / name
+    return among[0] / name
 
 
 def figures_dir() -> Path:
@@ -141,8 +153,9 @@ def remove_leftovers(folder: Path) -> int:
     size = 0
     for path in folder.glob(".*.[0-9]*-*"):
         with suppress(OSError), open(path, "rb+") as file:
-            if os.fstat(file.fileno()).st_size and _is_locked(file):
-                size += os.fstat(file.fileno()).st_blocks * 512
+            about = os.fstat(file.fileno())
+            if about.st_size and _is_locked(file):
+                size += about.st_blocks * 512
                 path.unlink()
     return size
 
@@ -190,8 +203,10 @@ def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, 
 
     unnamed: files that get their name afterwards, by this name.
     """
-    files = {name: folder / name for name in names or _listed_sums(folder)} | (unnamed or {})
-    write_text(folder / CHECKSUMS, "".join(f"{sha256(path)}  {name}\n" for name, path in files.items()))
+    files = {name: folder / name for name in names or _listed_sums(folder)}
+    files |= unnamed or {}
+    lines = [f"{sha256(path)}  {name}\n" for name, path in files.items()]
+    write_text(folder / CHECKSUMS, "".join(lines))
 
 
 def checksum_faults(folder: Path, expected: Iterable[str]) -> list[str]:
@@ -203,7 +218,8 @@ def checksum_faults(folder: Path, expected: Iterable[str]) -> list[str]:
     if not (folder / CHECKSUMS).exists():
         return [f"{CHECKSUMS} is missing"]
     sums = _listed_sums(folder)
-    faults = [f"{CHECKSUMS} does not list {name}" for name in dict.fromkeys(expected) if name not in sums]
+    missing = [name for name in dict.fromkeys(expected) if name not in sums]
+    faults = [f"{CHECKSUMS} does not list {name}" for name in missing]
     for name, digest in sums.items():
         try:
             path = folder / name
@@ -217,10 +233,16 @@ def checksum_faults(folder: Path, expected: Iterable[str]) -> list[str]:
 
 
 def _listed_sums(folder: Path) -> dict[str, str]:
-    """Name -> SHA-256 in hex digits, as SHA256SUMS lists them; a line without both has no digest."""
+    """Name -> SHA-256 in hex digits, as SHA256SUMS lists them; for a line without both, the line -> no digest."""
     text = (folder / CHECKSUMS).read_text(encoding="utf8", errors="replace")
-    lines = [line.partition("  ") for line in text.splitlines()]
-    return {name or digest: digest if name else "" for digest, _, name in lines}
+    sums = {}
+    for line in text.splitlines():
+        digest, _, name = line.partition("  ")
+        if name:
+            sums[name] = digest
+        else:
+            sums[digest] = ""
+    return sums
 
 
 def sha256(path: Path) -> str:
@@ -236,7 +258,7 @@ class YamlError(ValueError):
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
 
-    Numbers are written as in YAML 1.2's JSON schema. What YAML 1.1 reads as a number besides is text: 010, 1:30, 1_0.
+    Numbers are written as in YAML 1.2's JSON schema. Other numbers of YAML 1.1 are read as text: 010, 1:30, 1_0.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
         raise YamlError(f"{path}: not a regular file")
@@ -260,7 +282,8 @@ class _Loader(yaml.SafeLoader):
         self.values, self.sizes = 0, {}  # so far; of a node that is complete
 
     def compose_node(self, parent: yaml.Node, index: Any) -> yaml.Node:
-        before, is_alias = self.values, self.check_event(yaml.AliasEvent)
+        before = self.values
+        is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         self.values += self.sizes.get(node, MOST_VALUES) if is_alias else 1
         self.sizes[node] = self.values - before
@@ -270,18 +293,19 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: str) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if twice := [name for name, count in names.items() if count > 1 and name != "<<"]:
-            raise yaml.YAMLError(f"{', '.join(twice)} is given twice, {node.start_mark}")
+        texts = set()  # keys as they are written: 5 and '5' are one name of a run
+        read = {}  # a key as it is read -> as it is written: 1, 1.0 and true are one key of a dictionary
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            if key.value in texts:
+                raise yaml.YAMLError(f"{key.value} is given twice, {node.start_mark}")
+            texts.add(key.value)
+            value = "=" if key.value == "=" else self.construct_object(key)  # = alone has no value in YAML 1.1
+            other = read.setdefault(value, key.value)
+            if other != key.value:
+                raise yaml.YAMLError(f"{other} and {key.value} are the same key, {node.start_mark}")
         return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        given = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag not in MERGE]
-        seen = {}
-        for key in given:  # 1, 1.0 and true are one key of a dictionary
-            if (other := seen.setdefault(self.construct_object(key), key)) is not key:
-                raise yaml.YAMLError(f"{other.value} and {key.value} are the same key, {node.start_mark}")
-        return super().construct_mapping(node, deep)
 
 
 for _tag, _pattern in NUMBERS.items():

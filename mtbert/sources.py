@@ -32,7 +32,8 @@ def source_digest(thing: Any) -> str:
     far as the code reads them by their plain name. What it reads as `module.name`, and other packages, do not count.
     Raises SourceError for a part without Python source.
     """
-    return hashlib.sha256("\n".join(_parts(thing, set())).encode()).hexdigest()[:10]
+    text = "\n".join(_parts(thing, set()))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _project(thing: Any) -> str:
@@ -48,16 +49,24 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
     yield _source(thing)
     functions = [thing]
     if inspect.isclass(thing):
-        functions = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(thing).values()]
+        functions = [_function_of(value) for value in vars(thing).values()]
         for base in thing.__bases__:
             if _project(base) == _project(thing):
                 yield from _parts(base, seen)
     for function in map(inspect.unwrap, functions):
-        for name, value in sorted(_used(function).items()) if isinstance(function, FunctionType) else ():
+        if not isinstance(function, FunctionType):
+            continue
+        for name, value in sorted(_used(function).items()):
             if isinstance(value, PLAIN):
                 yield f"{name} = {value!r}"
             elif isinstance(value, FunctionType | type) and _project(value) == _project(thing):
                 yield from _parts(value, seen)
+
+
+def _function_of(value: Any) -> Any:
+    """The function of a property or a class method; any other attribute of a class as it is."""
+    value = getattr(value, "fget", value)
+    return getattr(value, "__func__", value)
 
 
 def _used(function: FunctionType) -> dict[str, Any]:
@@ -65,7 +74,10 @@ def _used(function: FunctionType) -> dict[str, Any]:
     names = set(_names(function.__code__))
     found = {name: value for name, value in function.__globals__.items() if name in names}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return found | {name: cell.cell_contents for name, cell in cells if name != "__class__"}
+    for name, cell in cells:
+        if name != "__class__":
+            found[name] = cell.cell_contents
+    return found
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -94,16 +106,15 @@ def _source(thing: Any) -> str:
 
 def _source_in_main(thing: type) -> str:
     """The text of a class of a notebook or script, which `inspect` finds for functions alone: by its first method."""
-    method = next((value for value in vars(thing).values() if isinstance(value, FunctionType)), None)
-    if method is None:
+    methods = [value for value in vars(thing).values() if isinstance(value, FunctionType)]
+    if not methods:
         return inspect.getsource(thing)
-    text = "".join(inspect.findsource(method)[0])
-    same = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ClassDef) and node.name == thing.__name__
-        and node.lineno <= method.__code__.co_firstlineno <= node.end_lineno
-    ]  # fmt: skip
-    if not same:
+    lines, _ = inspect.findsource(methods[0])
+    text = "".join(lines)
+    first_line = methods[0].__code__.co_firstlineno
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    named = [node for node in classes if node.name == thing.__name__]
+    around = [node for node in named if node.lineno <= first_line <= node.end_lineno]
+    if not around:
         raise OSError(f"no class {thing.__name__}")
-    return textwrap.dedent(ast.get_source_segment(text, same[-1]))
+    return textwrap.dedent(ast.get_source_segment(text, around[-1]))  # the innermost

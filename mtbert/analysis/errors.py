@@ -8,7 +8,7 @@ import pandas as pd
 from mtbert.analysis.groups import known_features
 from mtbert.analysis.probabilities import dev_table
 from mtbert.data import TASKS, DataError
-from mtbert.results import Run, find_run, read_run, run_file, stack_predictions
+from mtbert.results import MissingRun, Run, find_run, read_run, run_folder, stack_predictions
 
 WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
@@ -63,7 +63,10 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """
     parts = []
     for name in names:
-        run = read_run(run_file(find_run(name)).parent)
+        folder = run_folder(find_run(name))
+        if folder is None:
+            raise MissingRun(f"{name}: its model is in the cache, but the run is not stored; train it again")
+        run = read_run(folder)
         for task in run.predictions["task"].unique():
             parts.append(_errors_of(run, task, data).assign(model=name))
     return pd.concat(parts, ignore_index=True)[COLUMNS].round({"confidence": 3})

@@ -42,7 +42,8 @@ class DryRun:
         with self._entered():
             self.model = model.to_empty(device="cuda" if cuda else "cpu")
             self.steps = Steps(self.model, memory, known)
-        self.ledger.flat_size = sum(parameter.numel() for parameter in self.model.shared_parameters().values())
+        shared = self.model.shared_parameters().values()
+        self.ledger.flat_size = sum(parameter.numel() for parameter in shared)
         weights = {id(parameter.untyped_storage()) for parameter in self.model.parameters()}
         for storage, block in self.ledger.living.items():
             block.part = "weights" if storage in weights else "moments"
@@ -103,13 +104,13 @@ class _Ledger(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self.living: dict[int, _Block] = {}  # id of the storage -> its block
         self.flat_size = 0  # numbers in a flat gradient
-        self.is_inside = False  # an operation that torch takes apart
+        self.is_inside = False  # of an operation that torch splits into others
         self.start()
 
     def start(self) -> None:
         """Forget the allocations so far, but not the storages that still live."""
         self.phase = "forward"
-        self.phases: list[str] = []  # of each row
+        self.phases: list[str] = []  # the phase of each row
         self.blocks = list(self.living.values())
         for block in self.blocks:
             block.row = 0
@@ -122,8 +123,10 @@ class _Ledger(FakeTensorMode):
             return self.dispatch(func, types, args, kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:  # item, float, bool
             return _constant(args[0]).item()
-        if func is torch.ops.aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
-            return args[0].clone()  # the number of rows would depend on content: take all
+        if func is torch.ops.aten.index.Tensor:
+            dtypes = [index.dtype for index in args[1] if index is not None]
+            if torch.bool in dtypes:
+                return args[0].clone()  # the number of rows would depend on content: take all
         self.is_inside = True
         try:
             out = self.dispatch(func, types, args, kwargs)
@@ -159,7 +162,8 @@ class _Ledger(FakeTensorMode):
             part = PARTS.index(block.guessed_part)
             change[block.row, part] += block.size
             change[block.last_row % rows + 1, part] -= block.size
-        return pd.DataFrame(change.cumsum(0)[:-1] / MIB, columns=PARTS).assign(phase=self.phases)
+        held = change.cumsum(axis=0)[:-1]
+        return pd.DataFrame(held / MIB, columns=PARTS).assign(phase=self.phases)
 
 
 class _Numbers(TorchFunctionMode):

@@ -38,9 +38,9 @@ from mtbert.training import (
 )
 
 FLOAT_MIB = 4 / MIB
-ROW_MIB = 600 / MIB  # of an example: two sentences as text, as token ids, and the arrays made of them
-STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # of further pretraining
-PRETRAINING = 3.5  # of a token, relative to an evaluation: forward, backward, the logits of masked tokens
+ROW_MIB = 600 / MIB  # memory of an example: two sentences as text, as token ids, and the arrays made of them
+STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # how often a run is pretrained further
+PRETRAINING = 3.5  # time of a token, relative to an evaluation: forward, backward, the logits of masked tokens
 MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
 log = logging.getLogger(__name__)
 
@@ -62,17 +62,17 @@ class Forecast:
         self.width = model.encoder.config.hidden_size
         self.frozen_share = model.encoder.frozen_depth / len(model.encoder.layers)
         sizes = [len(part) for part in lengths.train.values()]
-        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
+        self.points = len(evaluation_steps(config, sizes))  # points of the learning curve
         self.passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
-        self.known = ()  # the tasks whose states below the first trained layer are read from disk
+        self.known: tuple[str, ...] = ()  # the tasks whose states below the first trained layer are read from disk
         if self.frozen_share:
             self.known = tuple(task for task, passes in self.passes.items() if passes >= KEPT_FROM)
-        quantile = 1 - 0.5 / config.memory_batch  # about the longest of memory_batch random examples
-        self.memory = {task: int(np.quantile(part, quantile)) for task, part in lengths.train.items()}
+        longest = 1 - 0.5 / config.memory_batch  # the quantile of about the longest of memory_batch random examples
+        self.memory = {task: int(np.quantile(part, longest)) for task, part in lengths.train.items()}
 
     @cached_property
     def peak(self) -> pd.Series:
-        """The moment at which the allocator holds most, a row of `DryRun.step`: in the step with the largest parts."""
+        """The moment with the most memory in the step with the largest parts, a row of `DryRun.step`."""
         run = DryRun(self.config, self.memory, self.known, self.cuda)
 
         def largest_part(step: Shapes) -> float:
@@ -98,14 +98,14 @@ class Forecast:
         training = self.peak["total"] + best_weights
         if self.cuda:
             return training
-        train = self.lengths.train
-        dev = self.lengths.dev
-        rows = sum(len(part) for part in [*train.values(), *dev.values()])
+        train_rows = {task: len(part) for task, part in self.lengths.train.items()}
+        dev_rows = {task: len(part) for task, part in self.lengths.dev.items()}
+        tables = (sum(train_rows.values()) + sum(dev_rows.values())) * ROW_MIB
         freed = 2 * SLACK_MIB  # blocks of training and evaluation
-        whole = self.speeds.beside_mib() + training + rows * ROW_MIB + freed
+        whole = self.speeds.beside_mib() + training + tables + freed
         if self.is_fixed:
-            embedded = [len(part) for part in dev.values()]
-            embedded += [len(train[task]) for task in train if self.passes[task] >= 1]
+            embedded = [*dev_rows.values()]
+            embedded += [rows for task, rows in train_rows.items() if self.passes[task] >= 1]
             vector = (1 + self.config.two_encodings) * self.width * FLOAT_MIB
             whole += 3 * max(embedded) * vector  # in parts, whole, and in order
         return whole
@@ -120,7 +120,9 @@ class Forecast:
         """Computing the states of frozen layers of the training texts, which are read from disk from then on."""
         tasks = self.lengths.train if self.is_fixed else self.known
         share = 1.0 if self.is_fixed else self.frozen_share
-        tokens = sum(min(1.0, self.passes[task]) * self.train[task].sum() for task in tasks)
+        tokens = 0.0
+        for task in tasks:
+            tokens += min(1.0, self.passes[task]) * self.train[task].sum()
         return float(tokens) * share * self.speed.evaluation
 
     @property
@@ -137,12 +139,14 @@ class Forecast:
         """
         rows = self.config.curve_rows
         dev = sum(part.sum() for part in self.dev.values())
-        above = self.points * sum(self.dev[task][:rows].sum() for task in self.config.tasks)
-        above += sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
+        point = sum(self.dev[task][:rows].sum() for task in self.config.tasks)
+        train = sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
+        read = self.points * point + train
         if rows is not None:  # else the last point has the scores at the end
-            above += dev
+            read += dev
         frozen = 1.0 if self.is_fixed else self.frozen_share
-        return float(frozen * dev + (1 - frozen) * above) * self.speed.evaluation
+        tokens = frozen * dev + (1 - frozen) * read
+        return float(tokens) * self.speed.evaluation
 
     @property
     def pretrain_seconds(self) -> float:
@@ -179,51 +183,49 @@ def _tokens(config: RunConfig, lengths: dict[str, np.ndarray]) -> dict[str, np.n
 def predict_runs(
     runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
-    """The runs with predicted minutes and MiB; those that differ in the seed and the teachers alone share a prediction.
+    """The runs with predicted minutes and MiB; those with one `cost_key` share a prediction.
 
     Times steps of each kind that this machine has not timed. A prediction that fails is logged as a warning: a run is
     not refused for it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads:
     of a process. A teacher's predictions for the training texts count to the first run that it teaches, as if none were
     in the cache.
     """
-    teachers = {run.run_id: _teachers(run.config) for run in runs}
-    named = [(str(run), run.config) for run in runs]
-    for some in teachers.values():
-        named += [(f"teacher {config.digest}", config) for config in some]
+    named: dict[RunConfig, str] = {}
+    for run in runs:
+        named.setdefault(run.config, str(run))
+    for run in runs:
+        for teacher in chain.from_iterable(run.config.teachers_by_task.values()):
+            named.setdefault(teacher, f"teacher {teacher.digest}")
     predictions = _predictions(named, device, threads, data)
-    seen: set[RunConfig] = set()
+    has_taught: set[RunConfig] = set()
     result = []
     for run in runs:
-        found = predictions[_key(run.config)]
+        found = predictions[cost_key(run.config)]
         if "minutes" not in found:
             result.append(run)
             continue
         minutes = found["minutes"]
-        for teacher in teachers[run.run_id]:
-            if teacher not in seen:
-                minutes += predictions[_key(teacher)].get("teaching", 0.0)
-                seen.add(teacher)
+        for teacher in chain.from_iterable(run.config.teachers_by_task.values()):
+            if teacher not in has_taught:
+                minutes += predictions[cost_key(teacher)].get("teaching", 0.0)
+                has_taught.add(teacher)
         result.append(replace(run, minutes=minutes, mib=found.get("mib")))
     return result
 
 
-def _teachers(config: RunConfig) -> list[RunConfig]:
-    """The runs that teach a run, each once."""
-    return list(dict.fromkeys(chain.from_iterable(config.teachers_by_task.values())))
-
-
 def _predictions(
-    named: Sequence[tuple[str, RunConfig]], device: str, threads: int | None, data: str | Path | None
+    named: dict[RunConfig, str], device: str, threads: int | None, data: str | Path | None
 ) -> dict[str, dict[str, float]]:
-    """`_key` of each configuration -> minutes, teaching (minutes) and mib, as far as they can be predicted."""
+    """`cost_key` of each configuration -> minutes, teaching (minutes) and mib, as far as they can be predicted."""
     lengths = KnownLengths(data)
     predictions: dict[str, dict[str, float]] = {}
     left = MEMORY_SECONDS
     with Speeds(device, threads) as speeds:
-        for name, config in named:
-            if _key(config) in predictions:
+        for config, name in named.items():
+            key = cost_key(config)
+            if key in predictions:
                 continue
-            found = predictions[_key(config)] = {}
+            found = predictions[key] = {}
             try:
                 forecast = Forecast(config, lengths.of(config), speeds, device == "cuda")
                 found["teaching"] = forecast.teaching_seconds / 60
@@ -237,7 +239,8 @@ def _predictions(
     return predictions
 
 
-def _key(config: RunConfig) -> str:
+def cost_key(config: RunConfig) -> str:
     """Equal for configurations that differ in the seed and the teachers alone, whose steps take the same."""
-    default = {name: RunConfig.model_fields[name].default for name in ("teachers", "distil", "temperature")}
-    return config.model_copy(update=default | {"seed": 0}).digest
+    unseen = ("seed", "teachers", "distil", "temperature")
+    default = {name: RunConfig.model_fields[name].default for name in unseen}
+    return config.model_copy(update=default).digest

@@ -49,13 +49,12 @@ def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataF
     """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
     tables = []
     for pairs, name in (("joint", "joint"), ("sum", "apart")):
-        whole = config.but(pairs=pairs, max_length=512, train_rows=None)
-        found = read_lengths(whole, data)
+        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
         for split, by_task in (("train", found.train), ("dev", found.dev)):
             for task, lengths in by_task.items():
                 tokens, rows = np.unique(lengths, return_counts=True)
-                table = pd.DataFrame({"task": task, "split": split, "pairs": name, "tokens": tokens, "rows": rows})
-                tables.append(table)
+                about = {"task": task, "split": split, "pairs": name}
+                tables.append(pd.DataFrame({**about, "tokens": tokens, "rows": rows}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -87,8 +86,8 @@ class KnownLengths:
 
     def of(self, config: RunConfig) -> Lengths:
         """The lengths of a run's texts."""
-        texts = config.corpus, config.tasks, config.scored, config.train_rows
-        key = *texts, config.encoder, config.two_encodings, config.max_length
-        if key not in self.found:
-            self.found[key] = read_lengths(config, self.data)
-        return self.found[key]
+        texts = (config.corpus, config.tasks, config.scored, config.train_rows)
+        how = (config.encoder, config.two_encodings, config.max_length)
+        if (texts, how) not in self.found:
+            self.found[texts, how] = read_lengths(config, self.data)
+        return self.found[texts, how]

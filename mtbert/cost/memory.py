@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from torch.autograd import profiler
@@ -36,7 +37,8 @@ def predicted_peak(config: RunConfig, shapes: Shapes, cuda: bool = False) -> pd.
     """The moment of a step that takes most memory; of single-task steps, the most of any task's."""
     run = DryRun(config, _longest(shapes), cuda=cuda)
     moments = [at_peak(run.step(step)) for step in _kinds_of_steps(config, shapes)]
-    return max(moments, key=lambda moment: moment["total"])
+    totals = [moment["total"] for moment in moments]
+    return moments[np.argmax(totals)]
 
 
 def _longest(shapes: Shapes) -> dict[str, int]:
@@ -77,12 +79,13 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 
 def _peak_bytes(events: Iterable) -> int:
-    """The most bytes that the CPU's allocator holds behind MARK, by the profiler's events."""
+    """The most bytes that the CPU's allocator has given out at once after MARK, by the profiler's events."""
     live = peak = 0
+    on_cpu = torch.profiler.DeviceType.CPU
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.name() == MARK:
             peak = live
-        elif event.name() == "[memory]" and event.device_type() == torch.profiler.DeviceType.CPU:
+        elif event.name() == "[memory]" and event.device_type() == on_cpu:
             live += event.nbytes()
             peak = max(peak, live)
     return peak

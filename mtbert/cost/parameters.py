@@ -11,9 +11,9 @@ from mtbert.config import RunConfig
 from mtbert.multitask import meta_model, parameter_counts
 
 
-def parameter_table(config: RunConfig, encoder: BertConfig | None = None) -> pd.DataFrame:
+def parameter_table(config: RunConfig) -> pd.DataFrame:
     """Mode, groups, copies, parameters and trained ones of every level (`MultitaskBert.table`)."""
-    return meta_model(config, encoder).table()
+    return meta_model(config).table()
 
 
 def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None = None) -> pd.DataFrame:
@@ -23,9 +23,9 @@ def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None
         model = meta_model(config, encoder)
         counts = parameter_counts(model)
         adapters = parameter_counts(model.encoder.adapters)["parameters"]
-        one_encoder = 0
+        one_encoder = 0  # one copy of each level
         for _, copies in model.encoder.levels().values():
-            one_encoder += sum(parameter.numel() for parameter in copies[0].parameters())
+            one_encoder += parameter_counts(copies[0])["parameters"]
         rows[name] = {
             "encoder": parameter_counts(model.encoder)["parameters"] - adapters,
             "adapters": adapters,

@@ -14,7 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.bert import CheckpointError
 from mtbert.config import ConfigError, RunConfig
-from mtbert.cost.forecast import Forecast
+from mtbert.cost.forecast import Forecast, cost_key
 from mtbert.cost.lengths import LENGTHS, KnownLengths, count_lengths
 from mtbert.cost.memory import measure_grid, measured_steps
 from mtbert.cost.time import Speeds
@@ -25,6 +25,10 @@ from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
 
 log = logging.getLogger(__name__)
+COLUMNS = [  # of `plan_table`; fits: memory, and at least one step; steps_that_fit, minutes: where memory fits
+    "name", "fits", "why", "score", "low", "high", "steps", "steps_that_fit", "minutes", "process_mib", "parameters",
+    "trained_parameters",
+]  # fmt: skip
 
 
 class BudgetError(ValueError):
@@ -42,12 +46,6 @@ def parse_memory(text: str) -> float:
     return size / MIB
 
 
-def check_minutes(minutes: float) -> None:
-    """Raises BudgetError unless minutes are above 0."""
-    if not minutes > 0:
-        raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-
-
 def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
     """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
 
@@ -60,9 +58,11 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
     RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
     found = {}
     for name, config in runs.items():
-        changes = {"tasks": tuple(tasks), "score_tasks": (), "scheme": config.scheme if len(tasks) > 1 else "sampled"}
-        if isinstance(sizes := config.batch_size, dict):
-            changes["batch_size"] = {task: sizes[task] for task in tasks if task in sizes}
+        changes = {"tasks": tuple(tasks), "score_tasks": ()}
+        if len(tasks) == 1:
+            changes["scheme"] = "sampled"
+        if isinstance(config.batch_size, dict):
+            changes["batch_size"] = {task: size for task, size in config.batch_size.items() if task in tasks}
         try:
             found[name] = config.but(**changes)
         except ConfigError as error:
@@ -82,38 +82,45 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Columns: name;
-    fits (memory, and at least one step); why not; score, low, high (of what fits); steps, steps_that_fit; minutes (of
-    all steps; nan where memory does not fit); process_mib; parameters, trained_parameters. Sorted by what fits, score,
-    minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does not fit.
-    Raises DataError.
+    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Sorted by what
+    fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does
+    not fit. Raises BudgetError unless minutes are above 0, and DataError.
     """
+    if not minutes > 0:
+        raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
-        stored.setdefault(_without_seed(content["config"]), []).append(folder)
+        stored.setdefault(_score_key(content["config"]), []).append(folder)
     lengths = KnownLengths(data)
     rows = []
     for name, config in configs.items():
         try:
             forecast = Forecast(config, lengths.of(config), speeds, cuda)
         except (ConfigError, PlanError, CheckpointError) as error:
-            why = f"cannot be predicted: {error}"
-            rows.append({"name": name, "fits": False, "why": why, "score": math.nan, "minutes": math.nan})
-            continue
-        row = {"name": name, "fits": False, "why": "", "steps": len(forecast.steps), "steps_that_fit": 0}
-        row |= {"minutes": math.nan, "process_mib": forecast.process_mib(), **forecast.counts}
-        if row["process_mib"] > memory_mib:
-            row["why"] = f"needs {_gigabytes(row['process_mib'])} GB of memory, {_gigabytes(memory_mib)} are allowed"
+            row = {"why": f"cannot be predicted: {error}"}
         else:
-            row |= {"minutes": forecast.minutes, "steps_that_fit": forecast.steps_within(minutes)}
-            row["fits"] = row["steps_that_fit"] > 0
-            if not row["fits"]:
-                needed = f"needs {row['minutes']:.1f} minutes"
-                row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
-        folders = stored.get(_without_seed(config), ()) if row["fits"] else ()
-        rows.append(row | expected_score([read_run(folder) for folder in folders], row["steps_that_fit"]))
-    order = {"by": ["fits", "score", "minutes"], "ascending": [False, False, True]}
-    return pd.DataFrame(rows).sort_values(**order, na_position="last", ignore_index=True)
+            row = _needs(forecast, memory_mib, minutes)
+        if not row["why"]:
+            runs = [read_run(folder) for folder in stored.get(_score_key(config), [])]
+            row |= expected_score(runs, row["steps_that_fit"])
+        rows.append({"name": name, "fits": not row["why"], **row})
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
+
+
+def _needs(forecast: Forecast, memory_mib: float, minutes: float) -> dict:
+    """What a run needs, and why that does not fit into a budget: columns of `plan_table`."""
+    mib = forecast.process_mib()
+    row = {"why": "", "steps": len(forecast.steps), "process_mib": mib, **forecast.counts}
+    if mib > memory_mib:
+        row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        return row
+    row["minutes"] = forecast.minutes
+    row["steps_that_fit"] = forecast.steps_within(minutes)
+    if row["steps_that_fit"] == 0:
+        needed = f"needs {row['minutes']:.1f} minutes"
+        row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
+    return row
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
@@ -121,11 +128,12 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
     rows = []
     for row in table[table["fits"]].itertuples(index=False):
         score = "" if math.isnan(row.score) else f"{row.score:.3f}"
-        interval = "" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"
+        if not math.isnan(row.low):
+            score += f" ({row.low:.3f} to {row.high:.3f})"
         rows.append(
             {
                 "plan": row.name,
-                "expected score": score + interval,
+                "expected score": score,
                 "minutes": f"{row.minutes:.1f}",
                 "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
                 "memory (GB)": _gigabytes(row.process_mib),
@@ -143,8 +151,8 @@ def _gigabytes(mib: float) -> str:
     return f"{mib * MIB / 1e9:.2f}"
 
 
-def _without_seed(config: RunConfig) -> str:
-    """The digest of a configuration without the fields that change a score within the seed variance alone."""
+def _score_key(config: RunConfig) -> str:
+    """Equal for configurations that differ in fields alone that change a score within the seed variance."""
     return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
 
 
@@ -154,13 +162,15 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     Where only a part of the steps fits, it is that of the last point of the learning curve before, without an
     interval: that run's learning rate had not come down yet.
     """
-    score = low = high = math.nan
-    if runs and steps < runs[0].cost["steps"]:
-        points = [run.curve.loc[run.curve["step"] <= steps, "dev_score"].tolist() for run in runs]
-        score = float(np.mean([part[-1] for part in points])) if all(points) else math.nan
-    elif runs:
+    if runs and steps >= runs[0].cost["steps"]:
         score, low, high = overall_interval(runs)
-    return {"score": score, "low": low, "high": high}
+        return {"score": score, "low": low, "high": high}
+    last_points = []
+    for run in runs:
+        before = run.curve.loc[run.curve["step"] <= steps, "dev_score"]
+        last_points.append(before.iloc[-1] if len(before) else math.nan)
+    score = float(np.mean(last_points)) if runs else math.nan
+    return {"score": score, "low": math.nan, "high": math.nan}
 
 
 def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataFrame:
@@ -177,7 +187,7 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
         config, cost = content["config"], content["cost"]
         if "train_cpu_seconds" not in cost:
             continue
-        key = _without_seed(config)
+        key = cost_key(config)
         try:
             if key not in forecasts:
                 forecasts[key] = Forecast(config, lengths.of(config), speeds)
@@ -197,9 +207,7 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def renew_measurements(
-    store: Path, device: str = "cpu", threads: int | None = None, data: str | Path | None = None
-) -> Iterator[Path]:
+def renew_measurements(store: Path, device: str, threads: int | None, data: str | Path | None) -> Iterator[Path]:
     """Measure this machine and write memory.csv, lengths.csv where the data are, and runs_predicted.csv.
 
     `mtbert plan` goes by the newly measured speeds from now on.

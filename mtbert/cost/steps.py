@@ -38,7 +38,7 @@ class RandomRows:
         config = model.run_config
         sizes = model.encoder.config
         columns = len(TASKS[task].sentence_columns)
-        self.tokens = self  # lengths and batches, as of a `TokenizedTable`
+        self.tokens = self  # it has lengths and batches, as a `TokenizedTable`
         self.lengths = lengths
         self.known = known
         self.device = model.device
@@ -53,7 +53,7 @@ class RandomRows:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Of these rows, on the CPU."""
+        """A batch of these rows, on the CPU."""
         longest = int(self.lengths[rows].max())
         ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
         mask = torch.ones(ids.shape, dtype=torch.bool)
@@ -67,7 +67,7 @@ class RandomRows:
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
     def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
-        """(B, k, d) of these rows."""
+        """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 
 
@@ -97,12 +97,11 @@ class Steps:
         rows = {}
         for task in {**shapes, **self.memory}:
             B, T = shapes.get(task, (0, 0))
-            old = np.full(self.remembered, self.memory.get(task, T))
-            new = np.full(B, T)
-            lengths = np.concatenate([old, new])
+            remembered = np.full(self.remembered, self.memory.get(task, T))
+            lengths = np.concatenate([remembered, np.full(B, T)])
             self.tables[task] = RandomRows(self.model, task, lengths, self.remembered, task in self.known)
             if task in shapes:
-                rows[task] = np.arange(len(old), len(lengths))
+                rows[task] = np.arange(self.remembered, len(lengths))
         self.trainer.gradients(1, rows)
 
     def update(self) -> None:

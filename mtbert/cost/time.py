@@ -70,14 +70,16 @@ class Speeds:
         kind = config.model_copy(update=default | {"weights": "random"})
         by_tokens = sorted(steps, key=partial(padded_tokens, config))
         some = [by_tokens[int(share * len(steps))] for share in QUANTILES]
-        work = kind, some, memory, known, self.device, self.threads
-        return Speed(*self._measured(f"{kind.digest} {known} {QUANTILES}", _token_seconds, work))
+        key = f"{kind.digest} {known} {QUANTILES}"
+        training, evaluation = self._measured(key, _token_seconds, kind, some, memory, known, self.device, self.threads)
+        return Speed(training, evaluation)
 
     def beside_mib(self) -> float:
-        """Resident memory of a process beside what torch's allocator holds: the interpreter and its libraries."""
-        return self._measured("beside_mib", _beside_mib, ())[0]
+        """Resident memory of a process without that of torch's allocator: the interpreter and its libraries."""
+        [mib] = self._measured("beside_mib", _beside_mib)
+        return mib
 
-    def _measured(self, key: str, measure: Callable[..., list[float]], arguments: tuple) -> list[float]:
+    def _measured(self, key: str, measure: Callable[..., list[float]], *arguments: object) -> list[float]:
         """What `measure` returns for these arguments, which the cache has under this key and the machine."""
         machine = environment(pick_device(self.device)) | {"threads": self.threads}
 

@@ -1,4 +1,4 @@
-"""Arrays that can be computed again, on disk under the hash of what they are computed from, with a digest each."""
+"""Arrays that can be computed again, on disk under the hash of what they are computed from, each sealed by a digest."""
 
 import hashlib
 import json
@@ -18,6 +18,7 @@ from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing
 log = logging.getLogger(__name__)
 KINDS = ("tokens", "pos", "frozen", "teachers")  # folders of the cache whose arrays can be computed again
 DAY = 86_400  # seconds
+TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
 
 
 class MappedArray(NamedTuple):
@@ -26,9 +27,6 @@ class MappedArray(NamedTuple):
     array: np.ndarray
     seconds: float
     cpu_seconds: float
-
-
-TIMES = 16  # bytes: two float64 behind the array, in front of the digest
 
 
 def cached_arrays(
@@ -65,20 +63,20 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     write to a mapped file on a full disk ends the process; without room the array is in memory, with a warning.
     """
     size = 4 * math.prod(shape)
+    whole = size + TIMES + SEAL
     if path.exists():
-        if path.stat().st_size == size + TIMES + SEAL and is_sealed(path):
+        if path.stat().st_size == whole and is_sealed(path):
             _note_use(path)
-            times = np.fromfile(path, np.float64, 2, offset=size)
-            return MappedArray(np.memmap(path, np.float32, "c", shape=shape), *times.tolist())
+            return _mapped(path, shape)
         log.warning("%s is damaged; it is computed again", path)
     array = None
     remove_leftovers(path.parent)
     try:
         with replacing(path) as partial:
             with open(partial, "wb+") as file:
-                file.truncate(size + TIMES + SEAL)
+                file.truncate(whole)
                 if hasattr(os, "posix_fallocate"):  # macOS does not have it
-                    os.posix_fallocate(file.fileno(), 0, size + TIMES + SEAL)
+                    os.posix_fallocate(file.fileno(), 0, whole)
                 array = np.memmap(file, np.float32, "r+", shape=shape)
             times = _timed(fill, array)
             array.flush()
@@ -87,7 +85,7 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
                 file.write(np.array(times).tobytes())
                 file.truncate()
             seal(partial)
-        return MappedArray(np.memmap(path, np.float32, "c", shape=shape), *times)
+        return _mapped(path, shape)
     except OSError as error:
         if array is not None:  # there was room: an error of `fill`, or of the disk
             raise
@@ -96,9 +94,17 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray]
     return MappedArray(array, *_timed(fill, array))
 
 
+def _mapped(path: Path, shape: tuple[int, ...]) -> MappedArray:
+    """The array in a whole file of `mapped_array`, and its times."""
+    array = np.memmap(path, np.float32, "c", shape=shape)
+    seconds, cpu_seconds = np.fromfile(path, np.float64, 2, offset=array.nbytes).tolist()
+    return MappedArray(array, seconds, cpu_seconds)
+
+
 def _timed(fill: Callable[[np.ndarray], None], array: np.ndarray) -> tuple[float, float]:
     """Fill an array; the seconds of the clock and of the processor."""
-    started, cpu_started = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
+    cpu_started = time.process_time()
     fill(array)
     return time.perf_counter() - started, time.process_time() - cpu_started
 

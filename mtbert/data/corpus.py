@@ -31,17 +31,18 @@ class Corpus:
 
         train_rows: size of a random subset of each train split, drawn with `seed`; None: all rows.
         """
-        train, faults = {}, {}
+        train, dev, faults = {}, {}, []
         for task in tasks:
-            table, faults[task, "train"] = _load(task, "train", root)
+            table, fault = _load(task, "train", root)
             if train_rows is not None and train_rows < len(table):
                 chosen = np.random.default_rng(seed).permutation(len(table))[:train_rows]
                 table = table.iloc[np.sort(chosen)].reset_index(drop=True)
             train[task] = table
-        dev = {}
+            faults.append(fault)
         for task in scored:
-            dev[task], faults[task, "dev"] = _load(task, "dev", root)
-        return cls(train, dev, tuple(filter(None, faults.values())))
+            dev[task], fault = _load(task, "dev", root)
+            faults.append(fault)
+        return cls(train, dev, tuple(fault for fault in faults if fault))
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -5,7 +5,6 @@ NLTK's averaged perceptron for English, whose data are not part of the package.
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -42,9 +41,9 @@ def tag_shares(texts: list[str]) -> np.ndarray:
 
     Raises PosError if NLTK or its data are missing.
     """
-    tag = _tagger()
-    by_text = {text: tag(text) for text in dict.fromkeys(texts)}  # each text is tagged once
-    return np.array([by_text[text] for text in texts], dtype=np.float32).reshape(len(texts), len(TAGS))
+    shares_of = functools.cache(_tagger())  # each text is tagged once
+    shares = [shares_of(text) for text in texts]
+    return np.array(shares, dtype=np.float32).reshape(len(texts), len(TAGS))
 
 
 @functools.cache
@@ -63,7 +62,8 @@ def _tagger() -> Callable[[str], np.ndarray]:
     tokenizer = NLTKWordTokenizer()
 
     def shares(text: str) -> np.ndarray:
-        counts = Counter(universal[tag] for _, tag in tagger.tag(tokenizer.tokenize(text)))
-        return np.array([counts[tag] for tag in TAGS], dtype=np.float32) / max(1, counts.total())
+        tags = [universal[tag] for _, tag in tagger.tag(tokenizer.tokenize(text))]
+        counts = np.array([tags.count(tag) for tag in TAGS], dtype=np.float32)
+        return counts / max(1, len(tags))
 
     return shares

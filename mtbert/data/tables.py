@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, unknown_task
@@ -26,8 +27,8 @@ from mtbert.paths import REPOSITORY, folder_of
 
 LISTED_REJECTS = 20  # in a printed report
 LISTED_REASONS = 8  # in an error
-MOST_REJECTED = 0.05  # of a file's rows, where its data are trained on
-MOST_LINES = 1000  # of one record, whose quoted field has line breaks
+MOST_REJECTED = 0.05  # share of a file's rows, where its data are trained on
+MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
 STDIN = ("-", "/dev/stdin")
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
 # A field with one of these values is missing, as pandas writes or reads them.
@@ -61,29 +62,31 @@ class LoadReport:
     def __str__(self) -> str:
         rejected = len(self.rejects)
         lines = [f"{self.path.name}: {self.rows} rows, {self.rows - rejected} accepted, {rejected} rejected"]
-        lines += [str(reject) for reject in self.rejects[:LISTED_REJECTS]]
-        if (more := rejected - LISTED_REJECTS) > 0:
-            lines.append(f"and {more} more rejects")
+        lines += map(str, self.rejects[:LISTED_REJECTS])
+        if rejected > LISTED_REJECTS:
+            lines.append(f"and {rejected - LISTED_REJECTS} more rejects")
         return "\n  ".join(lines)
 
     @property
     def reasons(self) -> list[str]:
         """The reasons of the rejects, each with the number of its rows, the most frequent first."""
-        groups = {}
+        lines_of = {}
         for reject in self.rejects:
-            groups.setdefault((reject.field, reject.reason), []).append(reject.line)
-        some = sorted(groups.items(), key=lambda group: -len(group[1]))
-        return [
-            f"{field}: {reason} ({len(lines)} {'rows' if len(lines) > 1 else 'row'}, the first in line {lines[0]})"
-            for (field, reason), lines in some
-        ]
+            lines_of.setdefault(f"{reject.field}: {reject.reason}", []).append(reject.line)
+        texts = []
+        for reason in sorted(lines_of, key=lambda reason: -len(lines_of[reason])):
+            lines = lines_of[reason]
+            rows = "1 row" if len(lines) == 1 else f"{len(lines)} rows"
+            texts.append(f"{reason} ({rows}, the first in line {lines[0]})")
+        return texts
 
 
 class RowError(ValueError):
     """The first fault of a row: the field and the reason."""
 
     def __init__(self, field: str, reason: str):
-        self.field, self.reason = field, reason
+        self.field = field
+        self.reason = reason
 
 
 def find_data(path: str | Path | None = None) -> Path | None:
@@ -96,8 +99,8 @@ def find_data(path: str | Path | None = None) -> Path | None:
             if not Path(folder).is_dir():
                 raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
             return Path(folder)
-    beside = REPOSITORY.parent / "shared" / "data"
-    return beside if beside.is_dir() else None
+    shared = REPOSITORY.parent / "shared" / "data"
+    return shared if shared.is_dir() else None
 
 
 def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, LoadReport]:
@@ -131,26 +134,43 @@ def load_texts(task: str, file: str | Path) -> tuple[pd.DataFrame, LoadReport]:
     """
     about = TASKS[task]
     is_piped = str(file) in STDIN
-    path = Path("stdin" if is_piped else file)
-    content = sys.stdin.buffer.read() if is_piped else b""
-    if is_piped and not content.strip():
-        raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
-    lines = _decode(content, path) if is_piped else _read_lines(path)
-    header = lines[0].replace('"', "")
-    first = about.sentence_columns[0]
-
-    def names(separator: str) -> list[str]:
-        return [name.strip() for name in header.split(separator)]
-
-    separator = next((s for s in (about.separator, *",;\t") if first in names(s)), None)
+    if is_piped:
+        path = Path("stdin")
+        content = sys.stdin.buffer.read()
+        if not content.strip():
+            raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
+        lines = _decode(content, path)
+    else:
+        path = Path(file)
+        lines = _read_lines(path)
+    separator = _separator_of_texts(lines[0], about)
     if separator is None and is_piped and not _is_json(lines):
-        texts = lines if lines[-1] else lines[:-1]
-        parts = [line.split("\t", len(about.sentence_columns) - 1) for line in texts]
-        lines = [json.dumps(dict(zip_longest(about.sentence_columns, some))) for some in parts]
+        lines = _as_json(lines, about)
     separator = separator or about.separator
-    has_id = about.id_column in (_json_names(lines[0], path) if _is_json(lines) else names(separator))
-    about = about.model_copy(update={"separator": separator, "id_column": about.id_column if has_id else None})
+    names = _json_names(lines[0], path) if _is_json(lines) else _names_in(lines[0], separator)
+    id_column = about.id_column if about.id_column in names else None
+    about = about.model_copy(update={"separator": separator, "id_column": id_column})
     return _read_table(about, "test", path, lines)
+
+
+def _separator_of_texts(header: str, task: Task) -> str | None:
+    """The separator of a header that has the task's first text column; None where it has no such column."""
+    for separator in (task.separator, *",;\t"):
+        if task.sentence_columns[0] in _names_in(header, separator):
+            return separator
+    return None
+
+
+def _names_in(header: str, separator: str) -> list[str]:
+    return [name.strip() for name in header.replace('"', "").split(separator)]
+
+
+def _as_json(lines: list[str], task: Task) -> list[str]:
+    """JSON Lines with the task's text columns, of lines without a header whose texts have a tab between."""
+    columns = task.sentence_columns
+    texts = lines if lines[-1] else lines[:-1]
+    parts = [line.split("\t", len(columns) - 1) for line in texts]
+    return [json.dumps(dict(zip_longest(columns, some))) for some in parts]
 
 
 def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> str:
@@ -174,26 +194,34 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
 
 def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:
     """Class, by its name where it has one -> its number of rows in a checked table."""
-    counts = table["label"].value_counts()
-    return {name: int(counts.get(label, 0)) for label, name in enumerate(TASKS[task].names)}
+    names = TASKS[task].names
+    counts = np.bincount(table["label"], minlength=len(names))
+    return dict(zip(names, counts.tolist(), strict=True))
 
 
 def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> tuple[pd.DataFrame, LoadReport]:
     """The train or the dev part of a table, by a hash of the texts: equal texts are in the same part."""
     texts = table[list(task.sentence_columns)].agg("\0".join, axis=1)
-    place = texts.map(lambda text: int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) / 16**12)
-    part = table[(place < task.dev_share) == (split == "dev")].reset_index(drop=True)
+    is_dev = texts.map(_place) < task.dev_share
+    part = table[is_dev if split == "dev" else ~is_dev].reset_index(drop=True)
     if part.empty:
         raise DataError(f"{report.path}: dev_share {task.dev_share} of {len(table)} rows leaves none for {split}")
     rejects = report.rejects if split == "train" else []
     return part, LoadReport(report.path, len(part) + len(rejects), rejects)
 
 
+def _place(text: str) -> float:
+    """A number from 0 to 1 for a text, as if drawn at random."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) / 16**12
+
+
 def _read_table(
     task: Task, split: str, path: Path, lines: list[str], by_line: bool = False
 ) -> tuple[pd.DataFrame, LoadReport]:
     """by_line: of the course's files, see above; their last line is rejected where it lacks its line end."""
-    columns = [task.id_column or "id", *task.sentence_columns] + ([] if split == "test" else [task.label_column])
+    columns = [task.id_column or "id", *task.sentence_columns]
+    if split != "test":
+        columns.append(task.label_column)
     needed = columns if task.id_column else columns[1:]
     is_cut = lines[-1] != ""
     lines = lines if is_cut else lines[:-1]
@@ -309,11 +337,13 @@ def _csv_records(
         except RowError as error:
             fields = error
             if joined := _joined(lines[start : start + MOST_LINES], separator):
+                whole, whole_count = joined
+                others = lines[start + 1 : start + whole_count]
                 if not by_line:
-                    fields, count = joined
-                elif not any(_is_record(line, width, separator) for line in lines[start + 1 : start + joined[1]]):
+                    fields, count = whole, whole_count
+                elif not any(_is_record(line, width, separator) for line in others):
                     fields = RowError("row", "line break inside a quoted field")
-                    count = joined[1]
+                    count = whole_count
         if is_open and not by_line and lines[start].count('"') % 2:
             fields = RowError("row", "may belong to the unbalanced quote of the line before")
         is_open = isinstance(fields, RowError) or (is_open and len(fields) != width)

@@ -20,7 +20,7 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 import difflib
 import reprlib
 from collections import Counter, UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -90,14 +90,18 @@ class Task(BaseModel):
     @classmethod
     def _derive(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """num_classes, label_range and metric, where they follow from other fields."""
-        fields = {"metric": METRICS.get(str(fields.get("kind")), ("",))[0], **fields}
-        names = fields.get("class_names")
-        names = names if isinstance(names, list | tuple) else ()
-        if fields.get("kind") == "binary" or names:
-            fields.setdefault("num_classes", len(names) or 2)
-        if isinstance(fields.get("num_classes"), int):
-            fields.setdefault("label_range", (0, fields["num_classes"] - 1))
-        return fields
+        kind, names = str(fields.get("kind")), fields.get("class_names")
+        derived = {}
+        if kind in METRICS:
+            derived["metric"] = METRICS[kind][0]
+        if names and isinstance(names, list | tuple):
+            derived["num_classes"] = len(names)
+        elif kind == "binary":
+            derived["num_classes"] = 2
+        number = fields.get("num_classes", derived.get("num_classes"))
+        if isinstance(number, int):
+            derived["label_range"] = (0, number - 1)
+        return derived | fields
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
@@ -116,12 +120,14 @@ class Task(BaseModel):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if taken := ", ".join(name for name in self.sentence_columns if name in COLUMNS):
             raise ValueError(f"sentence_columns: {taken} has a meaning in mtbert; rename the column")
-        columns = [*self.sentence_columns, self.label_column, *([self.id_column] if self.id_column else [])]
-        if twice := ", ".join(name for name, count in Counter(columns).items() if count > 1):
+        columns = [*self.sentence_columns, self.label_column]
+        if self.id_column:
+            columns.append(self.id_column)
+        if twice := _twice(columns):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
-        if twice := ", ".join(name for name, count in Counter(self.class_names).items() if count > 1):
+        if twice := _twice(self.class_names):
             raise ValueError(f"class_names: {twice} is given twice")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
@@ -159,17 +165,24 @@ class Task(BaseModel):
         """train, dev and test; tasks of users need not have a file for the last."""
         if self.dev_share is not None:
             return SPLITS[:2]
-        return SPLITS if self.name in COURSE or self.path("test", root).exists() else SPLITS[:2]
+        has_test = self.name in COURSE or self.path("test", root).exists()
+        return SPLITS if has_test else SPLITS[:2]
 
     def path(self, split: str, root: str | Path) -> Path:
         """The file of a split; root: the folder of all datasets."""
-        return Path(self.folder or root) / self.files.replace("{split}", self.test_split if split == "test" else split)
+        name = self.test_split if split == "test" else split
+        return Path(self.folder or root) / self.files.replace("{split}", name)
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The names that occur more than once."""
+    return ", ".join(name for name, count in Counter(names).items() if count > 1)
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
     """The tasks of the YAML files in a folder, by name; raises DataError that names the file and the field.
 
-    Grids of runs may lie beside them.
+    The folder may have grids of runs, too.
     """
     tasks = {}
     if folder_of("MTBERT_TASKS") and not folder.is_dir():
@@ -200,7 +213,8 @@ def _explain(problem: dict[str, Any]) -> str:
     name = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, Task.model_fields, n=1)
-        return f"{name}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{name}: there is no such field{hint}"
     about = Task.model_fields[name].description
     if problem["type"] == "missing":
         return f"{name}: is missing; it is {about}"

@@ -73,7 +73,8 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
         tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))._tokenizer
         special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
-        tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(str(token)) is not None])
+        known = [token for token in special if tokenizer.token_to_id(str(token)) is not None]
+        tokenizer.add_special_tokens(known)
         return tokenizer
     raise FileNotFoundError("it has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
 
@@ -103,37 +104,34 @@ class TokenizedTable:
         self.token_types = self.joint and token_types and not roberta
         lengths = [column.lengths for column in columns]
         if self.joint:
-            self.counts = np.minimum(lengths[0] + lengths[1] + 2 + len(self.between), max_length)
-            self.lengths = self.counts
+            special = 2 + len(self.between)
+            by_sequence = np.minimum(lengths[0] + lengths[1] + special, max_length)[None]  # (1, N)
         else:
-            sentences = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
-            self.counts = sentences.sum(0)  # (N,) tokens of an example in all its sequences
-            self.lengths = sentences.max(0)  # (N,) tokens of its longest sequence
+            by_sequence = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
+        self.sequence_lengths = by_sequence.ravel()  # tokens of every sequence, in the order of `sequences`
+        self.counts = by_sequence.sum(0)  # (N,) tokens of an example in all its sequences
+        self.lengths = by_sequence.max(0)  # (N,) tokens of its longest sequence
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """Indices of these rows' sequences, in the order of `batch`; with pairs encoded apart, the table has 2N."""
-        return rows if self.joint else np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
-
-    @property
-    def sequence_lengths(self) -> np.ndarray:
-        """Tokens of every sequence, in the order of `sequences`."""
+        """Indices of these rows' sequences, in the order of `batch`; a table of pairs has 2N unless they are joint."""
         if self.joint:
-            return self.lengths
-        return np.concatenate([np.minimum(column.lengths + 2, self.max_length) for column in self.columns])
+            return rows
+        return np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, padded to the longest sequence (T tokens)."""
         if self.joint:
-            sequences = [self._pair(self.columns[0][i], self.columns[1][i]) for i in rows]
+            first, second = self.columns
+            sequences = [self._pair(first[i], second[i]) for i in rows]
         else:
             sequences = [(self._single(column[i]), 0) for column, i in product(self.columns, rows)]
-        width = max(len(ids) for ids, _ in sequences)
-        input_ids = np.full((len(sequences), width), self.pad, dtype=np.int64)
-        mask = np.zeros((len(sequences), width), dtype=bool)
-        types = np.zeros((len(sequences), width), dtype=np.int64)
+        shape = (len(sequences), max(len(ids) for ids, _ in sequences))  # (B, T)
+        input_ids = np.full(shape, self.pad, dtype=np.int64)
+        mask = np.zeros(shape, dtype=bool)
+        types = np.zeros(shape, dtype=np.int64)
         for row, (ids, second) in enumerate(sequences):
             input_ids[row, : len(ids)] = ids
             mask[row, : len(ids)] = True
@@ -162,7 +160,8 @@ def tokenize(
 
     Raises CheckpointError for a tokenizer that cannot be read, or whose tokens the encoder does not have.
     """
-    return _tokenize([table[column].tolist() for column in TASKS[task].sentence_columns], encoder, pairs, max_length)
+    columns = [table[name].tolist() for name in TASKS[task].sentence_columns]
+    return _tokenize(columns, encoder, pairs, max_length)
 
 
 def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> TokenizedTable:
@@ -172,14 +171,16 @@ def tokenize_texts(texts: list[str], encoder: str, max_length: int = 512) -> Tok
 
 def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: int) -> TokenizedTable:
     folder = locate(encoder)
-    tokenizer, content = _load_once(folder, tuple(file.stat().st_mtime_ns for file in sorted(folder.iterdir())))
+    changed = tuple(file.stat().st_mtime_ns for file in sorted(folder.iterdir()))
+    tokenizer, content = _load_once(folder, changed)
     ids = []
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
     table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
-    highest = max(int(column.ids.max(initial=0)) for column in ids)
-    highest = max(highest, table.cls, table.sep, table.pad)
+    highest = max(table.cls, table.sep, table.pad)
+    for column in ids:
+        highest = max(highest, int(column.ids.max(initial=0)))
     size = vocab_size(folder)
     if size is not None and highest >= size:
         raise CheckpointError(f"{folder}: the tokenizer gives token {highest}, but the encoder has {size} tokens")
@@ -199,5 +200,6 @@ def _encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     for i in range(0, len(texts), 4096):
         encodings = tokenizer.encode_batch_fast(texts[i : i + 4096], add_special_tokens=False)
         ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
-    offsets = np.concatenate(([0], np.cumsum([len(array) for array in ids], dtype=np.int64)))
+    lengths = [len(array) for array in ids]
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     return [np.concatenate(ids), offsets]

@@ -13,13 +13,13 @@ from mtbert.results.compare import (
 )
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import CACHE_LIMIT, GB, data_root, forget, load_model, load_or_run, run_file
-from mtbert.results.store import MissingRun, Run, read_run, stored_runs, write_table
+from mtbert.results.runs import CACHE_LIMIT, GB, data_root, forget, load_model, load_or_run
+from mtbert.results.store import MissingRun, Run, read_run, run_folder, stored_runs, write_table
 from mtbert.results.sweep import SweepRun
 
 __all__ = [
     "BASELINES", "CACHE_LIMIT", "GB", "MissingRun", "Run", "SweepRun", "baseline_table", "best_threshold",
     "cache_contents", "clear_models", "data_root", "difference", "find_run", "forget", "lent_to", "list_runs",
-    "load_model", "load_or_run", "overall_interval", "read_grid", "read_grids", "read_run", "run_file", "scored",
+    "load_model", "load_or_run", "overall_interval", "read_grid", "read_grids", "read_run", "run_folder", "scored",
     "stack_predictions", "stored_runs", "summarize", "training_key", "write_table",
 ]  # fmt: skip

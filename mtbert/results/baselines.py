@@ -30,35 +30,41 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
     `data_root` does.
     """
     corpus = load_corpus(config, data_root(config, data))
-    tables = {}
+    tables = []
     for task in config.tasks:
-        train, dev = corpus.train[task], corpus.dev[task]
-        labels = dev["label"].to_numpy()
-        constant = train["label"].mean() if TASKS[task].is_number else train["label"].mode()[0]
-        tables[task, "most frequent"] = score_table(task, "dev", np.full(len(dev), constant), labels)
-        if TASKS[task].is_pair and TASKS[task].kind != "classes":
-            cosines = _cosines(config, task, dev, device)
-            if TASKS[task].kind == "binary":
-                chosen = train.sample(min(len(train), THRESHOLD_ROWS), random_state=0)
-                threshold = best_threshold(_cosines(config, task, chosen, device), chosen["label"].to_numpy())
-                cosines = (cosines > threshold).astype(int)
-            tables[task, "cosine"] = score_table(task, "dev", cosines, labels)
-    return pd.concat(tables, names=[None, "baseline"]).reset_index("baseline").reset_index(drop=True)
+        about = TASKS[task]
+        train = corpus.train[task]
+        dev = corpus.dev[task]
+        constant = train["label"].mean() if about.is_number else train["label"].mode()[0]
+        predicted = {"most frequent": np.full(len(dev), constant)}
+        if about.is_pair and about.kind != "classes":
+            predicted["cosine"] = _cosines(config, task, dev, device)
+        if about.is_pair and about.kind == "binary":
+            chosen = train.sample(min(len(train), THRESHOLD_ROWS), random_state=0)
+            threshold = best_threshold(_cosines(config, task, chosen, device), chosen["label"].to_numpy())
+            predicted["cosine"] = (predicted["cosine"] > threshold).astype(int)
+        for baseline, values in predicted.items():
+            scores = score_table(task, "dev", values, dev["label"].to_numpy())
+            scores.insert(0, "baseline", baseline)
+            tables.append(scores)
+    return pd.concat(tables, ignore_index=True)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
     """Scores (N,), labels (N,) of 0 and 1 -> the t for which `score > t` agrees with most labels."""
-    zeros, ones = np.sort(scores[labels == 0]), np.sort(scores[labels == 1])
+    zeros = np.sort(scores[labels == 0])
+    ones = np.sort(scores[labels == 1])
     thresholds = np.concatenate(([-np.inf], np.unique(scores)))
-    right = np.searchsorted(zeros, thresholds, "right") - np.searchsorted(ones, thresholds, "right")  # + len(ones)
-    return float(thresholds[right.argmax()])
+    right_zeros = np.searchsorted(zeros, thresholds, "right")
+    wrong_ones = np.searchsorted(ones, thresholds, "right")
+    return float(thresholds[np.argmax(right_zeros - wrong_ones)])
 
 
 def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> np.ndarray:
     """Cosine (N,) of the two sentences of every pair."""
     place = pick_device(device)
-    apart = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")
-    model = MultitaskBert(apart).to(place)
+    untrained = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")
+    model = MultitaskBert(untrained).to(place)
     rows = TaskRows(model, task, table.reset_index(drop=True), place)
     with torch.no_grad():
         first, second = rows.fixed_embeddings(np.arange(len(table))).unbind(1)

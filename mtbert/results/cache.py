@@ -21,8 +21,10 @@ CONTENTS = {
 
 def cache_contents() -> list[tuple[str, int, str]]:
     """Name, bytes and meaning of everything in the cache folder, the largest first."""
-    paths = cache_dir().iterdir() if cache_dir().is_dir() else ()
-    found = [(path.name, size_of(path), CONTENTS.get(path.name.partition("-")[0], "")) for path in paths]
+    found = []
+    for path in cache_dir().glob("*"):
+        kind = path.name.partition("-")[0]  # demo-0123abcd is of kind demo
+        found.append((path.name, size_of(path), CONTENTS.get(kind, "")))
     return sorted(found, key=lambda entry: -entry[1])
 
 
@@ -34,7 +36,9 @@ def clear_models(limit: int) -> dict[str, int]:
     """
     excess = sum(size for _, size, _ in cache_contents()) - limit
     removed = {}
-    for run_id in _trainable_again() if excess > 0 else ():
+    if excess <= 0:
+        return removed
+    for run_id in _trainable_again():
         if excess <= 0:
             break
         try:
@@ -56,7 +60,8 @@ def _trainable_again() -> list[str]:
         try:
             data_root(config)
             if has_model(folder.name) and folder.name.startswith(config.digest):
-                found.append(folder.name)
+                changed = (model_folder(folder.name) / "run_config.json").stat().st_mtime_ns
+                found.append((changed, folder.name))
         except ValueError:  # no data, or code without a source
             continue
-    return sorted(found, key=lambda run_id: (model_folder(run_id) / "run_config.json").stat().st_mtime_ns)
+    return [run_id for _, run_id in sorted(found)]

@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +28,17 @@ Stores = tuple[Path, ...]
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
     """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
-    parts = [run.predictions[run.predictions["task"] == task] for run in runs]
-    examples = [part[["id", "label"]].reset_index(drop=True) for part in parts]
-    for run, own in zip(runs, examples, strict=True):
-        if not own.equals(examples[0]):
+    predicted = []
+    first = None
+    for run in runs:
+        part = run.predictions[run.predictions["task"] == task].reset_index(drop=True)
+        examples = part[["id", "label"]]
+        first = examples if first is None else first
+        if not examples.equals(first):
             both = f"{runs[0].run_id} and {run.run_id}"
             raise StoreError(f"{both} were scored on different dev splits of {task}; train both on one")
-    return np.stack([part["predicted"].to_numpy() for part in parts]), parts[0]["label"].to_numpy()
+        predicted.append(part["predicted"].to_numpy())
+    return np.stack(predicted), first["label"].to_numpy()
 
 
 def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
@@ -43,7 +47,8 @@ def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pe
     pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
     predicted, labels = stack_predictions(list(chain(*groups)), task)
-    parts = np.split(predicted, np.cumsum([len(runs) for runs in groups])[:-1])
+    ends = np.cumsum([len(runs) for runs in groups])
+    parts = np.split(predicted, ends[:-1])
     metric = metric or TASKS[task].metric
     function = metrics_of(TASKS[task])[metric]
     if metric == "pearson" and pearson != 1:
@@ -62,15 +67,23 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     function, [predicted], labels = scored([runs], task, metric)
     value, low, high = seed_mean([(function, [predicted], labels)])
     by_seed = function(predicted, labels)
-    about = {"metric": metric or TASKS[task].metric, "value": value, "low": low, "high": high}
-    spread = {"lowest seed": float(min(by_seed)), "highest seed": float(max(by_seed))}
-    return {**about, **spread, "seeds": len(runs), "n": len(labels)}
+    return {
+        "metric": metric or TASKS[task].metric,
+        "value": value,
+        "low": low,
+        "high": high,
+        "lowest seed": float(min(by_seed)),
+        "highest seed": float(max(by_seed)),
+        "seeds": len(runs),
+        "n": len(labels),
+    }
 
 
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
     tasks = runs[0].config.tasks
-    return seed_mean([scored([runs], task, pearson=0.5 if len(tasks) > 1 else 1.0) for task in tasks])
+    pearson = 0.5 if len(tasks) > 1 else 1.0
+    return seed_mean(_all_scored(runs, tasks, pearson))
 
 
 def difference(
@@ -87,13 +100,14 @@ def difference(
     """
     both = [name for name in first[0].config.scored if name in second[0].config.scored]
     tasks = [task] if task else both
-    priors = tuple(lent_to(runs, tasks, pearson, among) for runs in (first, second))
+    priors = (lent_to(first, tasks, pearson, among), lent_to(second, tasks, pearson, among))
     return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
     """What configurations have in common that train alike, but for the seed and, if given, some fields."""
-    return json.dumps(config.model_dump(mode="json", exclude={*UNTRAINED, *without}), sort_keys=True)
+    fields = config.model_dump(mode="json", exclude={*UNTRAINED, *without})
+    return json.dumps(fields, sort_keys=True)
 
 
 def lent_to(
@@ -112,8 +126,8 @@ def lent_to(
     prior = _prior(among, tuple(run_folders(among)), strata[0], tuple(tasks), pearson)
     if prior is None:
         return None
-    score = np.mean([function(part, labels) for function, [part], labels in _all_scored(runs, tasks, pearson)])
-    return prior if prior.lends_to(float(score)) else None
+    scores = [function(predicted, labels) for function, [predicted], labels in _all_scored(runs, tasks, pearson)]
+    return prior if prior.lends_to(float(np.mean(scores))) else None
 
 
 def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
@@ -147,10 +161,11 @@ def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str
     found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
     for folder, content in stored_runs(among):
         config = content["config"]
-        for stratum in strata_of(config, content["cost"]["steps"]):
-            for task in config.tasks:
-                seeds = found.setdefault((stratum, task), {}).setdefault(training_key(config), {})
-                seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
+        strata = strata_of(config, content["cost"]["steps"])
+        for place in product(strata, config.tasks):
+            groups = found.setdefault(place, {})
+            seeds = groups.setdefault(training_key(config), {})
+            seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
     lenders: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
     for place, groups in found.items():
         lenders[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
@@ -164,8 +179,8 @@ def _prior(
     """The prior of a stratum for a task, or for the mean of all tasks of some runs; None where no run lends."""
     lenders = _lenders(among, run_ids).get((stratum, tasks[0]), {})
     all_scores, shares = [], []
-    for key in sorted(lenders):
-        runs = [_read(folder) for folder in lenders[key]]
+    for _, folders in sorted(lenders.items()):
+        runs = [_read(folder) for folder in folders]
         if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
             continue
         scores, covariance = scores_and_covariance(_all_scored(runs, tasks, pearson))
@@ -174,9 +189,7 @@ def _prior(
     return Prior.fit(all_scores, shares) if shares else None
 
 
-@functools.lru_cache
-def _read(folder: Path) -> Run:
-    return read_run(folder)
+_read = functools.lru_cache(read_run)
 
 
 def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:

@@ -31,7 +31,8 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
             grid[str(name)] = _read_run(path, content, name, ())
         except (ConfigError, MissingRun) as error:
             errors.append(f"{path.name}, run {repr(name)}: {error}")
-        if sum(map(len, grid.values())) > MOST_RUNS:
+        number = sum(len(configs) for configs in grid.values())
+        if number > MOST_RUNS:
             raise ConfigError(f"{path}: {TOO_MANY}")
     if errors:
         raise ConfigError("\n".join(errors))
@@ -75,16 +76,15 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
     """The configurations of one run of a grid's content, one per seed; students: as of `named_runs`."""
     if not isinstance(name, str | int) or isinstance(name, bool):
         raise ConfigError("YAML does not read this name as text; write it in quotes")
-    if (student := f"{path.resolve()}:{name}") in students:
+    student = f"{path.resolve()}:{name}"
+    if student in students:
         raise ConfigError(f"teachers: {repr(name)} of {path.name} is among its own teachers")
-    base = content.get("base")
-    fields = content["runs"][name]
-    seeds = content.get("seeds", [1])
-    base, fields = ({} if part is None else part for part in (base, fields))
-    if not isinstance(base, dict) or not isinstance(fields, dict):
-        raise ConfigError("`base` and every run must be mappings from fields to values")
-    fields = {**base, **fields}
-    seeds = fields.pop("seeds", seeds)
+    fields = {"seeds": content.get("seeds", [1])}
+    for part in (content.get("base"), content["runs"][name]):
+        if not isinstance(part, dict | None):
+            raise ConfigError("`base` and every run must be mappings from fields to values")
+        fields |= part or {}
+    seeds = fields.pop("seeds")
     if not isinstance(seeds, list) or not seeds or len({*map(str, seeds)}) < len(seeds):
         raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
     if len(seeds) > MOST_RUNS:
@@ -102,16 +102,17 @@ def _teachers(value: Any, folder: Path, students: tuple[str, ...]) -> Any:
         return {task: _teachers(some, folder, students) for task, some in value.items()}
     if not isinstance(value, str | list):
         return value
+    names = [value] if isinstance(value, str) else value
     teachers = []
-    for one in [value] if isinstance(value, str) else value:
-        if not isinstance(one, str):
-            teachers.append(one)
-        elif IN_GRID.fullmatch(one):
-            teachers += named_runs(one, folder, students)
+    for name in names:
+        if not isinstance(name, str):
+            teachers.append(name)
+        elif IN_GRID.fullmatch(name):
+            teachers += named_runs(name, folder, students)
         else:
-            found = [stored for run_id, stored in run_folders(stores()).items() if run_id.startswith(one)]
+            found = list(run_folders(stores(), name).values())
             if len(found) != 1:
-                raise MissingRun(f"teachers: {repr(one)} fits {len(found)} stored runs; name a run as GRID.yaml:NAME")
+                raise MissingRun(f"teachers: {repr(name)} fits {len(found)} stored runs; name a run as GRID.yaml:NAME")
             teachers.append(read_run(found[0]).config)
     return teachers
 
@@ -129,8 +130,9 @@ def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tup
             errors.append(str(error))
         else:
             prefix = f"{Path(path).stem}: " if len(paths) > 1 else ""
-            named = [(name, configs) for name, configs in grid.items() if (only or "") in name]
-            runs += [(prefix + name, config) for name, configs in named for config in configs]
+            for name, configs in grid.items():
+                if only is None or only in name:
+                    runs += [(prefix + name, config) for config in configs]
     if errors:
         raise ConfigError("\n".join(errors))
     return runs

@@ -17,26 +17,27 @@ def find_run(text: str) -> str:
     text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one
     run fits, and ConfigError for a grid that cannot be read.
     """
-    starts = [text]
+    starts = (text,)
+    remedy = "`mtbert runs` lists them"
     if named := IN_GRID.fullmatch(text):
         file, name, _ = named.groups()
-        starts = [config.digest for config in named_runs(text)]
-        how = f"; `mtbert train {file} --only {name!r}` trains it"
-    ids = {*run_folders(stores()), *(path.parent.name for path in model_folder("").glob("*/run_config.json"))}
-    found = sorted(run_id for run_id in ids if run_id.startswith(tuple(starts)))
-    if len(found) != 1:
-        few = "; name one" if found else how if named else "; `mtbert runs` lists them"
-        raise MissingRun(f"{text!r} fits {len(found)} runs{': ' if found else ''}{', '.join(found)}{few}")
+        starts = tuple(config.digest for config in named_runs(text))
+        remedy = f"`mtbert train {file} --only {name!r}` trains it"
+    ids = set(run_folders(stores()))
+    ids |= {path.parent.name for path in model_folder("").glob("*/run_config.json")}
+    found = sorted(run_id for run_id in ids if run_id.startswith(starts))
+    if not found:
+        raise MissingRun(f"{text!r} fits 0 runs; {remedy}")
+    if len(found) > 1:
+        raise MissingRun(f"{text!r} fits {len(found)} runs: {', '.join(found)}; name one")
     return found[0]
 
 
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     """The stored runs, a row each, as text: run id, name, tasks, plan, adapter, gradients, seed, dev scores, model.
 
-    adapter and gradients are empty where they are none and sum; model is yes where it is in the cache.
-
-    Names are those in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any
-    column.
+    adapter and gradients are empty where they are none and sum; model is yes where it is in the cache. Names are those
+    in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any column.
     """
     known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
     names = {config.digest: name for name, config in reversed(read_grids(known))}
@@ -46,13 +47,23 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         if grids and not name:
             continue
         config = content["config"]
+        changed = config.changed_fields
         scores = {}
         for score in content["scores"]:
             scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
-        about = {"run id": folder.name, "name": name, "tasks": "+".join(config.tasks), "plan": config.plan_text}
-        changed = config.changed_fields
-        about |= {field: changed.get(field, "") for field in ("adapter", "gradients")}
-        about |= {"seed": str(config.seed), "dev scores": ", ".join(scores.values())}
-        rows.append(about | {"model": "yes" if has_model(folder.name) else ""})
-    rows = [row for row in rows if text in " ".join(row.values())]
-    return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True) if rows else pd.DataFrame()
+        row = {
+            "run id": folder.name,
+            "name": name,
+            "tasks": "+".join(config.tasks),
+            "plan": config.plan_text,
+            "adapter": changed.get("adapter", ""),
+            "gradients": changed.get("gradients", ""),
+            "seed": str(config.seed),
+            "dev scores": ", ".join(scores.values()),
+            "model": "yes" if has_model(folder.name) else "",
+        }
+        if text in " ".join(row.values()):
+            rows.append(row)
+    if not rows:
+        return pd.DataFrame()
+    return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True)

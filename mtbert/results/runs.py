@@ -19,14 +19,15 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import cache_dir, check_writable, find_result, results_dir, size_of, stores
+from mtbert.paths import cache_dir, check_writable, size_of, stores
 from mtbert.results.store import (
     MissingRun,
     Run,
     StoreError,
-    delete_run,
     read_run,
+    run_folder,
     run_folders,
+    store_lock,
     stored_runs,
     update_tables,
     write_run,
@@ -68,10 +69,10 @@ def load_or_run(
     data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
     to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it; what is stored stays. Teachers are trained before their student in the same way. A run that another process
-    trains is waited for. Of several processes that torchrun started, which train together, the first one stores the
-    run. Raises FolderError before training that could not be stored, and DataError before training on tables of which
-    many rows are rejected, or which lack a class, unless `accept_rejects`.
+    it, and the stored result stays. Teachers are trained before their student in the same way. If another process
+    trains the run, this call waits for it. If torchrun started several processes, they train together, and the first
+    one stores the run. Raises FolderError before training that could not be stored, and DataError before training on
+    tables with many rejected rows or without a class, unless `accept_rejects`.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
@@ -84,8 +85,8 @@ def _stored_or_trained(
     data: str | Path | None,
     among: list[Path],
     device: str,
-    progress: bool | None = None,
-    again: bool = False,
+    progress: bool | None,
+    again: bool,
     wait: bool = True,
     accept_rejects: bool = True,
 ) -> Run:
@@ -93,7 +94,7 @@ def _stored_or_trained(
     processes = connect(pick_device(device))
     with processes.main_first():
         corpus = load_corpus(config, data_root(config, data))
-    run_id = f"{config.digest}-{corpus.fingerprint[:8]}"
+    run_id = run_id_of(config, corpus)
     if not processes.largest(is_done(run_id, among, again)):
         if not accept_rejects:
             corpus.check()
@@ -107,26 +108,26 @@ def _stored_or_trained(
     if processes.is_main:
         clean_up(run_id, among)
         update_tables(among[0])
-    return read_run(run_file(run_id, among).parent, config)
+    return read_run(run_folder(run_id, among), config)
 
 
-def run_file(run_id: str, among: list[Path] | None = None) -> Path:
-    """The run.json of a run, in the first of some stores (default: `stores()`) that has it, or would have it."""
-    return find_result(f"runs/{run_id}/run.json", among)
+def run_id_of(config: RunConfig, corpus: Corpus) -> str:
+    """The id of a run, `<configuration>-<data>`, see `store`."""
+    return f"{config.digest}-{corpus.fingerprint[:8]}"
 
 
-def is_done(run_id: str, among: list[Path], again: bool = False) -> bool:
+def is_done(run_id: str, among: list[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
-    return run_file(run_id, among).exists() and (has_model(run_id) or not again)
+    return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
 
 
 def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
-    """Hold the lock of a run, in the cache; who holds it trains the run and writes its checkpoint and model.
+    """The lock of a run, in the cache: its owner trains the run and writes its checkpoint and model.
 
-    Raises filelock.Timeout where another process holds it, unless `blocking`, which waits. The system releases the lock
-    when the process ends, however it ends. Processes on several machines share it if they share the cache on a file
-    system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. Where the cache cannot be written there is
-    no lock, and a warning.
+    With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
+    releases the lock when the process ends, however it ends. Processes on several machines share it if they share the
+    cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. If the cache cannot be
+    written, there is a warning and no lock.
     """
     path = model_folder(run_id) / "lock"
     try:
@@ -153,55 +154,65 @@ def train_and_store(
     The store's tables are left as they are. Its teachers are trained before it where the cache lacks their models;
     raises filelock.Timeout if another process trains one of them, unless `wait`, and CheckpointError if one is damaged.
     """
-    processes = connect(pick_device(device))
+    place = pick_device(device)
+    processes = connect(place)
     run_ids = {}
     for teacher in dict.fromkeys(chain.from_iterable(config.teachers_by_task.values())):
         run_ids[teacher] = _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait).run_id
     started = time.perf_counter()
     with processes.main_first():
-        teachers = _teachers_logits(config, corpus, run_ids, pick_device(device))
-    seconds = round(time.perf_counter() - started, 2)
+        teachers = _teachers_logits(config, corpus, run_ids, place)
+    teachers_seconds = round(time.perf_counter() - started, 2)
     folder = model_folder(run_id)
-    for path in folder.rglob(PARTIAL) if processes.is_main else ():
-        path.unlink()  # left by a process that was killed
+    if processes.is_main:
+        for path in folder.rglob(PARTIAL):
+            path.unlink()  # left by a process that was killed
     checkpoint = folder / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
-    scores = [
-        score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy())
-        for (task, split), part in trained.predictions.groupby(["task", "split"], sort=False)
-    ]
+    rows = {f"train {task}": len(table) for task, table in corpus.train.items()}
+    rows |= {f"dev {task}": len(table) for task, table in corpus.dev.items()}
     run = Run(
         run_id=run_id,
         config=config,
-        scores=pd.concat(scores, ignore_index=True),
+        scores=_scores(trained.predictions),
         curve=trained.curve,
         step_scores=trained.step_scores,
         predictions=trained.predictions,
-        cost=trained.cost | ({"teachers_seconds": seconds} if run_ids else {}),
+        cost=trained.cost | ({"teachers_seconds": teachers_seconds} if run_ids else {}),
         cosines=trained.cosines,
-        provenance={
-            **environment(pick_device(device)),
-            "data": corpus.fingerprint,
-            "rows": {f"train {task}": len(table) for task, table in corpus.train.items()}
-            | {f"dev {task}": len(table) for task, table in corpus.dev.items()},
-        },
+        provenance={**environment(place), "data": corpus.fingerprint, "rows": rows},
     )
-    if not processes.is_main:
-        return run
-    is_kept = _keep_model(trained.model, folder)  # first: a run that is stored is not trained again
-    if (stored := run_file(run_id, among)).exists():
-        new, old = (f"{one.score():.4f}" for one in (run, read_run(stored.parent)))
-        if new != old:
-            log.warning("%s: its model of today has dev %s, the stored result, which stays, %s", run_id, new, old)
-    else:
+    if processes.is_main:
+        _store(run, trained.model, among)
+    return run
+
+
+def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The table of scores of every task and split, see `Run.scores`."""
+    tables = []
+    for (task, split), part in predictions.groupby(["task", "split"], sort=False):
+        tables.append(score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy()))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _store(run: Run, model: MultitaskBert, among: list[Path]) -> None:
+    """Keep the model in the cache and the run in a store, and delete its checkpoints."""
+    folder = model_folder(run.run_id)
+    is_kept = _keep_model(model, folder)  # first: a run that is stored is not trained again
+    stored = run_folder(run.run_id, among)
+    if stored is None:
         write_run(run, among[0])
+    else:
+        new, old = f"{run.score():.4f}", f"{read_run(stored).score():.4f}"
+        if new != old:
+            text = "%s: its model of today has dev %s, the stored result, which stays, %s"
+            log.warning(text, run.run_id, new, old)
     with suppress(OSError):  # a read-only cache
         for file in folder.rglob(CHECKPOINT):
             file.unlink()
-    if not is_kept and not _keep_model(trained.model, folder):  # in the room of the checkpoints
-        log.warning("the model of %s is not kept; the run is stored", run_id)
+    if not is_kept and not _keep_model(model, folder):  # in the room of the checkpoints
+        log.warning("the model of %s is not kept; the run is stored", run.run_id)
     _tell_limit(folder)
-    return run
 
 
 def _teachers_logits(
@@ -211,10 +222,10 @@ def _teachers_logits(
 
     One process computes those of a teacher, and others wait for them; students of another seed begin with another one.
     """
-    first = 2 * config.seed % max(1, len(run_ids))
-    order = [*run_ids][first:] + [*run_ids][:first]
+    all_teachers = list(run_ids)
+    first = 2 * config.seed % max(1, len(all_teachers))
     logits: dict[tuple[str, RunConfig], Tensor] = {}
-    for teacher in order:
+    for teacher in all_teachers[first:] + all_teachers[:first]:
         load = cache(partial(_load_teacher, teacher, run_ids[teacher]))
         with run_lock(run_ids[teacher]):
             for task, teachers in config.teachers_by_task.items():
@@ -229,11 +240,11 @@ def _teachers_logits(
 
 def _load_teacher(teacher: RunConfig, run_id: str) -> MultitaskBert:
     """A teacher's model; raises CheckpointError that names its folder if it is damaged, or of another run."""
-    model = MultitaskBert.load(folder := model_folder(run_id))
-    if model.run_config.digest != teacher.digest:
-        raise CheckpointError(
-            f"{folder}: the model is of run {model.run_config.digest}; delete the folder, train again"
-        )
+    folder = model_folder(run_id)
+    model = MultitaskBert.load(folder)
+    found = model.run_config.digest
+    if found != teacher.digest:
+        raise CheckpointError(f"{folder}: the model is of run {found}; delete the folder, train again")
     return model
 
 
@@ -259,18 +270,16 @@ def _tell_limit(folder: Path) -> None:
 def clean_up(run_id: str, among: list[Path]) -> None:
     """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
 
-    A run that another process trains is left alone.
+    Nothing is removed while another process trains the run.
     """
     folder = model_folder(run_id)
-    patterns = (PARTIAL, CHECKPOINT) if is_done(run_id, among, again=True) else (PARTIAL,)
-
-    def left() -> list[Path]:
-        return list(chain(*map(folder.rglob, patterns)))
-
-    if not left():
+    left = list(folder.rglob(PARTIAL))
+    if is_done(run_id, among, again=True):
+        left += folder.rglob(CHECKPOINT)
+    if not left:
         return
     with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
-        for path in left():
+        for path in left:
             path.unlink(missing_ok=True)
 
 
@@ -291,15 +300,16 @@ def load_model(
 
     Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
     """
-    path = run_file(run_id)
-    if not has_model(run_id) and path.exists():
-        run = read_run(path.parent)
+    stored = run_folder(run_id)
+    if stored is not None and not has_model(run_id):
+        run = read_run(stored)
         if not train_missing:
             raise CheckpointError(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
                 f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
-        if (again := load_or_run(run.config, data, device=device, again=True, accept_rejects=True).run_id) != run_id:
+        again = load_or_run(run.config, data, device=device, again=True, accept_rejects=True).run_id
+        if again != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
@@ -321,33 +331,37 @@ def forget(run_id: str) -> list[Path]:
 
     Raises StoreError for a run of a store that is only read, and for one that is being trained.
     """
-    for store in stores()[1:]:
-        if run_file(run_id, [store]).exists():
+    own, *only_read = stores()
+    for store in only_read:
+        if run_folder(run_id, [store]):
             raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
-    folders = [folder for folder in (run_file(run_id).parent, model_folder(run_id)) if folder.exists()]
+    folders = [folder for folder in (own / "runs" / run_id, model_folder(run_id)) if folder.exists()]
     try:
         with run_lock(run_id, blocking=False):
-            delete_run(run_id, results_dir())
+            with store_lock(own):
+                shutil.rmtree(own / "runs" / run_id, ignore_errors=True)
             shutil.rmtree(model_folder(run_id), ignore_errors=True)
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
-    update_tables(results_dir())
+    update_tables(own)
     return folders
 
 
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:
+    """The stored run of a configuration; raises MissingRun."""
     folders = list(run_folders(among, f"{config.digest}-").values())
     if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
-        stored = stored_runs(among)  # without the encoder there is no digest
-        folders = [folder for folder, content in stored if content["config"] == config]
-    if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
-        fingerprint = ""
-        with suppress(DataError):
-            fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
-        folders = [folder for folder in folders if fingerprint and folder.name.endswith(fingerprint)] or folders[-1:]
+        # without the encoder there is no digest
+        folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
     if not folders:
         raise MissingRun(
             f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
             f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
         )
-    return read_run(folders[0], config)
+    chosen = folders[-1]
+    if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
+        with suppress(DataError):
+            fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
+            here = [folder for folder in folders if folder.name.endswith(fingerprint)]
+            chosen = here[0] if here else chosen
+    return read_run(chosen, config)

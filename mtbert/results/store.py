@@ -13,6 +13,7 @@ by its configuration. `.lock` is held by the process that writes runs or these t
 """
 
 import functools
+import glob
 import hashlib
 import json
 import logging
@@ -28,16 +29,16 @@ from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, stores, write_checksums
 from mtbert.training import overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
-OPTIONAL = "cosines.parquet"
-FILES = ("run.json", "predictions.parquet", OPTIONAL)
+COSINES = "cosines.parquet"  # the one file that not every run has
+NEEDED = {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"}  # in run.json
 TABLES = ("scores.csv", "curves.csv")
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
-CHECKSUMS_SINCE = [0, 5]  # the version from which on runs have them
+CHECKSUMS_SINCE = (0, 5)  # the version from which on runs have them
 COLUMNS = (  # the fields of a configuration that are columns of scores.csv
     "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
     "precision", "seed",
@@ -94,8 +95,9 @@ def store_lock(store: Path) -> Iterator[None]:
     """
     (store / "runs").mkdir(parents=True, exist_ok=True)
     with FileLock(store / ".lock"):
-        for left in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", *(f".{name}.*" for name in (*TABLES, CHECKSUMS))):
-            for path in store.glob(left):
+        partial_tables = [f".{name}.*" for name in (*TABLES, CHECKSUMS)]
+        for pattern in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", *partial_tables):
+            for path in store.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
@@ -144,7 +146,7 @@ def _write_files(run: Run, folder: Path, store: Path) -> None:
     table = table.astype({"task": "category", "predicted": "float32", "confidence": "float16"})
     table.to_parquet(folder / "predictions.parquet", compression="zstd", index=False)
     if len(run.cosines):
-        run.cosines.astype({"cosine": "float32"}).to_parquet(folder / "cosines.parquet", index=False)
+        run.cosines.astype({"cosine": "float32"}).to_parquet(folder / COSINES, index=False)
     write_checksums(folder, sorted(path.name for path in folder.iterdir()))
 
 
@@ -169,12 +171,13 @@ def _examples_digest(table: pd.DataFrame) -> str:
 
 def _read_examples(path: Path) -> pd.DataFrame:
     """Ids and labels of a dev split; raises StoreError unless they have the digest in the file's name."""
-    return _checked_examples(path, path.stat().st_mtime_ns if path.exists() else 0)
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    return _checked_examples(path, changed)
 
 
 @functools.lru_cache
 def _checked_examples(path: Path, changed: int) -> pd.DataFrame:
-    """changed: when, so that a file that many runs share is read once."""
+    """changed: when the file was, so that one that many runs share is read once."""
     remedy = "restore it from a backup or git, or train a run on the same data, which writes it again"
     table = _read_parquet(path, remedy)
     if not path.stem.endswith(f"-{_examples_digest(table)}"):
@@ -193,7 +196,9 @@ def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
     store = folder.parent.parent
-    parts = [_read_examples(store / "dev" / f"{name}.parquet").assign(task=task) for task, name in examples.items()]
+    parts = []
+    for task, name in examples.items():
+        parts.append(_read_examples(store / "dev" / f"{name}.parquet").assign(task=task))
     known = pd.concat(parts, ignore_index=True)
     predicted = _read_parquet(folder / "predictions.parquet", REMEDY)
     if known["task"].tolist() != predicted["task"].tolist():
@@ -206,9 +211,11 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     """A stored run; raises StoreError if a file of it is damaged or its configuration is not `config`."""
     content = _read_content(folder)
     stored = content["config"]
-    named = {"encoder", "teachers"}  # the id has the contents of the encoders
-    if config is not None and stored.but(**config.model_dump(include=named)).changed_fields != config.changed_fields:
-        raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
+    if config is not None:
+        in_id = config.model_dump(include={"encoder", "teachers"})  # the id names them by the content of the encoders
+        if stored.but(**in_id).changed_fields != config.changed_fields:
+            raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
+    has_cosines = (folder / COSINES).exists()
     return Run(
         run_id=content["run_id"],
         config=config or stored,
@@ -218,7 +225,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
         step_scores=pd.DataFrame(content.get("step_scores")),
         cost=content["cost"],
         provenance=content["provenance"],
-        cosines=_read_parquet(path, REMEDY) if (path := folder / "cosines.parquet").exists() else pd.DataFrame(),
+        cosines=_read_parquet(folder / COSINES, REMEDY) if has_cosines else pd.DataFrame(),
     )
 
 
@@ -228,12 +235,13 @@ def _read_content(folder: Path) -> dict:
     try:
         is_checked = _check_sums(folder)
         content = json.loads(path.read_text(encoding="utf8"))
-        if missing := {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"} - content.keys():
+        if missing := NEEDED - content.keys():
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         if content["run_id"] != folder.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
         version = content["provenance"]["mtbert"]
-        if not is_checked and [int(part) for part in version.split(".")[:2]] >= CHECKSUMS_SINCE:
+        numbers = tuple(map(int, version.split(".")[:2]))
+        if not is_checked and numbers >= CHECKSUMS_SINCE:
             raise StoreError(f"{folder}: {CHECKSUMS} is missing, which runs of version {version} have; {REMEDY}")
         if unknown := unknown_names(content["config"]):
             raise UnknownName(folder, unknown)
@@ -255,49 +263,54 @@ def _check_sums(folder: Path) -> bool:
     """Whether a run has checksums; raises StoreError if they are not those of its files."""
     if not (folder / CHECKSUMS).exists():
         return False
-    if faults := checksum_faults(folder, [name for name in FILES if name != OPTIONAL or (folder / name).exists()]):
+    files = ["run.json", "predictions.parquet"]
+    if (folder / COSINES).exists():
+        files.append(COSINES)
+    if faults := checksum_faults(folder, files):
         raise StoreError(f"{folder}: {'; '.join(faults)}; {REMEDY}")
-    if others := {path.name for path in folder.glob("[!.]*")} - {*FILES, CHECKSUMS}:
+    if others := {path.name for path in folder.glob("[!.]*")} - {*files, CHECKSUMS}:
         log.warning("%s: no part of the run, and not read: %s", folder, ", ".join(sorted(others)))
     return True
 
 
-def run_folders(stores: Iterable[Path], start: str = "") -> dict[str, Path]:
+def run_folder(run_id: str, among: Iterable[Path] | None = None) -> Path | None:
+    """The folder of a run in the first of some stores (default: `stores()`) that has it; None where none has."""
+    for store in among or stores():
+        folder = store / "runs" / run_id
+        if (folder / "run.json").exists():
+            return folder
+    return None
+
+
+def run_folders(among: Iterable[Path], start: str = "") -> dict[str, Path]:
     """Run id -> folder of the stored runs whose id has this start, sorted by id; of two stores that of the first."""
-    paths = []
-    for store in stores:
-        paths += (store / "runs").glob(f"{start}*/run.json")
-    folders = {path.parent.name: path.parent for path in reversed(paths)}
-    return {run_id: folders[run_id] for run_id in sorted(folders) if not run_id.startswith(".")}
+    folders = {}
+    for store in among:
+        for path in (store / "runs").glob(f"{glob.escape(start)}*/run.json"):
+            if not path.parent.name.startswith("."):
+                folders.setdefault(path.parent.name, path.parent)
+    return dict(sorted(folders.items()))
 
 
-def stored_runs(stores: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
+def stored_runs(among: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
     A run that is damaged is left out with a warning; all with names that are not known here share one.
     """
     unknown: dict[str, list[str]] = {}  # reason -> run ids
-    for folder in run_folders(stores).values():
+    for folder in run_folders(among).values():
         try:
             yield folder, _read_content(folder)
         except UnknownName as error:
             unknown.setdefault(error.reason, []).append(folder.name)
         except StoreError as error:
             log.warning("left out: %s", error)
-    if unknown:
-        reasons = [f"{_first_of(run_ids)}: {reason}" for reason, run_ids in unknown.items()]
+    reasons = []
+    for reason, (first, *others) in unknown.items():
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"{first}{more}: {reason}")
+    if reasons:
         log.warning("left out: %s", "; ".join(reasons))
-
-
-def _first_of(run_ids: list[str]) -> str:
-    """'one-run and 2 more'."""
-    return run_ids[0] + (f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else "")
-
-
-def delete_run(run_id: str, store: Path) -> None:
-    """Delete a run of a store, if it is there; its tables are left as they are."""
-    with store_lock(store):
-        shutil.rmtree(store / "runs" / run_id, ignore_errors=True)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
@@ -341,15 +354,16 @@ def _has_tables(store: Path) -> bool:
 def _update_tables(store: Path) -> None:
     scores, curves = [], []
     for _, content in stored_runs([store]):
-        config, cost = content["config"], content["cost"]
+        config, cost, provenance = content["config"], content["cost"], content["provenance"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
-        about |= {key: getattr(config, key) for key in COLUMNS} | {"plan": config.plan_text}
-        others = {name: v for name, v in config.changed_fields.items() if name not in (*COLUMNS, "tasks")}
-        about |= {"other_fields": json.dumps(others) if others else ""}
-        spent = {key: cost[key] for key in SPENT}
-        where = {"device": content["provenance"]["device"], "mtbert": content["provenance"]["mtbert"]}
+        about |= {name: getattr(config, name) for name in COLUMNS}
+        about["plan"] = config.plan_text
+        others = {name: value for name, value in config.changed_fields.items() if name not in (*COLUMNS, "tasks")}
+        about["other_fields"] = json.dumps(others) if others else ""
+        spent = {name: cost[name] for name in SPENT}
+        where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
-        curves += [{"run_id": content["run_id"], **row} for row in content["curve"]]
+        curves += [{"run_id": content["run_id"]} | row for row in content["curve"]]
     for name, rows in zip(TABLES, (scores, curves), strict=True):
         write_table(pd.DataFrame(rows), store / name)
     write_checksums(store, TABLES)

@@ -28,7 +28,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
-from mtbert.results.runs import clean_up, data_root, is_done
+from mtbert.results.runs import clean_up, data_root, is_done, run_id_of
 from mtbert.results.store import update_tables
 from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
@@ -68,6 +68,9 @@ class SweepRun:
         return f"{self.name}, seed {self.config.seed}"
 
 
+Ended = tuple[SweepRun, float | RunFailed, float | None]  # a run, its score or error, its minutes; see `train_all`
+
+
 def look_up(
     runs: Sequence[tuple[str, RunConfig]],
     data: str | Path | None = None,
@@ -79,50 +82,57 @@ def look_up(
     Teachers of runs that are not stored come first, unless their models are in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
-    their encoder has other sizes than they need. Of stored runs the encoder is not checked, nor how many rows of their
-    data are rejected, which `accept_rejects` leaves out for all runs.
+    their encoder has other sizes than they need. Neither the encoder nor the number of rejected rows is checked for a
+    stored run; `accept_rejects` leaves out the second check for all runs.
     """
     corpora: dict[tuple, Corpus] = {}
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     for name, config in runs:
+        drawn_with = config.seed if config.train_rows else None
+        tables = (config.corpus, config.tasks, config.scored, config.train_rows, drawn_with)
         try:
-            key = (config.corpus, config.tasks, config.scored, config.train_rows, config.train_rows and config.seed)
-            if key not in corpora:
-                corpora[key] = load_corpus(config, data_root(config, data))
-            run_id = f"{config.digest}-{corpora[key].fingerprint[:8]}"
-            run = found.setdefault(run_id, SweepRun(name, config, run_id, is_done(run_id, stores(), again)))
-            if not run.is_stored and (of_any_seed := config.but(seed=1)) not in checked:
+            if tables not in corpora:
+                corpora[tables] = load_corpus(config, data_root(config, data))
+            corpus = corpora[tables]
+            run_id = run_id_of(config, corpus)
+            if run_id not in found:
+                found[run_id] = SweepRun(name, config, run_id, is_done(run_id, stores(), again))
+            if found[run_id].is_stored:
+                continue
+            of_any_seed = config.but(seed=1)
+            if of_any_seed not in checked:
                 checked.add(of_any_seed)
                 if not accept_rejects:
-                    corpora[key].check()
+                    corpus.check()
                 load_tokenizer(config.encoder)
                 meta_model(config)
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
     if errors:
-        raise ConfigError("\n".join(f"{', '.join(names)}: {error}" for error, names in errors.items()))
+        lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
+        raise ConfigError("\n".join(lines))
     return _teachers_first(found, data, accept_rejects)
 
 
 def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
-    students = [run for run in found.values() if not run.is_stored]
     teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
-    for run in reversed(students):
-        for some in run.config.teachers_by_task.values():
-            teachers |= dict.fromkeys(some, f"teacher of {run.name}")
+    for run in reversed(found.values()):
+        if not run.is_stored:
+            for some in run.config.teachers_by_task.values():
+                teachers |= dict.fromkeys(some, f"teacher of {run.name}")
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)
-    names = {run_id: run.name for run_id, run in found.items()}
-    first = {
-        run.run_id: replace(run, name=names.get(run.run_id, run.name), is_teacher=True)
-        for run in needed
-        if not run.is_stored
-    }
-    return list(({**first, **found} | first).values())
+    first = {}
+    for run in needed:
+        if not run.is_stored:
+            name = found[run.run_id].name if run.run_id in found else run.name
+            first[run.run_id] = replace(run, name=name, is_teacher=True)
+    others = [run for run_id, run in found.items() if run_id not in first]
+    return [*first.values(), *others]
 
 
 def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
@@ -133,13 +143,15 @@ def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int
     """
     if not taken and all(run.minutes is None for run in runs):
         return None
-    both = [(taken[run.run_id], run.minutes) for run in runs if run.run_id in taken and run.minutes]
-    rate = sum(t for t, _ in both) / sum(m for _, m in both) if both else 1.0
+    predicted = {run.run_id: run.minutes for run in runs if run.run_id in taken and run.minutes}
+    rate = 1.0
+    if predicted:
+        rate = sum(taken[run_id] for run_id in predicted) / sum(predicted.values())
     mean = sum(taken.values()) / max(1, len(taken))
-    ends = [0.0] * workers
+    ends = [0.0] * workers  # a heap: the time at which each process has done its runs
     for run in runs:
-        expected = taken.get(run.run_id, mean if run.minutes is None else rate * run.minutes)
-        heapq.heapreplace(ends, ends[0] + expected)
+        expected = mean if run.minutes is None else rate * run.minutes
+        heapq.heapreplace(ends, ends[0] + taken.get(run.run_id, expected))
     return max(0.0, max(ends) - elapsed)
 
 
@@ -154,20 +166,24 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
             row["memory (MiB)"] = "unknown" if run.mib is None else f"{run.mib:.0f}"
         rows.append(row)
     missing = [run for run in runs if not run.is_stored]
+    timed = [run for run in missing if run.minutes is not None]
     lines = [
         pd.DataFrame(rows).to_string(index=False, na_rep=""),
         f"{len(runs) - len(missing)} of {len(runs)} are stored already",
     ]
-    known = [run.minutes for run in missing if run.minutes is not None]
-    if known:
+    if timed:
+        minutes = sum(run.minutes for run in timed)
         left = minutes_left(missing, {}, workers, 0.0)
-        lines.append(f"{len(known)} to train: {sum(known):.1f} minutes, {workers} at a time {duration(left)}")
-    if count := len(missing) - len(known):
-        lines.append(f"{count} to train without a predicted time")
-    if largest := sorted(run.mib for run in missing if run.mib is not None)[-workers:]:
+        lines.append(f"{len(timed)} to train: {minutes:.1f} minutes, {workers} at a time {duration(left)}")
+    if len(missing) > len(timed):
+        lines.append(f"{len(missing) - len(timed)} to train without a predicted time")
+    mib = sorted(run.mib for run in missing if run.mib is not None)
+    if mib:
+        largest = mib[-workers:]
         lines.append(f"memory of {len(largest)} at a time: at most {sum(largest):.0f} MiB")
-    if count := sum(run.mib is None for run in missing if run.minutes is not None):
-        lines.append(f"{count} to train without a predicted memory")
+    unknown = [run for run in timed if run.mib is None]
+    if unknown:
+        lines.append(f"{len(unknown)} to train without a predicted memory")
     return "\n".join(lines)
 
 
@@ -205,56 +221,58 @@ def train_missing(
     device: str = "auto",
     scheduler: str | None = None,
     again: bool = False,
-    progress: bool | None = None,
 ) -> dict[str, str]:
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    progress: show a bar; None: on a terminal. Without a bar a line a minute says what is trained. On SIGINT or SIGTERM
-    no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a
-    second SIGINT kills the workers.
-    Raises SweepError where there is no scheduler, or none any more.
+    On a terminal a bar shows the steps, elsewhere a line a minute says what is trained. On SIGINT or SIGTERM no further
+    run is started, the runs save their checkpoints and end, and KeyboardInterrupt or SystemExit is raised; a second
+    SIGINT kills the workers. Raises SweepError where there is no scheduler, or none any more.
     """
     missing = [run for run in runs if not run.is_stored]
-    failed = {}
-    taken = {}
-    left = minutes_left(missing, {}, workers, 0.0)
-    rest = f"; the others take {duration(left)}" if missing and left is not None else ""
+    minutes = minutes_left(missing, {}, workers, 0.0)
+    rest = f"; the others take {duration(minutes)}" if missing and minutes is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     for run in runs:  # what a process that was killed has left
         if run.is_stored:
             clean_up(run.run_id, stores())
     update_tables(results_dir())
     if not missing:
-        return failed
-    left = list(missing)
-    how = {"leave": False, "disable": None if progress is None else not progress}
+        return {}
     with (
         stopping("stopped; the same command goes on from the checkpoints") as stop,
         open_cluster(min(workers, len(missing)), scheduler) as client,
-        tqdm(total=len(missing), desc="runs", unit="run", **how) as bar,
+        tqdm(total=len(missing), desc="runs", unit="run", leave=False, disable=None) as bar,
         ExitStack() as at_the_end,
     ):
         at_the_end.callback(update_tables, results_dir())
-        started = time.monotonic()
         if bar.disable:
             at_the_end.enter_context(regular_news(lambda: bar.postfix or "no run has begun"))
         ended = train_all(client, missing, threads, data, device, again, stop, bar)
-        for done, (run, outcome, minutes) in enumerate(ended, 1):
-            if isinstance(outcome, RunFailed):
-                failed[str(run)] = str(outcome)
-                result = f"failed: {str(outcome).splitlines()[0]}"
-            else:
-                result = f"dev {outcome:.4f}"
-            if isinstance(outcome, RunFailed) or minutes is None:
-                left.remove(run)
-            else:
-                taken[run.run_id] = minutes
-            spent = "stored by another" if minutes is None else f"{minutes:.1f} min"
-            expected = minutes_left(left, taken, len(client.nthreads()) or 1, (time.monotonic() - started) / 60)
-            rest = f", {duration(expected)} left" if done < len(missing) and expected is not None else ""
-            tqdm.write(f"[{done} of {len(missing)}] {run}: {result} ({run.run_id}, {spent}){rest}")
-            bar.update()
+        return _tell(ended, missing, client, bar)
+
+
+def _tell(ended: Iterator[Ended], runs: Sequence[SweepRun], client: "Client", bar: tqdm) -> dict[str, str]:
+    """Print a line for each of these runs when it ends; run -> why it failed."""
+    started = time.monotonic()
+    left = list(runs)  # without those whose time says nothing about the others
+    taken, failed = {}, {}
+    for done, (run, outcome, minutes) in enumerate(ended, 1):
+        if isinstance(outcome, RunFailed):
+            failed[str(run)] = str(outcome)
+            result = f"failed: {str(outcome).splitlines()[0]}"
+        else:
+            result = f"dev {outcome:.4f}"
+        if isinstance(outcome, RunFailed) or minutes is None:
+            left.remove(run)
+        else:
+            taken[run.run_id] = minutes
+        spent = "stored by another" if minutes is None else f"{minutes:.1f} min"
+        elapsed = (time.monotonic() - started) / 60
+        expected = minutes_left(left, taken, len(client.nthreads()) or 1, elapsed)
+        rest = f", {duration(expected)} left" if done < len(runs) and expected is not None else ""
+        tqdm.write(f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {spent}){rest}")
+        bar.update()
     return failed
 
 
@@ -293,13 +311,24 @@ def _start_workers(workers: int) -> "LocalCluster":
     from distributed import LocalCluster
     from distributed.security import Security
 
-    settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.scheduler.worker-saturation": 1.0}
-    settings |= {"distributed.worker.profile.enabled": False}  # a tenth of the time of tiny runs
-    settings |= {"distributed.scheduler.worker-ttl": None}  # by the clock; a dead process is noticed without it
-    settings |= {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}  # pages for anyone
-    local = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": 0, "resources": {"GPU": 1}}
-    local |= {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
-    local |= {"security": Security.temporary(), "silence_logs": logging.ERROR}
+    settings = {
+        "distributed.scheduler.allowed-failures": RETRIES,
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
+        "distributed.scheduler.worker-ttl": None,  # by the clock; a dead process is noticed without it
+        "distributed.scheduler.http.routes": [],  # pages for anyone
+        "distributed.worker.http.routes": [],
+    }
+    local = {
+        "n_workers": workers,
+        "threads_per_worker": 1,
+        "memory_limit": 0,
+        "resources": {"GPU": 1},
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
+        "security": Security.temporary(),
+        "silence_logs": logging.ERROR,
+    }
     logger = logging.getLogger("distributed")
     for tries_left in reversed(range(RETRIES + 1)):
         logger.setLevel(logging.CRITICAL)  # dask's tracebacks of a start that is tried again help nobody
@@ -356,7 +385,7 @@ def train_all(
     again: bool,
     stop: Stop,
     bar: tqdm,
-) -> Iterator[tuple[SweepRun, float | RunFailed, float | None]]:
+) -> Iterator[Ended]:
     """Train runs, in this order; yields each when it ends, with its score or error, and its minutes.
 
     The minutes are None for a run that another process has stored meanwhile. When `stop` has a signal, the runs that
@@ -440,7 +469,8 @@ class _Submitted:
         """Runs that have begun end behind their current step; the others are given up."""
         if self.is_stopped:
             return
-        self.is_stopped, self.busy = True, []
+        self.is_stopped = True
+        self.busy = []
         with suppress(OSError):  # a worker died just now
             self.client.unregister_worker_plugin(self.name)
         begun = set(chain(*self.client.processing().values()))
@@ -465,7 +495,7 @@ class _Submitted:
             self.workers[run.run_id] = message["worker"]
         self.steps[run.run_id] = f"{run} ({run.run_id}) {message['step']}/{message['total']}"
 
-    def outcome(self, future: "Future") -> tuple[SweepRun, float | RunFailed, float | None] | None:
+    def outcome(self, future: "Future") -> Ended | None:
         """What `train_all` yields for a future that has ended; None where its run has not ended, or was given up."""
         if future.key not in self.futures:
             return None
@@ -478,10 +508,12 @@ class _Submitted:
         if future.status != "finished":
             raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
         state, outcome, minutes = future.result()
-        if state == "busy" and not self.is_stopped:
-            self.busy.append(run)
-        elif state == "stopped" and not self.is_stopped:  # its worker closes
-            self.submit(run)
         if state in ("busy", "stopped"):
+            if not self.is_stopped and state == "busy":
+                self.busy.append(run)
+            elif not self.is_stopped:  # its worker closes
+                self.submit(run)
             return None
-        return run, RunFailed(outcome) if state == "failed" else outcome, None if state == "stored" else minutes
+        if state == "failed":
+            return run, RunFailed(outcome), minutes
+        return run, outcome, None if state == "stored" else minutes

@@ -19,8 +19,8 @@ from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.results.runs import data_root, is_done, run_file, run_lock, train_and_store
-from mtbert.results.store import read_run
+from mtbert.results.runs import data_root, is_done, run_id_of, run_lock, train_and_store
+from mtbert.results.store import read_run, run_folder
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
 
@@ -39,7 +39,10 @@ class Sweep(WorkerPlugin):
     """
 
     def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str) -> None:
-        self.name, self.threads, self.data, self.device = name, threads, data, device
+        self.name = name
+        self.threads = threads
+        self.data = data
+        self.device = device
         self.stores = [Path(store) for store in stores]
         self.is_stopped = False
 
@@ -66,8 +69,8 @@ class Sweep(WorkerPlugin):
             nonlocal last
             if time.monotonic() - last > REPORT_SECONDS:
                 last = time.monotonic()
-                step = {"run_id": run_id, "worker": worker.address, "step": progress()["step"], "total": total}
-                worker.log_event(self.name, step)
+                message = {"run_id": run_id, "worker": worker.address, "step": progress()["step"], "total": total}
+                worker.log_event(self.name, message)
             return self.is_stopped
 
         watch.set(report)
@@ -79,10 +82,10 @@ class Sweep(WorkerPlugin):
             if state == "trained":
                 report(lambda: {"step": 0}, 0)
                 corpus = load_corpus(config, data_root(config, self.data))
-                if run_id != f"{config.digest}-{corpus.fingerprint[:8]}":
+                if run_id != run_id_of(config, corpus):
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
                 train_and_store(config, corpus, run_id, self.stores, self.device, False, self.data, wait=False)
-        return state, read_run(run_file(run_id, self.stores).parent, config).score()
+        return state, read_run(run_folder(run_id, self.stores), config).score()
 
 
 def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[str, float | str, float]:
@@ -102,7 +105,8 @@ def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[
     except SystemExit:
         state, outcome = "stopped", ""
     except Exception as error:
-        if not (type(error).__module__.startswith("mtbert.") or getattr(error, "errno", None) in NO_ROOM):
+        is_own = type(error).__module__.startswith("mtbert.")
+        if not is_own and getattr(error, "errno", None) not in NO_ROOM:
             raise
         state, outcome = "failed", f"{type(error).__name__}: {error}"
     finally:

@@ -5,7 +5,7 @@ import pytest
 from mtbert.bert.model import BertConfig
 from mtbert.config import RunConfig
 from mtbert.cost import compare_parameters, parameter_table
-from mtbert.multitask.model import MultitaskBert, parameter_counts
+from mtbert.multitask.model import MultitaskBert, meta_model, parameter_counts
 
 THREE = ("sst", "quora", "sts")
 
@@ -38,7 +38,7 @@ def test_counts_are_the_models(tiny_encoder, fields):
 def test_sizes_of_another_encoder_need_no_checkpoint():
     """A PAL of s = 204: 2sd + 12 (3s^2) and biases; the 12 layers: 12 (4d^2 + 2 d d_i) and biases, norms (001)."""
     config = RunConfig(tasks=THREE, adapter="pal")
-    table = parameter_table(config, BertConfig())["parameters"]
+    table = meta_model(config, BertConfig()).table()["parameters"]
     assert table["adapters"] == 3 * (2 * 204 * 768 + 204 + 768 + 12 * 3 * (204**2 + 204))
     d, d_i = 768, 3072
     assert table.filter(like="layer").sum() == 12 * (4 * d * d + 2 * d * d_i + 4 * d + d_i + d + 4 * d)

@@ -9,7 +9,6 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.cost import planner
 from mtbert.cost.planner import (
     BudgetError,
-    check_minutes,
     describe,
     expected_score,
     parse_memory,
@@ -42,9 +41,9 @@ def test_memory_that_cannot_be_read(text):
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan])
-def test_minutes_that_cannot_be(minutes):
+def test_minutes_that_cannot_be(minutes, speeds):
     with pytest.raises(BudgetError, match="minutes is"):
-        check_minutes(minutes)
+        plan_table({}, speeds, minutes=minutes)
 
 
 def test_candidates_of_a_profile(tmp_path, tiny_encoder):

@@ -6,6 +6,7 @@ import resource
 import pytest
 
 from mtbert.config import ConfigError, RunConfig
+from mtbert.paths import read_yaml
 from mtbert.results.grids import read_grid, read_grids
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -83,6 +84,14 @@ def test_anchors_and_merges_are_read(tmp_path):
     (tmp_path / "grid.yaml").write_text(f"runs:\n  {one}\n  {two}\n  three: {{<<: *two, seeds: [3]}}\n")
     grid = read_grid(tmp_path / "grid.yaml")
     assert [(config.epochs, config.seed) for [config] in grid.values()] == [(2, 1), (4, 1), (4, 3)]
+
+
+def test_a_run_that_overrides_what_it_merges_can_be_merged_from_outside_of_runs(tmp_path):
+    """PyYAML merges such a mapping in place, and has then both values of its key."""
+    first, merged = "defaults: &defaults {epochs: 2, seed: 1}", "one: &one {<<: *defaults, epochs: 4}"
+    (tmp_path / "values.yaml").write_text(f"{first}\nruns: {{{merged}}}\nbase: {{<<: *one}}\n")
+    content = read_yaml(tmp_path / "values.yaml")
+    assert content["runs"]["one"] == content["base"] == {"epochs": 4, "seed": 1}
 
 
 def test_numbers_and_names_are_read_as_they_are_written(tmp_path):

@@ -182,9 +182,9 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
         ("alone", False, True), ("in the grid", False, True), ("student", False, False),
     ]  # fmt: skip
     assert [run.name for run in look_up(pairs[:1])] == ["teacher of student", "teacher of student", "student"]
-    assert train_missing(runs[:1], device="cpu", progress=False) == {}
+    assert train_missing(runs[:1], device="cpu") == {}
     assert has_model(stored.run_id)
-    assert train_missing(look_up(pairs), workers=2, device="cpu", progress=False) == {}
+    assert train_missing(look_up(pairs), workers=2, device="cpu") == {}
     assert all(run.is_stored for run in look_up(pairs, again=True))
     shutil.rmtree(model_folder(stored.run_id))
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
@@ -304,7 +304,7 @@ def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
 def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys):
     stored = load_or_run(pairs[1][1], device="cpu", progress=False)
     trained = train_counted(monkeypatch)
-    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert train_missing(look_up(pairs), device="cpu") == {}
     assert trained == [1, 3]
     runs = [load_or_run(config, train_missing=False) for _, config in pairs]
     assert runs[0].provenance["threads"] == 1
@@ -323,7 +323,7 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
 def test_a_clock_that_jumps_forward_spoils_no_time(pairs, threads_as_workers, monkeypatch, capsys):
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 360 * int(10 * time.monotonic()))
-    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert train_missing(look_up(pairs), device="cpu") == {}
     assert capsys.readouterr().out.count(", 0.") == 3
 
 
@@ -336,7 +336,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
 
     trained = train_counted(monkeypatch, fail)
     explodes = ("explodes", pairs[0][1].but(frozen=False, learning_rate=1e30, schedule="none", seed=4))
-    failed = train_missing(look_up([*pairs, explodes]), device="cpu", progress=False)
+    failed = train_missing(look_up([*pairs, explodes]), device="cpu")
     assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
     assert failed["one, seed 1"] == "OSError: the disk is away"
     assert "TrainingError: the loss of sst is nan at step" in failed["explodes, seed 4"] and len(failed) == 2
@@ -354,11 +354,11 @@ def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threa
     [run] = look_up(pairs[:1])
     with monkeypatch.context() as disk:
         disk.setattr(pd.DataFrame, "to_parquet", write)
-        failed = train_missing([run], device="cpu", progress=False)
+        failed = train_missing([run], device="cpu")
     folder = results_dir() / "runs" / run.run_id
     assert failed == {"one, seed 1": f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
     assert trained == [1] and "Traceback" not in caplog.text and not list(folder.parent.iterdir())
-    assert train_missing(look_up(pairs[:1]), device="cpu", progress=False) == {}
+    assert train_missing(look_up(pairs[:1]), device="cpu") == {}
 
 
 def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
@@ -368,14 +368,14 @@ def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers,
     folder.mkdir(parents=True)
     lock = FileLock(folder / "lock", thread_local=False).acquire().lock
     trained = train_counted(monkeypatch, lambda config: lock.release() if config.seed == 3 else None)
-    assert train_missing(runs, device="cpu", progress=False) == {}
+    assert train_missing(runs, device="cpu") == {}
     assert trained == [2, 3, 1]
 
 
 def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
-    assert train_missing(look_up(pairs), device="cpu", progress=False) == {}
+    assert train_missing(look_up(pairs), device="cpu") == {}
     assert all(run.is_stored for run in look_up(pairs))
 
 
@@ -385,7 +385,7 @@ def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, m
     before = signal.getsignal(signal.SIGTERM)
     pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
     with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
-        train_missing(look_up(pairs), device="cpu", progress=False)
+        train_missing(look_up(pairs), device="cpu")
     assert signal.getsignal(signal.SIGTERM) is before and not any(run.is_stored for run in look_up(pairs))
     [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
     assert 0 < torch.load(checkpoint, weights_only=True)["progress"]["step"] < 1000
@@ -393,7 +393,7 @@ def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, m
 
 def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
     run = replace(look_up(pairs)[0], run_id="0123456789-01234567")
-    failed = train_missing([run], device="cpu", progress=False)
+    failed = train_missing([run], device="cpu")
     assert failed == {
         "one, seed 1": "WorkerError: a worker has other data, another encoder or another version of mtbert"
     }
@@ -614,7 +614,7 @@ def test_a_worker_that_dies_while_it_gets_the_sweep_ends_nothing(pairs, monkeypa
 
     monkeypatch.setattr(distributed.Client, "register_plugin", kill_and_register)
     with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
-        assert train_missing(look_up(pairs[:1]), device="cpu", progress=False) == {} and len(killed) == 1
+        assert train_missing(look_up(pairs[:1]), device="cpu") == {} and len(killed) == 1
 
 
 def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
@@ -723,7 +723,7 @@ def test_a_log_file_says_what_is_trained_and_how_long_it_takes(monkeypatch, caps
     monkeypatch.setattr(sweep, "NEWS_SECONDS", 0.1)
     monkeypatch.setattr(sweep, "open_cluster", lambda *args: nullcontext(SimpleNamespace(nthreads=dict)))
     monkeypatch.setattr(sweep, "train_all", train_all)
-    assert train_missing(runs, progress=False) == {}
+    assert train_missing(runs) == {}
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "0 of 2 are stored already; the others take about 3 h 0 min"
     assert lines[0] == lines[1] == "one, seed 1 7/120" and lines[-1].startswith("[2 of 2] two, seed 1: dev 0.5000")
