@@ -113,7 +113,6 @@ def differences(
         plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
         folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")
     if (scores := comparison.scores(constants)) is not None:
-        scores.columns = [" ".join(column).strip() for column in scores]
         folded(scores.rename_axis("run").reset_index(), "The scores")
     say(f"{comparison.stored} {comparison.lent}".strip())
 
