@@ -1,16 +1,25 @@
 """Expressions over the papers' printed numbers: the `arithmetic` of params/claims.yaml."""
 
 import ast
-import itertools
 import operator
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.USub: operator.neg, ast.Eq: operator.eq, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.Eq: operator.eq,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
@@ -27,18 +36,24 @@ def range_by_rounding(expression: str, names: Mapping[str, Any]) -> tuple[float,
     Whole numbers are exact. The ends of all decimals are tried in all combinations.
     """
     tree = _parse(expression)
-    decimals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, float)]
-    ends = []
-    for node in decimals:
-        digits = len((ast.get_source_segment(expression, node) or "").partition(".")[2])
-        half = 0.5 * 10.0**-digits
-        ends.append((node.value - half, node.value + half))
+    decimals, ends = [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            half = half_digit(ast.get_source_segment(expression, node))
+            decimals.append(node)
+            ends.append((node.value - half, node.value + half))
     values = []
-    for corner in itertools.product(*ends):
+    for corner in product(*ends):
         for node, end in zip(decimals, corner, strict=True):
             node.value = end
         values.append(_value(tree, names))
     return min(values), max(values)
+
+
+def half_digit(number: str) -> float:
+    """How much a printed number may be rounded by: half of its last digit."""
+    _, _, decimals = number.partition(".")
+    return 0.5 * 10.0 ** -len(decimals)
 
 
 def _parse(expression: str) -> ast.expr:

@@ -99,7 +99,7 @@ def order(first: str, claimed: str, second: str = "bad", **fields) -> dict:
 def test_claims_are_corrected_together(folders, monkeypatch):
     found = {"good": (0.02, 0.00974), "same": (0.001, 0.01)}  # p = 0.04 and 0.92
 
-    def fixed(first, second, *_):
+    def fixed(first, second, *_, **how):
         value, deviation = found["good" if first[0].config.learning_rate == 1e-3 else "same"]
         return Difference(value, np.array([deviation**2]), 3)
 
