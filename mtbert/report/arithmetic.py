@@ -65,16 +65,20 @@ def _parse(expression: str) -> ast.expr:
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() if node.id in names:
-            return names[node.id]
-        case ast.UnaryOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.operand, names))
-        case ast.BinOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
-        case ast.Compare(ops=[comparison], comparators=[right]) if type(comparison) in OPERATORS:
-            return OPERATORS[type(comparison)](_value(node.left, names), _value(right, names))
-        case ast.Call(func=ast.Name(), keywords=[]):
-            return _value(node.func, names)(*(_value(argument, names) for argument in node.args))
-    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
+        case ast.Constant(value):
+            return value
+        case ast.Name(name) if name in names:
+            return names[name]
+        case ast.UnaryOp(operation, operand):
+            function = OPERATORS.get(type(operation))
+            arguments = [operand]
+        case ast.BinOp(left, operation, right) | ast.Compare(left, [operation], [right]):
+            function = OPERATORS.get(type(operation))
+            arguments = [left, right]
+        case ast.Call(ast.Name() as name, arguments, []):
+            function = _value(name, names)
+        case _:
+            function = None
+    if function is None:
+        raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
+    return function(*(_value(argument, names) for argument in arguments))

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from mtbert.bert import BertConfig, part_sizes
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY, read_yaml, results_dir
 from mtbert.report.arithmetic import evaluate, half_digit, range_by_rounding
 from mtbert.report.tables import TOGETHER, Grid, log_cost_ratio, read_runs, score_points
@@ -57,13 +57,13 @@ OF_RUNS = (CONTRADICTED, NOT_DECIDED, CLOSE, SMALL, REPRODUCED)  # a fact has th
 Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
 
 
-def find(grids: Grids, path: str) -> tuple[list[RunConfig], list[Run]]:
-    """Configurations and stored runs of 'hybrids/3-bert'; raises ConfigError where no grid has this name."""
+def find(grids: Grids, path: str) -> list[Run]:
+    """The stored runs of 'hybrids/3-bert'; raises ConfigError where the grid has no such run."""
     file, _, name = path.partition("/")
     grid = grids(file)
     if name not in grid.configs:
         raise ConfigError(f"params/cpu/{file}.yaml has no run {name!r}")
-    return grid.configs[name], grid.runs.get(name, [])
+    return grid.runs.get(name, [])
 
 
 def read_claims(params: Path) -> tuple[list[dict], dict[str, Any]]:
@@ -98,6 +98,7 @@ class Compared:
     found: Difference  # of the logarithms of costs; minus that of the ratio that is claimed
     margin: float
     runs: tuple[list[Run], list[Run]]
+    what: str  # that is compared: a task, a mean of tasks, a cost
     offset: float = 0.0  # the logarithm of that ratio
     is_log: bool = False
 
@@ -113,10 +114,12 @@ class Compared:
     def judged(self, corrected: float) -> dict:
         """our_number, low, high and verdict, as `judge` gives them, and the margin of scores."""
         verdict, low, high = judge(self.claimed, self.found, self.margin, corrected)
-        row = {"our_number": self.found.value, "low": low, "high": high}
+        numbers = {"our_number": self.found.value, "low": low, "high": high}
+        margin = self.margin
         if self.is_log:
-            row = {name: math.exp(number + self.offset) for name, number in row.items()}
-        return row | {"margin": None if self.is_log else self.margin, "verdict": verdict}
+            numbers = {name: math.exp(number + self.offset) for name, number in numbers.items()}
+            margin = None
+        return numbers | {"margin": margin, "verdict": verdict}
 
 
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
@@ -128,46 +131,38 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run of few seeds
     borrows its seed variance.
     """
-    claims, rows, compared = check_all(store, params)
-    for number, verdict in judge_all(compared, claims).items():
-        rows[number] |= verdict
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
     numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
-def check_all(
-    store: Path | None = None, params: Path = REPOSITORY / "params"
-) -> tuple[list[dict], list[dict], dict[int, Compared]]:
-    """The claims, a row of `claims_table` each, and by number the comparisons, whose verdicts the rows lack."""
+def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params") -> list[dict]:
+    """A row of `claims_table` per claim, with what was `compared` where it was two configurations."""
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
     claims, content = read_claims(params)
-    rows, compared = [], {}
-    for number, claim in enumerate(claims):
+    rows = []
+    for claim in claims:
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row["its_number"] = claim.get("number")
+        row["check"] = str(claim[claim["check"]])
         row |= CHECKS[claim["check"]](claim, grids)
-        if comparison := row.pop("compared", None):
-            compared[number] = comparison
         reasons = [row.get("why"), claim.get("why")]
         if claim["check"] == "score" and row["verdict"] == "not comparable":
             reasons.insert(0, content["not_comparable"])
         row["why"] = "; ".join(filter(None, reasons))
         rows.append(row)
-    return claims, rows, compared
+    _judge([row for row in rows if "compared" in row])
+    return rows
 
 
-def judge_all(compared: dict[int, Compared], claims: list[dict]) -> dict[int, dict]:
-    """Verdicts on claims that are compared, corrected together; claims with the same check count once."""
-    rows = {}
-    checks = {}  # number of a decided claim -> its check, the name of its comparison
-    comparisons = {}
-    for number, one in compared.items():
-        rows[number] = one.judged(1.0) | {"is_lent": one.found.is_lent}
+def _judge(rows: list[dict]) -> None:
+    """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
+    comparisons = {}  # by their check
+    for row in rows:
+        one = row["compared"]
+        row |= one.judged(1.0) | {"is_lent": one.found.is_lent}
         if one.found.is_decided:
-            claim = claims[number]
-            checks[number] = str(claim[claim["check"]])
-            comparisons.setdefault(checks[number], one)
+            comparisons.setdefault(row["check"], one)
 
     family = pd.DataFrame(index=list(comparisons))
     family["p"] = [one.p for one in comparisons.values()]
@@ -176,22 +171,25 @@ def judge_all(compared: dict[int, Compared], claims: list[dict]) -> dict[int, di
     cautious_p = [one.cautious.p for one in comparisons.values()]
     cautious_q = dict(zip(comparisons, benjamini_hochberg(cautious_p), strict=True))
 
-    for number, check in checks.items():
-        one = compared[number]
-        row = one.judged(family.at[check, "q"])
+    for row in rows:
+        check = row["check"]
+        if check not in comparisons:
+            continue
+        one = row["compared"]
+        row |= family.loc[check].to_dict()
+        row |= one.judged(row["q"])
         cautious = one.cautious.judged(cautious_q[check])["verdict"]
         row["cautious"] = cautious if cautious != row["verdict"] else None
-        rows[number] |= row | family.loc[check].to_dict()
-    return rows
 
 
 def facts(table: pd.DataFrame) -> pd.DataFrame:
     """The claims that runs are compared with, those of one fact in one row, which has the least favourable verdict."""
-    table = table[table["run_ids"].notna() & table["verdict"].isin(OF_RUNS)]
-    has_fact = table["fact"].notna()
-    name = table["fact"].where(has_fact, table.index.astype(str))  # else a claim is a fact by itself
-    table = table.assign(order=table["verdict"].map(OF_RUNS.index), name=name)
-    return table.sort_values("order", kind="stable").drop_duplicates("name").sort_index()
+    of_runs = table["run_ids"].notna() & table["verdict"].isin(OF_RUNS)
+    table = table[of_runs]
+    order = table["verdict"].map(OF_RUNS.index)
+    name = table["fact"].where(table["fact"].notna(), table.index.astype(str))  # else a claim is a fact by itself
+    table = table.assign(order=order, name=name).sort_values("order", kind="stable")
+    return table.drop_duplicates("name").sort_index()
 
 
 def write_claims() -> Path:
@@ -209,14 +207,12 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     first, claimed, second, what = claim[check]
     if claimed not in CLAIMED:
         raise ConfigError(f"claims.yaml, {claim['claim']}: {claimed!r} is not greater, smaller, equal or 'not greater'")
-    _, first_runs = find(grids, first)
-    _, second_runs = find(grids, second)
-    runs = first_runs, second_runs
+    runs = find(grids, first), find(grids, second)
     row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
     if not row["seeds"]:
         return row | {"verdict": "not measured yet"}
     if check == "cost":
-        places = _places(first_runs + second_runs)
+        places = _places(runs[0] + runs[1])
         if len(places) > 1 and what not in EXACT:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
@@ -226,8 +222,8 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         found = difference(*runs, task, pearson=SIMILARITY.get(what, 1.0), among=among)
     else:
         quantity = BY_SEED[check]
-        found = welch([quantity(run, what) for run in first_runs], [quantity(run, what) for run in second_runs])
-    return row | {"compared": Compared(claimed, found, MARGINS.get(what, MEAN_MARGIN), runs)}
+        found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
+    return row | {"compared": Compared(claimed, found, MARGINS.get(what, MEAN_MARGIN), runs, what)}
 
 
 def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
@@ -235,9 +231,11 @@ def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]]
     found = log_cost_ratio(*runs, quantity)
     if quantity in EXACT:
         found = replace(found, variances=np.zeros(1), is_decided=True)
-    expected = math.log(float(claim.get("number", 1))) if claimed == "equal" else 0.0
+    expected = 0.0
+    if claimed == "equal":
+        expected = math.log(float(claim.get("number", 1)))
     found = replace(found, value=found.value - expected)
-    return Compared(claimed, found, COST_MARGIN, runs, expected, is_log=True)
+    return Compared(claimed, found, COST_MARGIN, runs, quantity, expected, is_log=True)
 
 
 def _places(runs: list[Run]) -> list[str]:
@@ -258,7 +256,7 @@ def _loss(run: Run, step: int) -> float:
 
 def _check_score(claim: dict, grids: Grids) -> dict:
     path, task = claim["score"]
-    _, runs = find(grids, path)
+    runs = find(grids, path)
     row = _row(runs) | {"why": path}
     if not runs:
         return row | {"verdict": "not measured yet"}

@@ -17,7 +17,7 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
-from mtbert.report.tables import Comparison, Grid, compare, read_runs
+from mtbert.report.tables import Comparison, Grid, compare, read_runs, signed, unsigned
 from mtbert.results import Run, difference, overall_interval, summarize
 from mtbert.statistics import CONTRADICTED, MEAN_MARGIN, REPRODUCED, SEEDS, count_seeds
 
@@ -35,8 +35,8 @@ GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
 
 
-def findings(store: Path | None = None) -> list[str]:
-    """The sentences, in Markdown. store: default `stores()`."""
+def box(store: Path | None = None) -> str:
+    """The sentences as a list in Markdown. store: default `stores()`."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     hybrids = read("hybrids")
     plans = compare(hybrids, "plan")
@@ -55,12 +55,7 @@ def findings(store: Path | None = None) -> list[str]:
         _no_gain(methods),
         _claims(store),
     ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def box(store: Path | None = None) -> str:
-    """`findings` as a list in Markdown."""
-    return "\n".join(f"- {sentence}" for sentence in findings(store))
+    return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
 
 
 def _is_unified(config: RunConfig) -> bool:
@@ -80,8 +75,8 @@ def _on_tasks(rows: pd.DataFrame) -> str:
     for row in rows.itertuples():
         part = f"{abs(row.value):.3f} on {TASK_LABELS[row.task]}"
         if not parts:
-            low, high = sorted((abs(row.low), abs(row.high)))
-            part += f" ({low:.3f} to {high:.3f})"
+            _, _, interval = unsigned(row).partition(" ")
+            part += f" {interval}"
         parts.append(part)
     return " and ".join(parts)
 
@@ -144,14 +139,12 @@ def _overall(comparison: Comparison, run: str, than: str) -> str:
     It is less than the margin where its whole interval is (Schuirmann 1987).
     """
     [row] = comparison.overall.query("run == @run").itertuples()
-    low, high = sorted((abs(row.low), abs(row.high)))  # without signs
     if row.verdict in ("better", "worse"):
         more = "more" if row.value > 0 else "less"
-        return f"It then scores {abs(row.value):.3f} ({low:.3f} to {high:.3f}) {more} overall than {than}."
-    shown = f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
-    if high < MEAN_MARGIN:
-        return f"Its difference from {than} is less than {MEAN_MARGIN}: {shown}."
-    return f"Its difference from {than}, {shown}, is not measurable."
+        return f"It then scores {unsigned(row)} {more} overall than {than}."
+    if max(abs(row.low), abs(row.high)) < MEAN_MARGIN:
+        return f"Its difference from {than} is less than {MEAN_MARGIN}: {signed(row)}."
+    return f"Its difference from {than}, {signed(row)}, is not measurable."
 
 
 def _pairs_in_one_sequence(pairs: Comparison) -> str:

@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from mtbert.config import RunConfig
-from mtbert.report.claims import Compared, check_all, judge_all
+from mtbert.report.claims import Compared, check_claims
 from mtbert.report.tables import Grid
 from mtbert.results import Run, difference, training_key
 from mtbert.statistics import CLOSE, LEVEL, NOT_DECIDED, SEEDS, Side, decide, draw_variances
@@ -36,7 +36,6 @@ class Open:
     """A comparison without a verdict."""
 
     text: str
-    metric: str
     keys: tuple[str, str]  # training keys of the two configurations
     compared: Compared
     factor: float  # by which the correction for many comparisons raises its p-value
@@ -52,7 +51,7 @@ class Open:
 
     def noise(self, guess: float) -> np.ndarray:
         """Variance of one seed of either side, (2,), beyond the examples; guess: where neither side knows it."""
-        first, second = map(_seed_variance, self.sides)
+        first, second = (_seed_variance(side) for side in self.sides)
         return np.array([first or second or guess, second or first or guess])
 
     def chance(self, seeds: Seeds, noise: np.ndarray, spread: float) -> float:
@@ -107,16 +106,14 @@ def _seed_variance(side: Side) -> float:
 
 def open_claims() -> Iterator[Open]:
     """The claims of the papers without a verdict."""
-    claims, _, compared = check_all()
-    verdicts = judge_all(compared, claims)
-    factors = {number: row["q"] / row["p"] for number, row in verdicts.items() if row.get("p")}
-    usual = float(np.median(list(factors.values()))) if factors else 1.0
-    for number, one in compared.items():
-        if verdicts[number]["verdict"] in (CLOSE, NOT_DECIDED) and one.found.sides:
-            claim = claims[number]
-            metric = claim["difference"][3]
-            text = f"{claim['paper']}: {claim['claim']}"
-            yield Open(text, metric, _keys(one), one, factors.get(number, usual))
+    rows = [row for row in check_claims() if "compared" in row]
+    factors = [row["q"] / row["p"] for row in rows if row.get("p")]
+    usual = float(np.median(factors)) if factors else 1.0
+    for row in rows:
+        one = row["compared"]
+        if row["verdict"] in (CLOSE, NOT_DECIDED) and one.found.sides:
+            factor = row["q"] / row["p"] if row.get("p") else usual
+            yield Open(f"{row['paper']}: {row['claim']}", _keys(one), one, factor)
 
 
 def open_differences(grid: Grid) -> Iterator[Open]:
@@ -130,8 +127,8 @@ def open_differences(grid: Grid) -> Iterator[Open]:
                 continue
             found = difference(first, second, task)
             if decide([found])["verdict"][0] == NOT_DECIDED and found.sides:
-                one = Compared("greater", found, 0.0, (first, second))
-                yield Open(f"{name} against {reference} on {task}", task, _keys(one), one, 1.0)
+                one = Compared("greater", found, 0.0, (first, second), task)
+                yield Open(f"{name} against {reference} on {task}", _keys(one), one, factor=1.0)
 
 
 def _keys(compared: Compared) -> tuple[str, str]:
@@ -143,20 +140,16 @@ class Planner:
     """Chances of verdicts with more seeds of the runs of some grids."""
 
     def __init__(self, grids: Sequence[Grid]) -> None:
-        self.stored: dict[str, tuple[str, list[Run]]] = {}  # training key -> name in its grid, stored runs
+        self.stored = _by_training(grids)
         found = list(open_claims())
         for grid in grids:
             found += open_differences(grid)
-            for name, runs in grid.runs.items():
-                key = training_key(runs[0].config)
-                if key not in self.stored or len(runs) > len(self.stored[key][1]):
-                    self.stored[key] = name, runs
         self.open = [one for one in found if self.stored.keys() & set(one.keys)]
         self.seeds: Seeds = {}
         for one in self.open:
             for key, n in zip(one.keys, one.counts.tolist(), strict=True):
                 self.seeds[key] = max(n, self.seeds.get(key, 0))
-        self.minutes = {key: _minutes(runs) for key, (_, runs) in self.stored.items() if key in self.seeds}
+        self.minutes = {key: _minutes(runs) for key, (_, runs) in self.stored.items()}
         self._noise, self._spread = _expected(self.open)
 
     def chances(self, seeds: Seeds, among: Sequence[int] | None = None) -> np.ndarray:
@@ -165,7 +158,7 @@ class Planner:
         chances = []
         for i in range(len(self.open)) if among is None else among:
             one = self.open[i]
-            chances.append(one.chance(seeds, self._noise[i], self._spread[one.metric]))
+            chances.append(one.chance(seeds, self._noise[i], self._spread[one.compared.what]))
         return np.array(chances)
 
     def packages(self, seeds: Seeds) -> Iterator[Seeds]:
@@ -210,8 +203,23 @@ class Planner:
     def hopeless(self) -> list[str]:
         """The comparisons that probably get no verdict with HOPELESS seeds of the runs of these grids."""
         many = {key: max(n, HOPELESS) for key, n in self.seeds.items() if key in self.minutes}
-        chances = self.chances(many)
-        return [one.text for one, chance in zip(self.open, chances, strict=True) if chance < 0.5]
+        texts = []
+        for one, chance in zip(self.open, self.chances(many), strict=True):
+            if chance < 0.5:
+                texts.append(one.text)
+        return texts
+
+
+def _by_training(grids: Sequence[Grid]) -> dict[str, tuple[str, list[Run]]]:
+    """Training key -> name in its grid, stored runs."""
+    stored = {}
+    for grid in grids:
+        for name, runs in grid.runs.items():
+            key = training_key(runs[0].config)
+            _, known = stored.get(key, ("", []))
+            if len(runs) > len(known):
+                stored[key] = name, runs
+    return stored
 
 
 def plan_seeds(grids: Sequence[Grid], hours: float) -> tuple[list[tuple[str, RunConfig]], str]:
@@ -245,8 +253,8 @@ def plan_seeds(grids: Sequence[Grid], hours: float) -> tuple[list[tuple[str, Run
 def _free_seeds(stored: Sequence[Run], n: int) -> list[int]:
     """The n lowest seeds that are not stored."""
     taken = {run.config.seed for run in stored}
-    free = [seed for seed in range(1, len(taken) + n + 1) if seed not in taken]
-    return free[:n]
+    free = set(range(1, len(taken) + n + 1)) - taken
+    return sorted(free)[:n]
 
 
 def _minutes(runs: Sequence[Run]) -> float:
@@ -259,16 +267,18 @@ def _expected(found: Sequence[Open]) -> tuple[list[np.ndarray], dict[str, float]
     """The variance of one seed of either side of each comparison; metric -> variance of its true differences."""
     known = defaultdict(list)
     for one in found:
-        variances = map(_seed_variance, one.sides)
-        known[one.metric] += filter(None, variances)
+        for side in one.sides:
+            if variance := _seed_variance(side):
+                known[one.compared.what].append(variance)
     anywhere = list(chain(*known.values())) or [1e-5]
 
     noise = []
     excess = defaultdict(list)  # of the squared differences over their variances
     for one in found:
-        guess = float(np.median(known[one.metric] or anywhere))
+        metric = one.compared.what
+        guess = float(np.median(known[metric] or anywhere))
         noise.append(one.noise(guess))
         difference = one.compared.found
         of_seeds = (noise[-1] / one.counts).sum()
-        excess[one.metric].append(difference.value**2 - difference.of_examples - of_seeds)
+        excess[metric].append(difference.value**2 - difference.of_examples - of_seeds)
     return noise, {metric: max(1e-6, float(np.mean(values))) for metric, values in excess.items()}

@@ -8,7 +8,7 @@ too few seeds and no stratum lends it a seed variance.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,8 @@ class Grid:
 
     def pick(self, where: Callable[[RunConfig], bool]) -> "Grid":
         """The part whose configurations meet a condition."""
-        return self.only([name for name, group in self.configs.items() if where(group[0])])
+        names = [name for name, configs in self.configs.items() if where(configs[0])]
+        return self.only(names)
 
     @property
     def stored(self) -> str:
@@ -218,7 +219,7 @@ class Comparison:
         for row in self.differences.itertuples():
             seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
             columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
-            text = f"{_signed(row)}, {row.verdict}"
+            text = f"{signed(row)}, {row.verdict}"
             if row.cautious != row.verdict:
                 text += f" (cautiously: {row.cautious})"
             columns[TASK_LABELS[row.task]] = text
@@ -230,9 +231,8 @@ class Comparison:
         lent = self.differences[self.differences["is_lent"]]
         lenders, deviations = [], []
         for row in lent.drop_duplicates("task").itertuples():
-            first, second = self.runs[row.run], self.runs[row.reference]
-            among = self.grid.among
-            prior = lent_to(first, [row.task], among=among) or lent_to(second, [row.task], among=among)
+            lend = partial(lent_to, tasks=[row.task], among=self.grid.among)
+            prior = lend(self.runs[row.run]) or lend(self.runs[row.reference])
             lenders.append(prior.lenders)
             deviations.append(f"{prior.deviation:.4f} on {TASK_LABELS[row.task]}")
         if not lenders:
@@ -294,7 +294,7 @@ def _none(rows: pd.DataFrame) -> str:
 def _largest(rows: pd.DataFrame) -> str:
     row = rows.iloc[0]
     which = "largest" if len(rows) > 1 else "only one"
-    return f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {_signed(row)}."
+    return f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}."
 
 
 def _measurable(found: pd.DataFrame) -> list[str]:
@@ -304,7 +304,7 @@ def _measurable(found: pd.DataFrame) -> list[str]:
         first, *others = rows.itertuples()
         sentence = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
         if len(sentences) < NAMED:
-            sentence += f" by {_size(first)}"
+            sentence += f" by {unsigned(first)}"
         if others:
             sentence += f", and {_others(others, first.reference, verdict)}"
         sentences.append(f"{sentence}.")
@@ -326,12 +326,12 @@ def _count(n: int) -> str:
     return WORDS[n] if n < len(WORDS) else str(n)
 
 
-def _signed(row: Any) -> str:
+def signed(row: Any) -> str:
     """A difference with its interval."""
     return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
 
 
-def _size(row: Any) -> str:
+def unsigned(row: Any) -> str:
     """The size of a difference with its interval, without signs."""
     low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
     return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
@@ -438,12 +438,14 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
     """
     rows = []
     for name, group in runs.items():
-        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1).mean(axis=1)
+        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1)
+        score = overall(scores.mean(axis=1).to_dict())
         cost = group[0].cost
-        state = 4 * (cost["parameters"] + 3 * cost["trained_parameters"]) / 2**20
-        rows.append((name, len(group), overall(scores.to_dict()), cost["parameters"] / 1e6, state))
+        numbers = cost["parameters"] + 3 * cost["trained_parameters"]
+        rows.append((name, len(group), score, cost["parameters"] / 1e6, 4 * numbers / 2**20))
     columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)"]
-    return pd.DataFrame(rows, columns=columns).dropna(subset="overall").reset_index(drop=True)
+    table = pd.DataFrame(rows, columns=columns)
+    return table.dropna(subset="overall").reset_index(drop=True)
 
 
 def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:
@@ -456,15 +458,18 @@ def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Differ
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
     """Ratio of the costs of two configurations and its 95 % interval, which one seed on a side does not have."""
     found = log_cost_ratio(first, second, quantity)
-    low, high = found.interval() if found.is_decided else (np.nan, np.nan)
-    return float(np.exp(found.value)), float(np.exp(low)), float(np.exp(high))
+    low = high = np.nan
+    if found.is_decided:
+        low, high = found.interval()
+    return tuple(np.exp([found.value, low, high]).tolist())
 
 
 def pareto(table: pd.DataFrame, cost: str) -> list[str]:
     """Names of the rows, from the cheapest up, whose `overall` is above that of every row which costs no more."""
     table = table.sort_values([cost, "overall"], ascending=[True, False])
-    before = table["overall"].cummax().shift(fill_value=-np.inf)
-    return table.loc[table["overall"] > before, "name"].tolist()
+    best_before = table["overall"].cummax().shift(fill_value=-np.inf)
+    is_ahead = table["overall"] > best_before
+    return table.loc[is_ahead, "name"].tolist()
 
 
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
@@ -475,6 +480,5 @@ def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> p
     for before, name in pairwise(names):
         on_before.append(difference(runs[name], runs[before], pearson=0.5).text())
         on_first.append(difference(runs[name], runs[names[0]], pearson=0.5).text())
-    front["gain on the one before"] = on_before
-    front["gain on the first"] = on_first
-    return front.round({cost: 1, "overall": 3})
+    front = front.round({cost: 1, "overall": 3})
+    return front.assign(**{"gain on the one before": on_before, "gain on the first": on_first})

@@ -23,8 +23,8 @@ def an_open(
     scores = [np.full(n, 0.8) + SEED * np.linspace(-1, 1, n) * (n > 1) for n in counts]
     sides = tuple(Side(one, 0.0, prior) for one in scores)
     found = Difference(value, _total(EXAMPLES**2, sides), min(counts), True, EXAMPLES**2, sides)
-    about = dict(text="so it is", metric="sst", keys=("one", "other"), factor=1.0) | fields
-    return Open(compared=Compared(claimed, found, 0.02, ([], [])), **about)
+    about = dict(text="so it is", keys=("one", "other"), factor=1.0) | fields
+    return Open(compared=Compared(claimed, found, 0.02, ([], []), "sst"), **about)
 
 
 @pytest.mark.parametrize("claimed", ["greater", "equal", "not greater"])
