@@ -12,7 +12,7 @@ here, before they are looked at: adding seeds until a test rejects would reject 
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
@@ -28,7 +28,7 @@ from mtbert.statistics import CLOSE, LEVEL, NOT_DECIDED, SEEDS, Side, decide, dr
 
 MOST = 4  # further seeds of a side in one step
 HOPELESS = 30  # seeds of a side, which no comparison is worth
-Seeds = dict[str, int]  # training key of a configuration -> number of its seeds
+Seeds = Counter[str]  # numbers of seeds, by the training key of their configuration
 
 
 @dataclass(frozen=True)
@@ -145,69 +145,64 @@ class Planner:
         for grid in grids:
             found += open_differences(grid)
         self.open = [one for one in found if self.stored.keys() & set(one.keys)]
-        self.seeds: Seeds = {}
+        self.seeds = Seeds()
         for one in self.open:
-            for key, n in zip(one.keys, one.counts.tolist(), strict=True):
-                self.seeds[key] = max(n, self.seeds.get(key, 0))
+            self.seeds |= Seeds(dict(zip(one.keys, one.counts.tolist(), strict=True)))  # the larger number
         self.minutes = {key: _minutes(runs) for key, (_, runs) in self.stored.items()}
         self._noise, self._spread = _expected(self.open)
 
-    def chances(self, seeds: Seeds, among: Sequence[int] | None = None) -> np.ndarray:
-        """The probability of a verdict for every open comparison, or for some of them."""
-        seeds = self.seeds | seeds
+    def chances(self, further: Seeds, among: Sequence[int] | None = None) -> np.ndarray:
+        """The probability of a verdict with further seeds, for every open comparison or for some of them."""
+        seeds = self.seeds + further
         chances = []
         for i in range(len(self.open)) if among is None else among:
             one = self.open[i]
             chances.append(one.chance(seeds, self._noise[i], self._spread[one.compared.what]))
         return np.array(chances)
 
-    def packages(self, seeds: Seeds) -> Iterator[Seeds]:
+    def packages(self) -> Iterator[Seeds]:
         """Up to MOST further seeds of either side of a comparison, for the runs of these grids."""
         for first, second in dict.fromkeys(one.keys for one in self.open):
             for of_first, of_second in product(range(MOST + 1), repeat=2):
-                package = {}
+                package = Seeds()
                 if of_first and first in self.minutes:
-                    package[first] = seeds[first] + of_first
+                    package[first] = of_first
                 if of_second and second in self.minutes:
-                    package[second] = seeds[second] + of_second
+                    package[second] = of_second
                 if package:
                     yield package
 
-    def cost(self, package: Seeds, seeds: Seeds) -> float:
+    def cost(self, further: Seeds) -> float:
         """Minutes of one core."""
-        minutes = 0.0
-        for key, n in package.items():
-            if n > seeds[key]:
-                minutes += (n - seeds[key]) * self.minutes[key]
-        return minutes
+        return sum(n * self.minutes[key] for key, n in further.items())
 
     def choose(self, minutes: float) -> Seeds:
-        """The numbers of seeds to have, package by package, the highest gain in probable verdicts per minute first."""
-        seeds = dict(self.seeds)
+        """The further seeds, package by package, the highest gain in probable verdicts per minute first."""
+        chosen = Seeds()
         while True:
-            now = self.chances(seeds)
+            now = self.chances(chosen)
             best = None
             best_rate = 1e-6
-            for package in self.packages(seeds):
-                cost = self.cost(package, seeds)
+            for package in self.packages():
+                cost = self.cost(package)
                 touched = [i for i, one in enumerate(self.open) if package.keys() & set(one.keys)]
-                gain = (self.chances(seeds | package, touched) - now[touched]).sum()
+                gain = (self.chances(chosen + package, touched) - now[touched]).sum()
                 if cost <= minutes and gain / cost > best_rate:
                     best = package
                     best_rate = gain / cost
             if best is None:
-                return seeds
-            minutes -= self.cost(best, seeds)
-            seeds |= best
+                return chosen
+            minutes -= self.cost(best)
+            chosen += best
 
     def hopeless(self) -> list[str]:
         """The comparisons that probably get no verdict with HOPELESS seeds of the runs of these grids."""
-        many = {key: max(n, HOPELESS) for key, n in self.seeds.items() if key in self.minutes}
-        texts = []
-        for one, chance in zip(self.open, self.chances(many), strict=True):
-            if chance < 0.5:
-                texts.append(one.text)
-        return texts
+        further = Seeds()
+        for key, n in self.seeds.items():
+            if key in self.minutes:
+                further[key] = max(0, HOPELESS - n)
+        chances = self.chances(further)
+        return [one.text for one, chance in zip(self.open, chances, strict=True) if chance < 0.5]
 
 
 def _by_training(grids: Sequence[Grid]) -> dict[str, tuple[str, list[Run]]]:
@@ -226,23 +221,22 @@ def plan_seeds(grids: Sequence[Grid], hours: float) -> tuple[list[tuple[str, Run
     """The runs of further seeds that decide most within so many hours of one core, and a table of what they decide."""
     planner = Planner(grids)
     chosen = planner.choose(60 * hours)
-    before, after = planner.chances({}), planner.chances(chosen)
+    before, after = planner.chances(Seeds()), planner.chances(chosen)
     runs, lines = [], []
-    for key, wanted in chosen.items():
-        more = wanted - planner.seeds[key]
-        if not more:
+    for key in planner.seeds:
+        if key not in chosen:
             continue
         name, stored = planner.stored[key]
-        new = _free_seeds(stored, more)
+        new = _free_seeds(stored, chosen[key])
         runs += [(name, stored[0].config.but(seed=seed)) for seed in new]
         gains = []
         for one, start, end in zip(planner.open, before, after, strict=True):
             if key in one.keys and end > start + 0.01:
                 gains.append(f"{one.text} ({start:.0%} to {end:.0%})")
         numbers = ", ".join(map(str, new))
-        minutes = more * planner.minutes[key]
+        minutes = len(new) * planner.minutes[key]
         lines.append(f"{name}, seeds {numbers}, {minutes:.0f} min: {'; '.join(gains)}")
-    spent = planner.cost(chosen, planner.seeds) / 60
+    spent = planner.cost(chosen) / 60
     lines.append(f"{len(runs)} runs, {spent:.1f} hours on one core; verdicts expected: {sum(after - before):.1f}")
     if hopeless := planner.hopeless():
         lines.append(f"{HOPELESS} seeds would probably not decide:")
