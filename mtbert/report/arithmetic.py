@@ -1,16 +1,25 @@
 """Expressions over the papers' printed numbers: the `arithmetic` of params/claims.yaml."""
 
 import ast
-import itertools
 import operator
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.USub: operator.neg, ast.Eq: operator.eq, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.Eq: operator.eq,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
@@ -27,18 +36,24 @@ def range_by_rounding(expression: str, names: Mapping[str, Any]) -> tuple[float,
     Whole numbers are exact. The ends of all decimals are tried in all combinations.
     """
     tree = _parse(expression)
-    decimals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, float)]
-    ends = []
-    for node in decimals:
-        digits = len((ast.get_source_segment(expression, node) or "").partition(".")[2])
-        half = 0.5 * 10.0**-digits
-        ends.append((node.value - half, node.value + half))
+    decimals, ends = [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            half = half_digit(ast.get_source_segment(expression, node))
+            decimals.append(node)
+            ends.append((node.value - half, node.value + half))
     values = []
-    for corner in itertools.product(*ends):
+    for corner in product(*ends):
         for node, end in zip(decimals, corner, strict=True):
             node.value = end
         values.append(_value(tree, names))
     return min(values), max(values)
+
+
+def half_digit(number: str) -> float:
+    """How much a printed number may be rounded by: half of its last digit."""
+    _, _, decimals = number.partition(".")
+    return 0.5 * 10.0 ** -len(decimals)
 
 
 def _parse(expression: str) -> ast.expr:
@@ -50,16 +65,20 @@ def _parse(expression: str) -> ast.expr:
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() if node.id in names:
-            return names[node.id]
-        case ast.UnaryOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.operand, names))
-        case ast.BinOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
-        case ast.Compare(ops=[comparison], comparators=[right]) if type(comparison) in OPERATORS:
-            return OPERATORS[type(comparison)](_value(node.left, names), _value(right, names))
-        case ast.Call(func=ast.Name(), keywords=[]):
-            return _value(node.func, names)(*(_value(argument, names) for argument in node.args))
-    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
+        case ast.Constant(value):
+            return value
+        case ast.Name(name) if name in names:
+            return names[name]
+        case ast.UnaryOp(operation, operand):
+            function = OPERATORS.get(type(operation))
+            arguments = [operand]
+        case ast.BinOp(left, operation, right) | ast.Compare(left, [operation], [right]):
+            function = OPERATORS.get(type(operation))
+            arguments = [left, right]
+        case ast.Call(ast.Name() as name, arguments, []):
+            function = _value(name, names)
+        case _:
+            function = None
+    if function is None:
+        raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
+    return function(*(_value(argument, names) for argument in arguments))

@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, product
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,40 +67,28 @@ def build_report(
     code = _digest((root / "mtbert").rglob("*.py"))
     pages = _read_pages(root, profile, only, data, grids, code)
     output.mkdir(parents=True, exist_ok=True)
-    results, environment = results_dir(), {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # no kernel of the user's
+    results = results_dir()
+    environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}  # no kernel of the user's
     if profile == "demo":
         results = output / f"results-{code[:8]}"  # a run's id does not name the code
         _start_demo_store(output, results, force, dry_run)
         environment |= {"MTBERT_RESULTS": str(results), "MTBERT_FIGURES": str(output / "figures")}
     _remove_old_records(root, output)
-    stale = _stale_pages(pages, output, _digest_results(results, root), force)
+    digest = partial(_digest_results, results, root)
+    stale = _stale_pages(pages, output, digest(), force)
     with patch.dict(os.environ, environment):  # the store of the profile
         runs, missing = _runs_to_train(stale, profile)
     workers = workers or min(CPU_COUNT, MOST_WORKERS)
     if stale:
         print(_what_is_done(stale, runs, missing, workers), flush=True)
+    index = output.parent / "report" / "index.html"
     if dry_run:
         if missing:
             print(sweep.describe(missing, workers))
-        return output.parent / "report" / "index.html"
+        return index
 
-    for page in stale:
-        _record_file(output, page).unlink(missing_ok=True)
-    index = _build_site(output)
-    failures = []
-    records = {}
-    by_name = {page.name: page for page in stale}
-    for label, outcome in _work(_phases(stale, runs, output, profile), environment, workers, scheduler):
-        page = by_name.get(label)  # None: a run
-        if page and isinstance(outcome, Exception):
-            failures.append(str(outcome))
-        elif page:
-            records[label] = page.about
-        _write_records(output, records, _digest_results(results, root))
-        if label in records:
-            index = _build_site(output)
-    if failures:
-        raise ReportError("\n\n".join(failures))
+    phases = _phases(stale, runs, output, profile)
+    _execute_pages(stale, _work(phases, environment, workers, scheduler), output, digest)
     print(f"The report: {os.path.relpath(index)}")
     return index
 
@@ -123,6 +112,35 @@ class _Page:
         """The folder of the datasets, and the device, of the runs that it trains."""
         return self.values.get("data_dir") or None, self.values.get("device", "auto")
 
+    def record_file(self, output: Path) -> Path:
+        return output / f"{self.name}.record"
+
+
+def _execute_pages(
+    pages: list[_Page], outcomes: Iterator[tuple[str, object]], output: Path, digest: Callable[[], str]
+) -> None:
+    """Record the pages as they end, and build the site each time; ReportError at the end for those that failed.
+
+    outcomes: of `_work`; digest: of the results, which change with every run and notebook.
+    """
+    for page in pages:
+        page.record_file(output).unlink(missing_ok=True)
+    _build_site(output)
+    executed, failures = [], []
+    by_name = {page.name: page for page in pages}
+    for label, outcome in outcomes:
+        page = by_name.get(label)  # None: a run
+        has_failed = isinstance(outcome, Exception)
+        if page and has_failed:
+            failures.append(str(outcome))
+        elif page:
+            executed.append(page)
+        _write_records(executed, output, digest())
+        if page and not has_failed:
+            _build_site(output)
+    if failures:
+        raise ReportError("\n\n".join(failures))
+
 
 def _check_profile(root: Path, profile: str, data: str | Path | None) -> None:
     known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
@@ -136,31 +154,37 @@ def _read_pages(
     root: Path, profile: str, only: str, data: str | Path | None, grids: Sequence[Path], code: str
 ) -> list[_Page]:
     """The chosen notebooks, each once for every grid of the user's own."""
-    notebooks = _select(sorted((root / "notebooks").glob("*.ipynb")), only)
-    chosen = list(product(notebooks, grids or [None]))
-    names = [f"{path.stem}-{grid.stem}" if grid else path.stem for path, grid in chosen]
-    if len(set(names)) < len(names):
-        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
     folder = root / "params" / profile
-    pages = [_read_page(name, *about, folder, data, code) for name, about in zip(names, chosen, strict=True)]
+    pages = []
+    for notebook in _select(sorted((root / "notebooks").glob("*.ipynb")), only):
+        for grid in grids or [None]:
+            pages.append(_read_page(notebook, grid, folder, data, code))
+    names = {page.name for page in pages}
+    if len(names) < len(pages):
+        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
     if data is not None and not any("data_dir" in page.values for page in pages):
         raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
     return pages
 
 
-def _read_page(name: str, notebook: Path, grid: Path | None, folder: Path, data: str | Path | None, code: str) -> _Page:
+def _read_page(notebook: Path, grid: Path | None, folder: Path, data: str | Path | None, code: str) -> _Page:
     """A notebook with what decides its content; folder: params/ of the profile."""
+    name = f"{notebook.stem}-{grid.stem}" if grid else notebook.stem
     source = _source(notebook)
     values = _parameters(folder, notebook, grid, data)
-    named = [
-        file for file in sorted(folder.glob("[a-z]*.yaml")) if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)
-    ]
-    read = [grid] if grid else named
-    files = [file for file in (folder / f"{notebook.stem}.yaml", *read) if file.exists()]
-    params = {file.stem: file.read_text("utf8") for file in files}
-    inputs = repr([source, sorted(values.items()), folder.name, code, os.environ.get("MTBERT_DATA"), params])
-    digest = hashlib.sha256(inputs.encode()).hexdigest()
-    return _Page(name, notebook, values, read, {"inputs": digest, "profile": folder.name, "params": params})
+    grids = [grid] if grid else _named_grids(source, folder)
+    files = [folder / f"{notebook.stem}.yaml", *grids]
+    params = {file.stem: file.read_text("utf8") for file in files if file.exists()}
+    inputs = [source, sorted(values.items()), folder.name, code, os.environ.get("MTBERT_DATA"), params]
+    digest = hashlib.sha256(repr(inputs).encode()).hexdigest()
+    about = {"inputs": digest, "profile": folder.name, "params": params}
+    return _Page(name, notebook, values, grids, about)
+
+
+def _named_grids(source: str, folder: Path) -> list[Path]:
+    """The grids of the profile that a notebook names, as "hybrids" or hybrids.yaml."""
+    files = sorted(folder.glob("[a-z]*.yaml"))
+    return [file for file in files if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]
 
 
 def _start_demo_store(output: Path, results: Path, force: bool, dry_run: bool) -> None:
@@ -175,20 +199,17 @@ def _remove_old_records(root: Path, output: Path) -> None:
     """Remove damaged records, and those of notebooks that are gone."""
     stems = [path.stem for path in (root / "notebooks").glob("*.ipynb")]
     for file in output.glob("*.record"):
-        if not any(f"{file.stem}-".startswith(f"{stem}-") for stem in stems) or not _record(file):
+        is_known = any(f"{file.stem}-".startswith(f"{stem}-") for stem in stems)
+        if not is_known or not _record(file):
             file.unlink()
-
-
-def _record_file(output: Path, page: _Page) -> Path:
-    return output / f"{page.name}.record"
 
 
 def _stale_pages(pages: list[_Page], output: Path, results: str, force: bool) -> list[_Page]:
     """The pages that are not up to date, given the digest of the results."""
     stale = []
     for page in pages:
-        known = _record(_record_file(output, page))
-        if not force and known.items() >= {**page.about, "results": results}.items():
+        record = page.about | {"results": results}
+        if not force and _record(page.record_file(output)) == record:
             print(f"{page.name} is up to date")
         else:
             stale.append(page)
@@ -204,19 +225,24 @@ def _runs_to_train(pages: list[_Page], profile: str) -> tuple[list[tuple], list[
     jobs, missing = [], []
     for where in dict.fromkeys(where_of.values()):
         data, device = where
-        runs = _look_up([grid for grid in where_of if where_of[grid] == where], data, profile)
+        grids = [grid for grid in where_of if where_of[grid] == where]
+        runs = _look_up(grids, data, profile)
         jobs += [(f"run {run}", _train, run.config, data, device) for run in runs]
         to_do = [run for run in runs if not run.is_stored]
-        missing += to_do if profile == "demo" else predict_runs(to_do, pick_device(device).type, 1, data)
+        if profile != "demo":
+            to_do = predict_runs(to_do, pick_device(device).type, 1, data)
+        missing += to_do
     return jobs, missing
 
 
 def _what_is_done(pages: list[_Page], runs: list[tuple], missing: list[sweep.SweepRun], workers: int) -> str:
     text = f"{len(pages)} notebooks to execute, {len(runs)} runs to train or look up"
+    if runs and not missing:
+        return f"{text}; all are stored"
     left = sweep.minutes_left(missing, {}, workers, 0.0)
-    if missing and left is not None:
-        return f"{text}; {len(missing)} are not stored, which takes {sweep.duration(left)}"
-    return f"{text}; all are stored" if runs and not missing else text
+    if left is None:  # nothing is predicted
+        return text
+    return f"{text}; {len(missing)} are not stored, which takes {sweep.duration(left)}"
 
 
 def _phases(pages: list[_Page], runs: list[tuple], output: Path, profile: str) -> list[list[tuple]]:
@@ -227,8 +253,11 @@ def _phases(pages: list[_Page], runs: list[tuple], output: Path, profile: str) -
     early, late = [], []
     for page in pages:
         job = (page.name, _execute, page.notebook, output / f"{page.name}.ipynb", page.values)
-        (late if page.trains else early).append(job)
-    return [[*early, *runs], late] if profile == "demo" else [runs, [*early, *late]]
+        jobs = late if page.trains else early
+        jobs.append(job)
+    if profile == "demo":
+        return [early + runs, late]
+    return [runs, early + late]
 
 
 def _select(notebooks: list[Path], only: str) -> list[Path]:
@@ -241,16 +270,16 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
 
 def _look_up(grids: list[Path], data: str | None, profile: str) -> list[sweep.SweepRun]:
     """The runs of these grids; a missing GPU is named before what else the runs of the gpu profile lack."""
+    lacks_gpu = profile == "gpu" and not torch.cuda.is_available()
     try:
         runs = sweep.look_up(read_grids(grids), data)
-        reason = ", ".join(run.name for run in runs if not run.is_stored)[:200]
+        missing = ", ".join(run.name for run in runs if not run.is_stored)[:200]
     except ConfigError as error:
-        if profile != "gpu" or torch.cuda.is_available():
+        if not lacks_gpu:
             raise
-        runs = []
-        reason = str(error)
-    if reason and profile == "gpu" and not torch.cuda.is_available():
-        raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {reason}")
+        missing = str(error)
+    if lacks_gpu and missing:
+        raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {missing}")
     return runs
 
 
@@ -258,17 +287,22 @@ def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Pat
     """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
     declared = papermill.inspect_notebook(notebook).keys()
     file = folder / f"{notebook.stem}.yaml"
-    values = (read_yaml(file) if file.exists() else None) or {}
     where = "/".join(file.parts[-3:])
+    values = {}
+    if file.exists():
+        values = read_yaml(file) or {}  # None: an empty file
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
-    values |= {"grid": str(grid.resolve())} if grid else {}
+    if grid:
+        values["grid"] = str(grid.resolve())
     if unknown := sorted(map(str, values.keys() - declared)):
         raise ReportError(
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
-    return values if data is None or "data_dir" not in declared else {**values, "data_dir": str(Path(data).resolve())}
+    if data is not None and "data_dir" in declared:
+        values["data_dir"] = str(Path(data).resolve())
+    return values
 
 
 def _work(
@@ -286,26 +320,36 @@ def _work(
     begun = time.monotonic()
 
     def news() -> str:
-        return f"[{done}/{total}] after {sweep.duration((time.monotonic() - begun) / 60).removeprefix('about ')}"
+        taken = sweep.duration((time.monotonic() - begun) / 60)
+        return f"[{done}/{total}] after {taken.removeprefix('about ')}"
 
     if not total:
         return
     with sweep.open_cluster(min(workers, total), scheduler) as client, sweep.regular_news(news):
-        started, workers = time.monotonic(), len(client.nthreads()) or 1
+        started = time.monotonic()
+        workers = len(client.nthreads()) or 1
         for jobs in phases:
-            name = f"report-{client.id}"
-            labels = {client.submit(_do, environment, *job, key=(name, next(numbers))): label for label, *job in jobs}
+            labels = {}
+            for label, *job in jobs:
+                key = (f"report-{client.id}", next(numbers))
+                labels[client.submit(_do, environment, *job, key=key)] = label
             for future in as_completed(labels):
                 if future.status == "cancelled":
                     raise ReportError("the scheduler was lost")
-                done += 1
                 label = labels[future]
-                is_done = future.status == "finished"
-                outcome = future.result() if is_done else ReportError(f"{label}: {future.exception()}")
-                left = (time.monotonic() - started) / 60 / (done + workers / 2) * (total - done)  # those begun: half
-                why = " failed: " + str(outcome).partition("\n")[0] if isinstance(outcome, Exception) else ""
-                rest = f"; {sweep.duration(left)} left" if done < total else ""
-                print(f"[{done}/{total}] {label}{why}{rest}", flush=True)
+                if future.status == "finished":
+                    outcome = future.result()
+                else:
+                    outcome = ReportError(f"{label}: {future.exception()}")
+                done += 1
+                line = f"[{done}/{total}] {label}"
+                if isinstance(outcome, Exception):
+                    first, *_ = str(outcome).split("\n")
+                    line += f" failed: {first}"
+                if done < total:
+                    minutes = (time.monotonic() - started) / 60 / (done + workers / 2)  # of a job; those begun: half
+                    line += f"; {sweep.duration(minutes * (total - done))} left"
+                print(line, flush=True)
                 yield label, outcome
 
 
@@ -332,36 +376,46 @@ def _execute(notebook: Path, executed: Path, parameters: dict) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             papermill.execute_notebook(
-                notebook, executed, parameters, kernel_name="python3", cwd=executed.parent, progress_bar=False,
+                notebook,
+                executed,
+                parameters,
+                kernel_name="python3",
+                cwd=executed.parent,
+                progress_bar=False,
                 config=config,
-            )  # fmt: skip
+            )
             text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
             executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
             return
         except PapermillExecutionError as error:
-            source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:8])
-            raise ReportError(
-                f"{executed.name} failed in cell [{error.exec_count}]:\n{source}\n{error.ename}: {error.evalue}\n"
-                f"The traceback is in {os.path.relpath(executed)}."
-            ) from None
+            source = error.source.strip().splitlines()[:8]
+            lines = [
+                f"{executed.name} failed in cell [{error.exec_count}]:",
+                *(f"    {line}" for line in source),
+                f"{error.ename}: {error.evalue}",
+                f"The traceback is in {os.path.relpath(executed)}.",
+            ]
+            raise ReportError("\n".join(lines)) from None
         except RuntimeError as error:  # the kernel died or did not start
             if attempt == ATTEMPTS:
                 raise ReportError(f"{executed.name} failed: {error}") from None
             time.sleep(attempt)
 
 
-def _write_records(output: Path, records: dict[str, dict], results: str) -> None:
-    """Write the records, which the results as they are now belong to."""
-    for name, record in records.items():
-        with replacing(output / f"{name}.record") as file:
-            file.write_text(json.dumps(record | {"results": results}, indent=1), encoding="utf8")
+def _write_records(pages: list[_Page], output: Path, results: str) -> None:
+    """Write the records of executed pages; results: the digest of the results as they are now."""
+    for page in pages:
+        record = page.about | {"results": results}
+        with replacing(page.record_file(output)) as file:
+            file.write_text(json.dumps(record, indent=1), encoding="utf8")
 
 
 def _build_site(output: Path) -> Path:
     """Render the notebooks that have a record; returns the path of the front page."""
     site = output.parent / "report"
+    configuration = Path(__file__).parent / "site"
     with docutils_namespace():
-        Sphinx(output, Path(__file__).parent / "site", site, output / ".doctrees", "html", status=None).build()
+        Sphinx(output, configuration, site, output / ".doctrees", "html", status=None).build()
     return site / "index.html"
 
 
@@ -375,8 +429,11 @@ def _record(file: Path) -> dict:
 
 def _source(notebook: Path) -> str:
     """The cells without their outputs."""
-    cells = nbformat.read(notebook, as_version=4).cells
-    return "\n".join(f"{cell.cell_type} {cell.metadata.get('tags')} {cell.source}" for cell in cells)
+    parts = []
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        tags = cell.metadata.get("tags")
+        parts.append(f"{cell.cell_type} {tags} {cell.source}")
+    return "\n".join(parts)
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -386,6 +443,9 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _digest_results(results: Path, root: Path) -> str:
-    """Of what notebooks read of the store and of the committed tables; names with a dot are still being written."""
-    tables = {*results.glob("[!.]*.csv"), *(root / "results").glob("[!.]*.csv")}
-    return _digest(tables.union(results.glob("runs/[!.]*/run.json")))
+    """One digest of what notebooks read of the store and of the committed tables."""
+    files = set()  # names with a dot are still being written
+    files.update(results.glob("[!.]*.csv"))
+    files.update((root / "results").glob("[!.]*.csv"))
+    files.update(results.glob("runs/[!.]*/run.json"))
+    return _digest(files)

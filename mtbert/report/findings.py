@@ -8,6 +8,7 @@ stored is left out.
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +17,9 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
-from mtbert.report.tables import Comparison, Grid, compare, read_runs
+from mtbert.report.tables import Comparison, Grid, compare, read_runs, signed, unsigned
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CLOSE, CONTRADICTED, MEAN_MARGIN, REPRODUCED, SEEDS, count_seeds
+from mtbert.statistics import CONTRADICTED, MEAN_MARGIN, REPRODUCED, SEEDS, count_seeds
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",
@@ -29,35 +30,32 @@ PAPERS = {  # what papers report for a bert-base of each task's own, by the name
     "STS fine-tuned": "0.521 (001), 0.872 (002)",
 }
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
-GRIDS = ("hybrids", "singles", "pals_samplers", "gradients", "progressive", "distil")
+MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
 
 
-def findings(store: Path | None = None) -> list[str]:
-    """The sentences, in Markdown. store: default `stores()`."""
-    grids = {name: read_runs("cpu", name, store=store, train_missing=False) for name in GRIDS}
-    plans = compare(grids["hybrids"], "plan")
-    without_gain = {
-        "PALs and other adapters": compare(grids["pals_samplers"], "adapter", "adapter_size", "adapter_heads"),
-        "PCGrad, CAGrad, GEM and A-GEM": compare(grids["gradients"], *GRADIENTS, where=_is_unified),
-        "progressive heads": compare(grids["progressive"], *HEADS),
+def box(store: Path | None = None) -> str:
+    """The sentences as a list in Markdown. store: default `stores()`."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    hybrids = read("hybrids")
+    plans = compare(hybrids, "plan")
+    adapters = read("pals_samplers")
+    methods = {
+        "PALs and other adapters": compare(adapters, "adapter", "adapter_size", "adapter_heads"),
+        "PCGrad, CAGrad, GEM and A-GEM": compare(read("gradients"), *GRADIENTS, where=_is_unified),
+        "progressive heads": compare(read("progressive"), *HEADS),
     }
     sentences = [
         _cost_of_sharing(plans),
         _half_shared(plans),
-        _teachers(grids["hybrids"] | grids["distil"]),
-        _pairs_in_one_sequence(compare(grids["singles"], "pairs")),
-        _samplers(compare(grids["pals_samplers"], "sampling")),
-        _no_gain(without_gain),
+        _teachers(hybrids | read("distil")),
+        _pairs_in_one_sequence(compare(read("singles"), "pairs")),
+        _samplers(compare(adapters, "sampling")),
+        _no_gain(methods),
         _claims(store),
     ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def box(store: Path | None = None) -> str:
-    """`findings` as a list in Markdown."""
-    return "\n".join(f"- {sentence}" for sentence in findings(store))
+    return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
 
 
 def _is_unified(config: RunConfig) -> bool:
@@ -75,35 +73,38 @@ def _on_tasks(rows: pd.DataFrame) -> str:
     """Such as "0.013 on Quora (0.009 to 0.017) and 0.012 on STS"; the first has its interval."""
     parts = []
     for row in rows.itertuples():
-        low, high = sorted((abs(row.low), abs(row.high)))
-        interval = "" if parts else f" ({low:.3f} to {high:.3f})"
-        parts.append(f"{abs(row.value):.3f} on {TASK_LABELS[row.task]}{interval}")
+        part = f"{abs(row.value):.3f} on {TASK_LABELS[row.task]}"
+        if not parts:
+            _, _, interval = unsigned(row).partition(" ")
+            part += f" {interval}"
+        parts.append(part)
     return " and ".join(parts)
-
-
-def _millions(comparison: Comparison, run: str) -> str:
-    return f"{comparison.runs[run][0].cost['parameters'] / 1e6:.1f}"
 
 
 def _cost_of_sharing(plans: Comparison) -> str:
     if not {"1-bert", "3-bert"} <= plans.runs.keys():
         return ""
     rows = _measurable(plans, "3-bert")
-    others = [label for task, label in TASK_LABELS.items() if task in plans.runs["1-bert"][0].config.tasks]
-    others = [label for label in others if label not in rows["task"].map(TASK_LABELS).tolist()]
-    loses = f"loses {_on_tasks(rows)}" if len(rows) else "loses nothing measurable"
-    rest = f" On {' and '.join(others)} the difference is not measurable." if others and len(rows) else ""
-    return f"**What sharing costs.** One encoder for three tasks {loses} against an encoder for each task.{rest}"
+    loses = _on_tasks(rows) if len(rows) else "nothing measurable"
+    text = f"**What sharing costs.** One encoder for three tasks loses {loses} against an encoder for each task."
+    others = set(plans.runs["1-bert"][0].config.tasks) - set(rows["task"])
+    if rows.empty or not others:
+        return text
+    labels = " and ".join(label for task, label in TASK_LABELS.items() if task in others)
+    return f"{text} On {labels} the difference is not measurable."
 
 
 def _half_shared(plans: Comparison) -> str:
     if not {"1-bert", "hybrid-3", "3-bert"} <= plans.runs.keys():
         return ""
     rows = _measurable(plans, "hybrid-3")
-    wins = f"wins back {_on_tasks(rows)}" if len(rows) and (rows["value"] > 0).all() else "wins back nothing measurable"
+    is_gain = len(rows) and (rows["value"] > 0).all()
+    wins = _on_tasks(rows) if is_gain else "nothing measurable"
+    one = plans.runs["1-bert"][0].cost["parameters"] / 1e6
+    three = plans.runs["3-bert"][0].cost["parameters"] / 1e6
     return (
-        f"**What it saves.** One encoder has {_millions(plans, '1-bert')} million parameters, three have "
-        f"{_millions(plans, '3-bert')}. Sharing only the lower half of the layers {wins}."
+        f"**What it saves.** One encoder has {one:.1f} million parameters, three have {three:.1f}. "
+        f"Sharing only the lower half of the layers wins back {wins}."
     )
 
 
@@ -122,15 +123,14 @@ def students(grid: Grid) -> str:
     if not taught.runs or not {"1-bert", "3-bert"} <= grid.runs.keys():
         return ""
     name = best(taught)
-    others = {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}
-    sentences = [
-        _overall(Comparison(grid, dict.fromkeys(taught.runs, reference)), name, than)
-        for reference, than in others.items()
-    ]
     learned = "what separate ones predict"
     if taught.runs[name][0].config.distil == "annealed":
         learned = f"first {learned}, then the labels"
-    return f"One encoder can learn {learned} (*{name}*). {' '.join(sentences)}"
+    sentences = [f"One encoder can learn {learned} (*{name}*)."]
+    for reference, than in {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}.items():
+        against = Comparison(grid, dict.fromkeys(taught.runs, reference))
+        sentences.append(_overall(against, name, than))
+    return " ".join(sentences)
 
 
 def _overall(comparison: Comparison, run: str, than: str) -> str:
@@ -139,14 +139,12 @@ def _overall(comparison: Comparison, run: str, than: str) -> str:
     It is less than the margin where its whole interval is (Schuirmann 1987).
     """
     [row] = comparison.overall.query("run == @run").itertuples()
-    low, high = sorted((abs(row.low), abs(row.high)))
     if row.verdict in ("better", "worse"):
         more = "more" if row.value > 0 else "less"
-        return f"It then scores {abs(row.value):.3f} ({low:.3f} to {high:.3f}) {more} overall than {than}."
-    shown = f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+        return f"It then scores {unsigned(row)} {more} overall than {than}."
     if max(abs(row.low), abs(row.high)) < MEAN_MARGIN:
-        return f"Its difference from {than} is less than {MEAN_MARGIN}: {shown}."
-    return f"Its difference from {than}, {shown}, is not measurable."
+        return f"Its difference from {than} is less than {MEAN_MARGIN}: {signed(row)}."
+    return f"Its difference from {than}, {signed(row)}, is not measurable."
 
 
 def _pairs_in_one_sequence(pairs: Comparison) -> str:
@@ -161,7 +159,8 @@ def _pairs_in_one_sequence(pairs: Comparison) -> str:
 
 def _samplers(samplers: Comparison) -> str:
     rows = _measurable(samplers, "1-bert, proportional")
-    gains, losses = (rows[rows["value"] > 0], rows[rows["value"] < 0])
+    gains = rows[rows["value"] > 0]
+    losses = rows[rows["value"] < 0]
     if gains.empty or losses.empty:
         return ""
     return (
@@ -172,11 +171,15 @@ def _samplers(samplers: Comparison) -> str:
 
 def _no_gain(methods: dict[str, Comparison]) -> str:
     """The methods of which no difference is "better"."""
-    decided = {name: part.differences for name, part in methods.items() if len(part.differences)}
-    names = [name for name, rows in decided.items() if not (rows["verdict"] == "better").any()]
+    names = []
+    tried = 0
+    for name, comparison in methods.items():
+        rows = comparison.differences
+        if len(rows) and "better" not in rows["verdict"].tolist():
+            names.append(name)
+            tried += len(rows)
     if not names:
         return ""
-    tried = sum(len(decided[name]) for name in names)
     return (
         f"**What gains nothing measurable.** {', '.join(names)}: none of {tried} differences from the same model "
         "without them is a measurable gain."
@@ -189,10 +192,11 @@ def _claims(store: Path | None) -> str:
         return ""
     checked = facts(pd.read_csv(path))
     verdicts = checked.loc[checked["kind"] == "finding", "verdict"]
-    counts = {verdict: int((verdicts == verdict).sum()) for verdict in (REPRODUCED, CONTRADICTED, CLOSE)}
+    reproduced = (verdicts == REPRODUCED).sum()
+    contradicted = (verdicts == CONTRADICTED).sum()
     return (
-        f"**What became of the papers' findings.** Our runs check {len(verdicts)}: {counts[REPRODUCED]} are reproduced "
-        f"and {counts[CONTRADICTED]} contradicted; most others are too close to call."
+        f"**What became of the papers' findings.** Our runs check {len(verdicts)}: {reproduced} are reproduced "
+        f"and {contradicted} contradicted; most others are too close to call."
     )
 
 
@@ -210,7 +214,7 @@ def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
         "printed numbers, computed or counted again": claims[(claims["kind"] == "slip") & is_checked],
     }
     counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})
-    counts = counts.reindex([*reversed(OF_RUNS)]).fillna(0).astype(int).T
+    counts = counts.T.reindex(columns=OF_RUNS[::-1]).fillna(0).astype(int)
     return counts.assign(all=counts.sum(axis=1)).rename_axis("checked")
 
 
@@ -223,26 +227,45 @@ def unchecked(claims: pd.DataFrame) -> str:
 
 def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
     """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
-    text = readme.read_text(encoding="utf8")
-    files = ("singles", "hybrids", "best_model", "controls")
-    singles, hybrids, models, controls = (read_runs("cpu", name, store=store, train_missing=False) for name in files)
-    tables = {"findings": box(store), "single tasks": single_tasks(singles), "plans": plans(hybrids, PLANS)}
-    tables |= {"plan differences": compare(hybrids, "plan").answer, "best model": plans(models, [best(models)])}
-    tables["longer training"] = longer_training(hybrids | controls)
-    if (path := store / "claims.csv").exists():
-        claims = pd.read_csv(path)
-        counts = claim_counts(claims).reset_index()
-        rows = [counts.columns, ["---"] * counts.shape[1], *counts.to_numpy()]
-        table_of_counts = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-        tables["claims"] = f"{table_of_counts}\n\n{unchecked(claims)}".strip()
+    tables = _tables(store)
 
     def table(match: re.Match) -> str:
-        if match[1] not in tables:
-            raise ValueError(f"{readme.name}: <!-- {match[1]} --> names no table; known are {', '.join(tables)}")
-        return f"<!-- {match[1]} -->\n{tables[match[1]]}\n<!-- end -->"
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"{readme.name}: <!-- {name} --> names no table; known are {', '.join(tables)}")
+        return f"<!-- {name} -->\n{tables[name]}\n<!-- end -->"
 
-    readme.write_text(re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL), encoding="utf8")
+    text = readme.read_text(encoding="utf8")
+    text = re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL)
+    readme.write_text(text, encoding="utf8")
     return readme
+
+
+def _tables(store: Path) -> dict[str, str]:
+    """Name -> the table or sentence of the README, in Markdown."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    hybrids = read("hybrids")
+    models = read("best_model")
+    tables = {
+        "findings": box(store),
+        "single tasks": single_tasks(read("singles")),
+        "plans": plans(hybrids, PLANS),
+        "plan differences": compare(hybrids, "plan").answer,
+        "best model": plans(models, [best(models)]),
+        "longer training": longer_training(hybrids | read("controls")),
+    }
+    path = store / "claims.csv"
+    if path.exists():
+        claims = pd.read_csv(path)
+        counts = claim_counts(claims).reset_index()
+        lines = [_line(counts.columns), _line(["---"] * counts.shape[1])]
+        lines += [_line(row) for row in counts.to_numpy()]
+        tables["claims"] = "\n".join([*lines, "", unchecked(claims)]).strip()
+    return tables
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def single_tasks(grid: Grid) -> str:
@@ -250,7 +273,7 @@ def single_tasks(grid: Grid) -> str:
     lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
     for name, paper in PAPERS.items():
         if runs := grid.runs.get(name):
-            lines.append(f"| {name} | {_score(runs)} | {len(runs)} | {paper} |")
+            lines.append(_line([name, _score(runs), len(runs), paper]))
     return "\n".join(lines)
 
 
@@ -259,39 +282,47 @@ def plans(grid: Grid, names: Iterable[str | None]) -> str:
     lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
     for name in names:
         if runs := grid.runs.get(name):
-            scores = [_score(runs, task) for task in runs[0].config.tasks] + [_shown(overall_interval(runs))]
-            parameters = runs[0].cost["parameters"] / 1e6
-            lines.append(f"| {name} | {' | '.join(scores)} | {len(runs)} | {parameters:.1f} M |")
+            scores = [_score(runs, task) for task in runs[0].config.tasks]
+            overall = _shown(*overall_interval(runs))
+            parameters = f"{runs[0].cost['parameters'] / 1e6:.1f} M"
+            lines.append(_line([name, *scores, overall, len(runs), parameters]))
     return "\n".join(lines)
 
 
 def longer_training(grid: Grid) -> str:
     """One sentence: 3-bert minus 1-bert overall, after the usual and after more steps."""
     parts = []
-    for names in (("3-bert", "1-bert"), ("3-bert, long", "1-bert, long")):
-        first, second = (grid.runs.get(name) for name in names)
-        if first and second:
-            found = difference(first, second, pearson=0.5, among=grid.among)
-            seeds = count_seeds(min(len(first), len(second)))
-            verdict = f"{seeds}, not decided" if not found.is_decided else found.text().partition(" ")[2].strip("()")
-            parts.append(f"{found.value:+.3f} after {first[0].cost['steps']:,} steps ({verdict})")
+    for length in ("", ", long"):
+        first = grid.runs.get(f"3-bert{length}")
+        second = grid.runs.get(f"1-bert{length}")
+        if not first or not second:
+            continue
+        found = difference(first, second, pearson=0.5, among=grid.among)
+        if found.is_decided:
+            low, high = found.interval()
+            about = f"{low:+.3f} to {high:+.3f}"
+        else:
+            about = f"{count_seeds(found.seeds)}, not decided"
+        parts.append(f"{found.value:+.3f} after {first[0].cost['steps']:,} steps ({about})")
     return f"Overall, 3-bert minus 1-bert is {' and '.join(parts)}." if parts else ""
 
 
-def best(grid: Grid, parameters: float = 45e6) -> str | None:
-    """The run with the highest mean overall score, with at most this number of parameters; None where there is none."""
-    small = {name: runs for name, runs in grid.runs.items() if runs[0].cost["parameters"] <= parameters}
-    means = {name: sum(run.score() for run in runs) / len(runs) for name, runs in small.items()}
+def best(grid: Grid) -> str | None:
+    """The run with the highest mean overall score, with at most MOST_PARAMETERS; None where there is none."""
+    means = {}
+    for name, runs in grid.runs.items():
+        if runs[0].cost["parameters"] <= MOST_PARAMETERS:
+            means[name] = sum(run.score() for run in runs) / len(runs)
     return max(means, key=means.get, default=None)
 
 
 def _score(runs: list[Run], task: str | None = None) -> str:
     found = summarize(runs, task)
-    return _shown((found["value"], found["low"], found["high"]))
+    return _shown(found["value"], found["low"], found["high"])
 
 
-def _shown(estimate: tuple[float, float, float]) -> str:
-    return "{:.3f} ({:.3f} to {:.3f})".format(*estimate)
+def _shown(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from mtbert.cost import predict_runs
 from mtbert.paths import REPOSITORY
 from mtbert.report import plots, plots_sweeps
 from mtbert.report.tables import Comparison, Grid, read_runs
-from mtbert.results import sweep
+from mtbert.results import SweepRun, sweep
 from mtbert.runtime import pick_device
 
 SYNTHETIC = (
@@ -44,12 +44,21 @@ def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     runs the notebook again, the later cells have left theirs.
     """
     declared = namespace.get("__annotations__", {})
-    cells = [cell for cell in namespace.get("In", ()) if cell.startswith(INJECTED)]  # In: the cells that have run
-    nodes = ast.walk(ast.parse(cells[-1])) if cells else ()
-    injected = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if unknown := sorted(injected - declared.keys()):
-        raise ConfigError(f"{', '.join(unknown)}: no parameter of this notebook; it has {', '.join(declared)}")
+    cells = namespace.get("In", ())  # those that have run
+    unknown = _injected(cells) - declared.keys()
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise ConfigError(f"{names}: no parameter of this notebook; it has {', '.join(declared)}")
     return {name: _checked(name, namespace[name], declared[name]) for name in declared if name in namespace}
+
+
+def _injected(cells: Iterable[str]) -> set[str]:
+    """The names that papermill's last cell assigns."""
+    cells = [cell for cell in cells if cell.startswith(INJECTED)]
+    if not cells:
+        return set()
+    names = [node for node in ast.walk(ast.parse(cells[-1])) if isinstance(node, ast.Name)]
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _checked(name: str, value: Any, expected: type) -> Any:
@@ -67,29 +76,41 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
     given: `parameters(globals())` with profile, grid (a path from here or from the repository), only (a part of the
     names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost.
     """
-    path = Path(given["grid"])
-    own = path.resolve() if path.exists() else REPOSITORY / path
-    how = {name: given[name] for name in ("seed", "only", "device", "progress")} | {"data": given["data_dir"] or None}
-
-    files = [str(own) if given["grid"] else name for name in names]
-
-    def read(train_missing: bool) -> list[Grid]:
-        found = {file: read_runs(given["profile"], file, train_missing=train_missing, **how) for file in set(files)}
-        return [found[file] for file in files]
-
-    grids = read(train_missing=False)
-    if given["train_missing"] and (missing := {run.config: run for grid in grids for run in grid.missing}):
-        text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
-        if given["profile"] != "demo":
-            device = pick_device(given["device"]).type
-            costs = predict_runs(list(missing.values()), device, data=how["data"])
-            text += f", {sweep.duration(sum(run.minutes or 0 for run in costs))}, in at most "
-            text += f"{max(run.mib or 0 for run in costs):,.0f} MiB of memory, as far as this can be predicted"
-        say(f"{text}.")
-        grids = read(train_missing=True)
-    if given["profile"] == "demo" and not given["grid"]:
+    files = names
+    if given["grid"]:
+        path = Path(given["grid"])
+        files = [str(path.resolve() if path.exists() else REPOSITORY / path)]
+    grids = _read(given, files, train_missing=False)
+    if given["train_missing"]:
+        missing = {}
+        for grid in grids:
+            missing |= {run.config: run for run in grid.missing}
+        if missing:
+            say(_what_is_trained(given, list(missing.values())))
+            grids = _read(given, files, train_missing=True)
+    if given["grid"]:
+        return grids * len(names)
+    if given["profile"] == "demo":
         say(SYNTHETIC)
     return grids
+
+
+def _read(given: dict[str, Any], files: Iterable[str], train_missing: bool) -> list[Grid]:
+    how = {name: given[name] for name in ("seed", "only", "device", "progress")}
+    how["data"] = given["data_dir"] or None
+    how["train_missing"] = train_missing
+    return [read_runs(given["profile"], file, **how) for file in files]
+
+
+def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
+    text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
+    if given["profile"] == "demo":
+        return f"{text}."
+    device = pick_device(given["device"]).type
+    costs = predict_runs(missing, device, data=given["data_dir"] or None)
+    time = sweep.duration(sum(run.minutes or 0 for run in costs))
+    mib = max(run.mib or 0 for run in costs)
+    return f"{text}, {time}, in at most {mib:,.0f} MiB of memory, as far as this can be predicted."
 
 
 def differences(
@@ -107,28 +128,30 @@ def differences(
     baselines among the scores.
     """
     if comparison.answer:
-        label = label or f"dev score minus that of {' or '.join(dict.fromkeys(comparison.references.values()))}"
+        references = dict.fromkeys(comparison.references.values())  # each once
+        label = label or f"dev score minus that of {' or '.join(references)}"
         say(f"**Finding.** {finding or comparison.answer}")
         figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
         plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
-        folded(comparison.difference_table().rename_axis("run").reset_index(), "The differences in numbers")
+        numbers = comparison.difference_table().rename_axis("run").reset_index()
+        folded(numbers, "The differences in numbers")
     if (scores := comparison.scores(constants)) is not None:
-        scores.columns = [" ".join(column).strip() for column in scores]
         folded(scores.rename_axis("run").reset_index(), "The scores")
     say(f"{comparison.stored} {comparison.lent}".strip())
 
 
 def provenance(*grids: Grid) -> None:
     """What the notebook runs on, and the stored runs that it has read, a row for those that differ only in the seed."""
-    rows = {}
+    rows = {}  # by run id: several grids may have one run
     for grid in grids:
         for name, runs in grid.runs.items():
             for run in runs:
                 about = [run.provenance[key] for key in ABOUT]
                 rows[run.run_id] = [name, *about, str(run.config.seed), run.run_id]
     table = pd.DataFrame(list(rows.values()), columns=["run", *ABOUT, "seeds", "run ids"])
+    alike = table.groupby(["run", *ABOUT], sort=False, as_index=False)
     print(versions())
-    folded(table.groupby(["run", *ABOUT], sort=False, as_index=False).agg(", ".join), f"{len(rows)} stored runs")
+    folded(alike.agg(", ".join), f"{len(rows)} stored runs")
 
 
 def versions() -> str:
@@ -149,15 +172,15 @@ def joined(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def listing(table: pd.DataFrame | None) -> None:
-    """Show a table of texts, all rows, aligned to the left; a click on a heading sorts it. None where it is empty."""
-    if table is not None and len(table):
+def listing(table: pd.DataFrame) -> None:
+    """Show a table of texts, all rows, aligned to the left; a click on a heading sorts it. Nothing if it is empty."""
+    if len(table):
         display(HTML(_left_aligned(table)))
 
 
 def folded(table: pd.DataFrame, title: str) -> None:
     """Show a long table that opens with a click on its title, and scrolls; sorted as in `listing`."""
-    if table is None or table.empty:
+    if table.empty:
         return
     frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
     display(HTML(frame.format(html.escape(title), _left_aligned(table))))

@@ -6,10 +6,12 @@ too few seeds and no stratum lends it a seed variance.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain, product, repeat
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +39,6 @@ from mtbert.training import overall, turn_ends
 FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
 NAMED = 3  # differences of a summary that have numbers
 WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-SCORES = ("dev", "train", "best point")  # of a task in `Comparison.scores`
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -60,15 +61,18 @@ class Grid:
                 runs.pop(name, None)
                 if name in other.runs:
                     runs[name] = other.runs[name]
-        return Grid(tuple(dict.fromkeys(self.paths + other.paths)), configs, runs, self.among)
+        paths = dict.fromkeys(self.paths + other.paths)  # each once
+        return Grid(tuple(paths), configs, runs, self.among)
 
     @property
     def missing(self) -> list[SweepRun]:
         """The runs that are not stored."""
-        stored = {run.config for run in chain(*self.runs.values())}
         missing = []
         for name, group in self.configs.items():
-            missing += [SweepRun(name, config, config.digest, False) for config in group if config not in stored]
+            stored = {run.config for run in self.runs.get(name, ())}
+            for config in group:
+                if config not in stored:
+                    missing.append(SweepRun(name, config, config.digest, is_stored=False))
         return missing
 
     def only(self, names: Iterable[str]) -> "Grid":
@@ -80,44 +84,60 @@ class Grid:
 
     def pick(self, where: Callable[[RunConfig], bool]) -> "Grid":
         """The part whose configurations meet a condition."""
-        return self.only([name for name, group in self.configs.items() if where(group[0])])
+        names = [name for name, configs in self.configs.items() if where(configs[0])]
+        return self.only(names)
 
     @property
     def stored(self) -> str:
         """One sentence: how many of the runs are stored, and the command that trains the others."""
         if not self.configs:
             return "There are no runs of this question here."
-        there, wanted = (sum(map(len, groups.values())) for groups in (self.runs, self.configs))
+        there = sum(map(len, self.runs.values()))
+        wanted = sum(map(len, self.configs.values()))
         files = " and ".join(f"`{path}`" for path in self.paths)
-        others = f"; `mtbert train {' '.join(self.paths)}` trains {'the others' if there else 'them'}"
-        text = f"{there} of {wanted} runs of this question ({files}) are stored{others if there < wanted else ''}."
-        return text if there else f"Not measured yet: {text}"
+        text = f"{there} of {wanted} runs of this question ({files}) are stored"
+        if there < wanted:
+            others = "the others" if there else "them"
+            text += f"; `mtbert train {' '.join(self.paths)}` trains {others}"
+        return f"{text}." if there else f"Not measured yet: {text}."
 
 
 def read_runs(
-    profile: str, name: str, seed: int = 0, params: Path = REPOSITORY / "params", only: str = "", **how
+    profile: str,
+    name: str,
+    seed: int = 0,
+    params: Path = REPOSITORY / "params",
+    only: str = "",
+    store: Path | None = None,
+    **how,
 ) -> Grid:
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
     name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
-    only: a part of the names of runs; the others are left out. how: arguments of `load_or_run`.
+    only: a part of the names of runs; the others are left out. store: default `stores()`. how: other arguments of
+    `load_or_run`.
     """
-    path = Path(name) if Path(name).is_absolute() else params / profile / f"{name}.yaml"
-    if not path.exists() and path.is_relative_to(params):
-        return Grid((), {}, {})
-    grid = {run: configs for run, configs in read_grid(path).items() if only in run}
-    runs = {}
-    if seed:
-        grid = {run: [configs[0].but(seed=seed)] for run, configs in grid.items()}
-    for run, configs in grid.items():
-        for config in configs:
-            try:
-                stored = load_or_run(config, **how)
-            except MissingRun:
-                continue
-            runs.setdefault(run, []).append(stored)
-    shown = f"params/{path.relative_to(params)}" if path.is_relative_to(params) else str(path)
-    return Grid((shown,), grid, runs, (Path(how["store"]),) if how.get("store") else ())
+    path = Path(name)
+    if not path.is_absolute():
+        path = params / profile / f"{name}.yaml"
+    shown = str(path)
+    if path.is_relative_to(params):
+        if not path.exists():
+            return Grid((), {}, {})
+        shown = f"params/{path.relative_to(params)}"
+
+    configs, runs = {}, {}
+    for run, group in read_grid(path).items():
+        if only not in run:
+            continue
+        configs[run] = [group[0].but(seed=seed)] if seed else group
+        stored = []
+        for config in configs[run]:
+            with suppress(MissingRun):
+                stored.append(load_or_run(config, store=store, **how))
+        if stored:
+            runs[run] = stored
+    return Grid((shown,), configs, runs, (store,) if store else ())
 
 
 @dataclass(frozen=True)
@@ -140,7 +160,7 @@ class Comparison:
     @property
     def stored(self) -> str:
         text = self.part.stored
-        if any(group[0].config.keep != "last" for group in self.runs.values()):
+        if any(runs[0].config.keep != "last" for runs in self.runs.values()):
             text += " Differences are those of the kept steps (field `keep`), not of the last one."
         return text
 
@@ -153,35 +173,42 @@ class Comparison:
         if not self.runs:
             return None
         rows = {} if constants is None else _baseline_rows(constants)
-        for name, group in self.runs.items():
-            rows[name] = _score_row(group)
-        trained = set(chain(*(group[0].config.tasks for group in self.runs.values())))
-        columns = product([TASK_LABELS[task] for task in TASKS if task in trained], SCORES)
-        columns = pd.MultiIndex.from_tuples([*columns, ("", "overall"), ("", "seeds")])
+        trained = set()
+        for name, runs in self.runs.items():
+            rows[name] = _score_row(runs)
+            trained.update(runs[0].config.tasks)
+        columns = []
+        for task in TASKS:
+            if task in trained:
+                label = TASK_LABELS[task]
+                columns += [f"{label} dev", f"{label} train", f"{label} best point"]
+        columns += ["overall", "seeds"]
         return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
+
+    @property
+    def _both_stored(self) -> dict[str, str]:
+        """The references of which both runs are stored."""
+        return {run: other for run, other in self.references.items() if self.runs.keys() >= {run, other}}
 
     @cached_property
     def differences(self) -> pd.DataFrame:
         """A row per run and task, with run, reference, task, and the columns of `decide`."""
         rows, found = [], []
-        for name, reference in self.references.items():
-            if name not in self.runs or reference not in self.runs:
-                continue
-            pair = self.runs[name], self.runs[reference]
+        for name, reference in self._both_stored.items():
+            first, second = self.runs[name], self.runs[reference]
             for task in TASKS:
-                if all(task in runs[0].config.tasks for runs in pair):
+                if task in first[0].config.tasks and task in second[0].config.tasks:
                     rows.append((name, reference, task))
-                    found.append(difference(*pair, task, among=self.grid.among))
+                    found.append(difference(first, second, task, among=self.grid.among))
         return pd.DataFrame(rows, columns=["run", "reference", "task"]).join(decide(found))
 
-    @cached_property
+    @property
     def overall(self) -> pd.DataFrame:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
-        rows, found = [], []
-        for name, reference in self.references.items():
-            if name in self.runs and reference in self.runs:
-                rows.append((name, reference))
-                found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
+        found = []
+        for name, reference in self._both_stored.items():
+            found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
+        rows = list(self._both_stored.items())
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found))
 
     def difference_table(self) -> pd.DataFrame | None:
@@ -191,23 +218,28 @@ class Comparison:
         rows = {}
         for row in self.differences.itertuples():
             seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
-            values = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
-            cautious = f" (cautiously: {row.cautious})" if row.cautious != row.verdict else ""
-            values[TASK_LABELS[row.task]] = f"{_signed(row.value, row.low, row.high)}, {row.verdict}{cautious}"
+            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
+            text = f"{signed(row)}, {row.verdict}"
+            if row.cautious != row.verdict:
+                text += f" (cautiously: {row.cautious})"
+            columns[TASK_LABELS[row.task]] = text
         return pd.DataFrame(rows).T.fillna("–")
 
-    @cached_property
+    @property
     def lent(self) -> str:
         """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
-        priors = {}
-        for row in self.differences[self.differences["is_lent"]].itertuples():
-            sides = [lent_to(self.runs[name], [row.task], among=self.grid.among) for name in (row.run, row.reference)]
-            priors.setdefault(row.task, sides[0] or sides[1])
-        if not priors:
+        lent = self.differences[self.differences["is_lent"]]
+        lenders, deviations = [], []
+        for row in lent.drop_duplicates("task").itertuples():
+            lend = partial(lent_to, tasks=[row.task], among=self.grid.among)
+            prior = lend(self.runs[row.run]) or lend(self.runs[row.reference])
+            lenders.append(prior.lenders)
+            deviations.append(f"{prior.deviation:.4f} on {TASK_LABELS[row.task]}")
+        if not lenders:
             return ""
-        lenders = sorted({prior.lenders for prior in priors.values()})
-        shown = ", ".join(f"{prior.deviation:.4f} on {TASK_LABELS[task]}" for task, prior in priors.items())
-        count = " to ".join(map(str, dict.fromkeys([lenders[0], lenders[-1]])))
+        fewest, most = min(lenders), max(lenders)
+        count = f"{fewest} to {most}" if fewest < most else str(most)
+        shown = ", ".join(deviations)
         return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
 
     @property
@@ -219,41 +251,14 @@ class Comparison:
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
     """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
     part = grid.pick(where)
+    firsts = {}  # training key without these fields -> the first run that has it
     references = {}
-    keys = {name: training_key(group[0], fields) for name, group in part.configs.items()}
-    for name, key in keys.items():
-        reference = next(other for other in keys if keys[other] == key)
-        if training_key(part.configs[name][0]) != training_key(part.configs[reference][0]):
+    for name, group in part.configs.items():
+        config = group[0]
+        reference = firsts.setdefault(training_key(config, fields), name)
+        if training_key(config) != training_key(part.configs[reference][0]):
             references[name] = reference
     return Comparison(part, references)
-
-
-def _signed(value: float, low: float, high: float) -> str:
-    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def _count(n: int) -> str:
-    return WORDS[n] if n < len(WORDS) else str(n)
-
-
-def _by(row) -> str:
-    """The size of a difference with its interval, without signs."""
-    low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
-    return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
-
-
-def _sentence(task: str, verdict: str, part: pd.DataFrame, with_size: bool) -> str:
-    """What a task's differences with one verdict say; the first is named, and two others where there are no more."""
-    first, *others = part.itertuples()
-    text = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
-    text += f" by {_by(first)}" if with_size else ""
-    names = " and ".join(f"*{row.run}*" for row in others) if len(others) < 3 else f"{_count(len(others))} others"
-    verb = "is" if len(others) == 1 else "are"
-    if others and {row.reference for row in others} == {first.reference}:
-        text += f", and so {verb} {names}"
-    elif others:
-        text += f", and {names} {verb} {verdict} than {'its reference' if verb == 'is' else 'their references'}"
-    return f"{text}."
 
 
 def summary(differences: pd.DataFrame) -> str:
@@ -265,26 +270,71 @@ def summary(differences: pd.DataFrame) -> str:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
     decided = differences[differences["verdict"] != NOT_DECIDED]
-    found = decided[decided["verdict"] != CLOSE]
-    judged = differences if decided.empty else decided
-    row = judged.iloc[0]
-    which = "largest" if len(judged) > 1 else "only one"
-    shown = _signed(row.value, row.low, row.high)
-    largest = f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {shown}."
-    several = f"None of the {len(judged)} differences" if len(judged) > 1 else "No difference"
     if decided.empty:
-        return f"{several} can be judged ({FEW}). {largest}"
+        return f"{_none(differences)} can be judged ({FEW}). {_largest(differences)}"
+    found = decided[decided["verdict"] != CLOSE]
     if found.empty:
-        sentences = [f"{several} is measurable. {largest}"]
+        sentences = [f"{_none(decided)} is measurable. {_largest(decided)}"]
     else:
-        groups = found.groupby(["task", "verdict"], sort=False)
-        sentences = [_sentence(*key, part, with_size=i < NAMED) for i, (key, part) in enumerate(groups)]
-        same = [TASK_LABELS[task] for task in TASKS if task in {*decided["task"]} - {*found["task"]}]
-        sentences += [f"On {' and '.join(same)} there is no measurable difference."] if same else []
+        sentences = _measurable(found)
+        without = {*decided["task"]} - {*found["task"]}
+        if without:
+            labels = " and ".join(TASK_LABELS[task] for task in TASKS if task in without)
+            sentences.append(f"On {labels} there is no measurable difference.")
     if undecided := len(differences) - len(decided):
-        more = f"{_count(undecided)} more {'difference' if undecided == 1 else 'differences'} cannot be judged ({FEW})."
-        sentences.append(more[0].upper() + more[1:])
+        noun = "difference" if undecided == 1 else "differences"
+        sentences.append(f"{_count(undecided).capitalize()} more {noun} cannot be judged ({FEW}).")
     return " ".join(sentences)
+
+
+def _none(rows: pd.DataFrame) -> str:
+    return f"None of the {len(rows)} differences" if len(rows) > 1 else "No difference"
+
+
+def _largest(rows: pd.DataFrame) -> str:
+    row = rows.iloc[0]
+    which = "largest" if len(rows) > 1 else "only one"
+    return f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}."
+
+
+def _measurable(found: pd.DataFrame) -> list[str]:
+    """A sentence per task and verdict on measurable differences, of which the largest come first."""
+    sentences = []
+    for (task, verdict), rows in found.groupby(["task", "verdict"], sort=False):
+        first, *others = rows.itertuples()
+        sentence = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
+        if len(sentences) < NAMED:
+            sentence += f" by {unsigned(first)}"
+        if others:
+            sentence += f", and {_others(others, first.reference, verdict)}"
+        sentences.append(f"{sentence}.")
+    return sentences
+
+
+def _others(rows: list, reference: str, verdict: str) -> str:
+    """That other runs have the same verdict; up to two are named."""
+    names = " and ".join(f"*{row.run}*" for row in rows)
+    if len(rows) > 2:
+        names = f"{_count(len(rows))} others"
+    verb, theirs = ("is", "its reference") if len(rows) == 1 else ("are", "their references")
+    if all(row.reference == reference for row in rows):
+        return f"so {verb} {names}"
+    return f"{names} {verb} {verdict} than {theirs}"
+
+
+def _count(n: int) -> str:
+    return WORDS[n] if n < len(WORDS) else str(n)
+
+
+def signed(row: Any) -> str:
+    """A difference with its interval."""
+    return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+
+
+def unsigned(row: Any) -> str:
+    """The size of a difference with its interval, without signs."""
+    low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
+    return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
 
 
 def score_points(run: Run) -> pd.DataFrame:
@@ -293,43 +343,45 @@ def score_points(run: Run) -> pd.DataFrame:
     dev is that of the kept model where this is the last one; pretraining after the training has changed it, and not the
     other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
-    rows = {}
-    points = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
-    kept_last = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
+    stored = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
+    is_last_kept = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
+    points = pd.DataFrame(index=run.config.tasks, columns=["dev", "train", "best", "best_step"], dtype=float)
     for task in run.config.tasks:
-        rows[task] = [np.nan] * 4
-        if points:
-            places = ("last", "dev"), ("last", "train"), ("best", "dev")
-            last, train, best = (points[task, TASKS[task].metric, *place] for place in places)
-            rows[task] = [last.value, train.value, best.value, best.step]
-        if kept_last:
-            rows[task][0] = run.score(task)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["dev", "train", "best", "best_step"], dtype=float)
+        metric = TASKS[task].metric
+        if stored:
+            last = stored[task, metric, "last", "dev"]
+            train = stored[task, metric, "last", "train"]
+            best = stored[task, metric, "best", "dev"]
+            points.loc[task] = last.value, train.value, best.value, best.step
+        if is_last_kept:
+            points.loc[task, "dev"] = run.score(task)
+    return points
 
 
-def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[tuple[str, str], str]]:
+def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
     names = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}
-    rows: dict[str, dict[tuple[str, str], str]] = {}
+    rows = {}
     for row in constants.itertuples():
         if row.metric == TASKS[row.task].metric:
             name = names.get(row.baseline, row.baseline)
-            rows.setdefault(name, {})[TASK_LABELS[row.task], "dev"] = _shown(row.value)
+            rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = _shown(row.value)
     return rows
 
 
-def _score_row(group: list[Run]) -> dict[tuple[str, str], str]:
+def _score_row(runs: list[Run]) -> dict[str, str]:
     """The row of `Comparison.scores` of a configuration's seeds."""
-    points = pd.concat([score_points(run) for run in group])
+    points = pd.concat([score_points(run) for run in runs])
     means = points.groupby(level=0, sort=False).mean()
     row = {}
     for task, mean in means.iterrows():
+        label = TASK_LABELS[task]
         steps = points.loc[[task], "best_step"]
-        best = _shown(mean["best"]) + _at_steps(steps.min(), steps.max(), group[0].cost["steps"])
-        shown = _shown(mean["dev"]), _shown(mean["train"]), best
-        row |= {(TASK_LABELS[task], what): text for what, text in zip(SCORES, shown, strict=True)}
-    row["", "overall"] = _shown(overall(means["dev"].to_dict()) if len(means) > 1 else np.nan)
-    row["", "seeds"] = str(len(group))
+        row[f"{label} dev"] = _shown(mean["dev"])
+        row[f"{label} train"] = _shown(mean["train"])
+        row[f"{label} best point"] = _shown(mean["best"]) + _at_steps(steps.min(), steps.max(), runs[0].cost["steps"])
+    row["overall"] = _shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
+    row["seeds"] = str(len(runs))
     return row
 
 
@@ -373,7 +425,8 @@ def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
             points = run.curve.set_index("step")
             for step, after in turn_ends(run.config, sizes).items():
                 for task in run.config.tasks:
-                    rows.append((name, run.config.seed, task, after, points.at[step, f"dev_{task}"]))
+                    score = points.at[step, f"dev_{task}"]
+                    rows.append((name, run.config.seed, task, after, score))
     return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
 
 
@@ -385,41 +438,47 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
     """
     rows = []
     for name, group in runs.items():
-        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1).mean(axis=1)
-        cost = pd.DataFrame([run.cost for run in group]).mean(numeric_only=True)
-        state = 4 * (cost["parameters"] + 3 * cost["trained_parameters"]) / 2**20
-        rows.append((name, len(group), overall(scores.to_dict()), cost["parameters"] / 1e6, state))
+        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1)
+        score = overall(scores.mean(axis=1).to_dict())
+        cost = group[0].cost
+        numbers = cost["parameters"] + 3 * cost["trained_parameters"]
+        rows.append((name, len(group), score, cost["parameters"] / 1e6, 4 * numbers / 2**20))
     columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)"]
-    return pd.DataFrame(rows, columns=columns).dropna(subset="overall").reset_index(drop=True)
+    table = pd.DataFrame(rows, columns=columns)
+    return table.dropna(subset="overall").reset_index(drop=True)
 
 
 def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:
     """Logarithm of the ratio of the costs of two configurations, means over seeds, by Welch's t-test."""
-
-    def costs(runs: list[Run]) -> np.ndarray:
-        return np.log([run.cost[quantity] for run in runs])
-
-    return welch(costs(first), costs(second))
+    first_costs = [run.cost[quantity] for run in first]
+    second_costs = [run.cost[quantity] for run in second]
+    return welch(np.log(first_costs), np.log(second_costs))
 
 
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
     """Ratio of the costs of two configurations and its 95 % interval, which one seed on a side does not have."""
     found = log_cost_ratio(first, second, quantity)
-    low, high = found.interval() if found.is_decided else (np.nan, np.nan)
-    return float(np.exp(found.value)), float(np.exp(low)), float(np.exp(high))
+    low = high = np.nan
+    if found.is_decided:
+        low, high = found.interval()
+    return tuple(np.exp([found.value, low, high]).tolist())
 
 
 def pareto(table: pd.DataFrame, cost: str) -> list[str]:
     """Names of the rows, from the cheapest up, whose `overall` is above that of every row which costs no more."""
     table = table.sort_values([cost, "overall"], ascending=[True, False])
-    before = table["overall"].cummax().shift(fill_value=-np.inf)
-    return table.loc[table["overall"] > before, "name"].tolist()
+    best_before = table["overall"].cummax().shift(fill_value=-np.inf)
+    is_ahead = table["overall"] > best_before
+    return table.loc[is_ahead, "name"].tolist()
 
 
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
     """The front from the cheapest up: cost, overall, seeds, gains over the one before and the first, with intervals."""
-    front = table.set_index("name").loc[pareto(table, cost), [cost, "overall", "seeds"]].rename_axis(None)
-    for column, before in {"gain on the one before": front.index, "gain on the first": repeat(front.index[0])}.items():
-        pairs = zip(front.index[1:], before, strict=False)
-        front[column] = ["–", *(difference(runs[a], runs[b], pearson=0.5).text() for a, b in pairs)]
-    return front.round({cost: 1, "overall": 3})
+    names = pareto(table, cost)
+    front = table.set_index("name").loc[names, [cost, "overall", "seeds"]].rename_axis(None)
+    on_before, on_first = ["–"], ["–"]
+    for before, name in pairwise(names):
+        on_before.append(difference(runs[name], runs[before], pearson=0.5).text())
+        on_first.append(difference(runs[name], runs[names[0]], pearson=0.5).text())
+    front = front.round({cost: 1, "overall": 3})
+    return front.assign(**{"gain on the one before": on_before, "gain on the first": on_first})

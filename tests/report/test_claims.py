@@ -99,7 +99,7 @@ def order(first: str, claimed: str, second: str = "bad", **fields) -> dict:
 def test_claims_are_corrected_together(folders, monkeypatch):
     found = {"good": (0.02, 0.00974), "same": (0.001, 0.01)}  # p = 0.04 and 0.92
 
-    def fixed(first, second, *_):
+    def fixed(first, second, *_, **how):
         value, deviation = found["good" if first[0].config.learning_rate == 1e-3 else "same"]
         return Difference(value, np.array([deviation**2]), 3)
 
@@ -243,6 +243,12 @@ def test_unknown_runs_are_refused(folders):
 def test_the_claims_of_the_papers_are_valid(tmp_path):
     claims, _ = read_claims(PARAMS)
     grids = cache(partial(read_runs, "cpu", params=PARAMS, store=tmp_path, train_missing=False))
+
+    def config_of(path: str) -> RunConfig:
+        assert find(grids, path) == []
+        file, _, name = path.partition("/")
+        return grids(file).configs[name][0]
+
     assert {claim["paper"] for claim in claims} == {"000", "001", "002", "003", "004"} and len(claims) >= 70
     assert {claim["check"] for claim in claims} == set(CHECKS)
     sentences = [(claim["paper"], claim["place"], claim["claim"]) for claim in claims]
@@ -254,13 +260,13 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
             first, order, second, what = claim[claim["check"]]
             assert order in ("greater", "smaller", "equal", "not greater"), claim
             tasks = TASKS_IN_ALL if what in SIMILARITY else (what,)
-            for config in (find(grids, path)[0][0] for path in (first, second)):
+            for config in map(config_of, (first, second)):
                 assert claim["check"] in ("cost", "loss") or set(tasks) <= set(config.scored), claim
             if claim["check"] == "difference" and order in ("greater", "smaller"):
                 assert float(claim.get("number", {"greater": 1, "smaller": -1}[order])) * (order == "greater" or -1) > 0
         if claim["check"] == "score":
             path, task = claim["score"]
-            assert task in TASKS and task in find(grids, path)[0][0].scored and "number" in claim, claim
+            assert task in TASKS and task in config_of(path).scored and "number" in claim, claim
 
 
 def test_one_configuration_has_one_name_in_all_grids():

@@ -1,5 +1,7 @@
 """Which seeds to add: the predicted chance of a verdict against a simulation, and what a plan takes and leaves."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -23,8 +25,8 @@ def an_open(
     scores = [np.full(n, 0.8) + SEED * np.linspace(-1, 1, n) * (n > 1) for n in counts]
     sides = tuple(Side(one, 0.0, prior) for one in scores)
     found = Difference(value, _total(EXAMPLES**2, sides), min(counts), True, EXAMPLES**2, sides)
-    about = dict(text="so it is", metric="sst", keys=("one", "other"), factor=1.0) | fields
-    return Open(compared=Compared(claimed, found, 0.02, ([], [])), **about)
+    about = dict(text="so it is", keys=("one", "other"), factor=1.0) | fields
+    return Open(compared=Compared(claimed, found, 0.02, ([], []), "sst"), **about)
 
 
 @pytest.mark.parametrize("claimed", ["greater", "equal", "not greater"])
@@ -83,8 +85,8 @@ def test_the_seeds_that_decide_most_per_minute_come_first(grids):
     assert sorted(config.seed for name, config in runs if name == "near") == list(range(2, 2 + names.count("near")))
     planner = Planner(grids)
     chosen = planner.choose(60.0)
-    assert 0 < planner.cost(chosen, planner.seeds) <= 60
-    assert (planner.chances(chosen) >= planner.chances({}) - 1e-9).all()
+    assert 0 < planner.cost(chosen) <= 60
+    assert (planner.chances(chosen) >= planner.chances(Counter()) - 1e-9).all()
     assert "verdicts expected" in text and text.endswith("would probably not decide:\n  level")
 
 
