@@ -141,9 +141,9 @@ def _overall(comparison: Comparison, run: str, than: str) -> str:
     [row] = comparison.overall.query("run == @run").itertuples()
     if row.verdict in ("better", "worse"):
         more = "more" if row.value > 0 else "less"
-        return f"It then scores {unsigned(row)} {more} overall than {than}."
+        return f"It scores {unsigned(row)} {more} overall than {than}."
     if max(abs(row.low), abs(row.high)) < MEAN_MARGIN:
-        return f"Its difference from {than} is less than {MEAN_MARGIN}: {signed(row)}."
+        return f"It differs from {than} by less than {MEAN_MARGIN} ({row.low:+.3f} to {row.high:+.3f})."
     return f"Its difference from {than}, {signed(row)}, is not measurable."
 
 

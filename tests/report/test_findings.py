@@ -53,21 +53,22 @@ def test_a_sentence_has_few_numbers(line):
 
 
 @pytest.mark.parametrize(
-    ("right", "gain", "gap"),
+    ("right", "seeds", "gain", "gap"),
     [
-        (0.9, "more overall than one that learns", "less overall than three"),
-        (0.79, "is not measurable", "less overall than three"),
-        (0.98, "more overall than one that learns", "from three encoders is less than 0.01: +0.000"),
+        (0.9, (1, 2, 3), "more overall than one that learns", "less overall than three"),
+        (0.8, (4, 5, 6), "labels alone, +0.000 (", "less overall than three"),  # as often right, on other examples
+        (0.98, (1, 2, 3), "more overall than one that learns", "differs from three encoders by less than 0.01 (+0.000"),
     ],
 )
-def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, gain, gap):
-    def runs(right, **fields):
+def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, seeds, gain, gap):
+    def runs(right, seeds=(1, 2, 3), **fields):
         params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
-        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in (1, 2, 3)]
+        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in seeds]
 
     separate = runs(0.98, plan="3-bert")
     teachers = [run.config for run in separate]
-    groups = {"1-bert": runs(0.8), "3-bert": separate, "student": runs(right, teachers=teachers, distil="annealed")}
+    students = runs(right, seeds, teachers=teachers, distil="annealed")
+    groups = {"1-bert": runs(0.8), "3-bert": separate, "student": students}
     configs = {name: [run.config for run in group] for name, group in groups.items()}
     grid = Grid((), configs, groups)
     about, first, second = findings.students(grid).split(". ")
