@@ -26,11 +26,11 @@ DESCRIBING = [TAGS.index("ADJ"), TAGS.index("ADV")]
 def features(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     """A row per dev example of checked tables.
 
-    words: of all sentences. negation: one of NEGATIONS or n't; of pairs, in one sentence only. both_labels: a sentence
-    is also in another pair of train or dev with another label, FAR away if a number. disputed: so is the whole text.
-    overlap (pairs): words that both sentences have, of those that either has. Part of speech: describing, the share of
-    adjectives and adverbs; of pairs, tag_distance, half the summed differences of the two sentences' shares of each
-    tag; nan without NLTK's data.
+    words: their number. negation: one of NEGATIONS or n't; in a pair, in one sentence only. both_labels: a sentence is
+    also in another pair of train or dev with another label, FAR away if a number. disputed: so is the whole text.
+    overlap (pairs): words that both sentences have, as a share of those that either has. describing (single sentences):
+    the share of adjectives and adverbs. tag_distance (pairs): half the summed differences of the two sentences' shares
+    of each part of speech. Both are nan without NLTK's data.
     """
     sentences = [_words(dev[column]) for column in TASKS[task].sentence_columns]
     try:
@@ -46,7 +46,7 @@ def features(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:
     if len(sentences) == 1:
         table["describing"] = tags[:, DESCRIBING].sum(-1)
     else:
-        table["overlap"] = [_overlap(one, other) for one, other in zip(*sentences, strict=True)]
+        table["overlap"] = list(map(_overlap, *sentences))
         first, second = np.split(tags, 2, axis=1)
         table["tag_distance"] = np.abs(first - second).sum(-1) / 2
     return table.round(3)
@@ -71,7 +71,8 @@ def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.D
     far = FAR * np.ptp(about.label_range) if about.is_number else 1.0
     both = pd.concat([train, dev], ignore_index=True)
     labels = both["label"]
-    texts = [_words(both[column]).str.join(" ") for column in about.sentence_columns]
+    words = [_words(both[column]) for column in about.sentence_columns]
+    texts = [sentence.str.join(" ") for sentence in words]
     codes, _ = pd.factorize(pd.concat(texts))
     codes = codes.reshape(len(texts), -1)  # (k, N), a number per different sentence
 
@@ -118,7 +119,8 @@ def groups(table: pd.DataFrame) -> dict[str, np.ndarray]:
             found[f"{name}, lowest third"] = rank <= ENDS
             found[f"{name}, highest third"] = rank > 1 - ENDS
     most = len(table) - FEWEST
-    return {name: mask for name, mask in found.items() if FEWEST <= mask.sum() <= most}
+    sizes = {name: mask.sum() for name, mask in found.items()}
+    return {name: found[name] for name, size in sizes.items() if FEWEST <= size <= most}
 
 
 def at_equal_labels(values: np.ndarray, labels: np.ndarray) -> np.ndarray:

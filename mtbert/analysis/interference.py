@@ -47,16 +47,18 @@ def conflicts(
         model = load_model(run.run_id).to(place).eval()
         parameters = model.shared_parameters().items()
         shared = [parameter for name, parameter in parameters if name.startswith("encoder.layers.")]
-        dev, means = {}, {}
+        drawn, means = {}, {}
         for task in run.config.tasks:
-            dev[task] = _draw(dev_table(run, task, data), examples, random)
-            table, _ = load_table(task, "train", root)
-            train = TaskRows(model, task, _draw(table, examples, random), place)
-            means[task] = _gradient(model, task, train, np.arange(len(train)), shared)
+            dev = dev_table(run, task, data)
+            drawn[task] = _draw(dev, examples, random)
+            train, _ = load_table(task, "train", root)
+            train = _draw(train, examples, random)
+            rows = TaskRows(model, task, train, place)
+            means[task] = _gradient(model, task, rows, np.arange(len(rows)), shared)
         found = []
-        for task, drawn in dev.items():
-            rows = TaskRows(model, task, drawn, place)
-            for i, number in enumerate(drawn["row"]):
+        for task, dev in drawn.items():
+            rows = TaskRows(model, task, dev, place)
+            for i, number in enumerate(dev["row"]):
                 gradient = _gradient(model, task, rows, np.array([i]), shared)
                 for other in run.config.tasks:
                     if other != task:
@@ -69,7 +71,8 @@ def conflicts(
 
 def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd.DataFrame:
     """So many examples of a table, in its order; `row`: their number there."""
-    chosen = np.sort(random.permutation(len(table))[:examples])
+    shuffled = random.permutation(len(table))
+    chosen = np.sort(shuffled[:examples])
     return table.iloc[chosen].rename_axis("row").reset_index()
 
 

@@ -109,11 +109,13 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
         metric = "Pearson"
         single = on.predicted[system]
         whole = single.mean(0)
-    of_two_seeds = on.mixed(other, other)
-    of_two_plans = on.mixed(one, other)
+
+    def of_means(remedy: str, before: np.ndarray, after: np.ndarray) -> Trial:
+        return Trial(remedy, on.task, metric, _score(on, before), _score(on, after))
+
     return [
-        Trial("mean of seeds", on.task, metric, _score(on, single), _score(on, whole[None])),
-        Trial("mean of two plans", on.task, metric, _score(on, of_two_seeds), _score(on, of_two_plans)),
+        of_means("mean of seeds", single, whole[None]),
+        of_means("mean of two plans", on.mixed(other, other), on.mixed(one, other)),
     ]
 
 
@@ -139,10 +141,14 @@ def try_all(
 
     one, other: the two plans of `averages`, left out without with_averages, as they need several seeds.
     """
-    trials = [temperature_scaling(on[task], system) for task in ("sst", "quora")]
-    trials += expected_class(on["sst"], system)
-    trials.append(threshold(on["quora"], system))
-    trials += isotonic_scale(on["sts"], system)
+    sst, quora, sts = on["sst"], on["quora"], on["sts"]
+    trials = [
+        temperature_scaling(sst, system),
+        temperature_scaling(quora, system),
+        *expected_class(sst, system),
+        threshold(quora, system),
+        *isotonic_scale(sts, system),
+    ]
     if with_averages:
         for part in on.values():
             trials += averages(part, system, one, other)

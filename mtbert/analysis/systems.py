@@ -68,7 +68,8 @@ class Systems:
         """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
         part = self.resamples.sums(kind)
         whole = self.resamples.sums(self.errors[system] > 0)
-        return self.resamples.over_seeds(system, part / np.maximum(whole, 1))
+        shares = part / np.maximum(whole, 1)
+        return self.resamples.over_seeds(system, shares)
 
     def correlation(self, system: str) -> np.ndarray:
         """The statistic of Pearson's correlation of predictions and labels."""

@@ -50,12 +50,12 @@ def described(table: pd.DataFrame, params: Path = REPOSITORY / "params") -> pd.D
     a headline that is no claim, or has other fields.
     """
     listed, content = read_claims(params)
-    claims = {(claim["paper"], claim["place"], claim["claim"]): claim for claim in listed}
+    claims = {_key(claim): claim for claim in listed}
     headlines = _headlines(listed, content["headlines"])
     places = list(headlines)
     rows = []
     for row in table.to_dict("records"):
-        claim = claims.get((row["paper"], row["place"], row["claim"]), {"check": "none"})
+        claim = claims.get(_key(row), {"check": "none"})
         key = row["paper"], row["claim"]
         rows.append(
             {
@@ -67,6 +67,10 @@ def described(table: pd.DataFrame, params: Path = REPOSITORY / "params") -> pd.D
             }
         )
     return table.join(pd.DataFrame(rows, index=table.index))
+
+
+def _key(claim: dict) -> tuple[str, str, str]:
+    return claim["paper"], claim["place"], claim["claim"]
 
 
 def _headlines(listed: list[dict], entries: list[dict]) -> dict[tuple[str, str], str]:
@@ -108,7 +112,8 @@ def _form(check: str, value: float) -> str:
 def in_words(row: dict, claim: dict) -> str:
     """How a claim was checked: what is compared, the seeds, and remarks, without paths of runs."""
     check = claim["check"]
-    parts = claim.get(check, "")  # a text, or names of runs and of a quantity
+    parts = claim.get(check, "")  # a text, or a list: names of runs, what is claimed of them, the quantity
+    is_order = isinstance(parts, list) and parts[1] in ("greater", "smaller")
     words = [_compared(check, parts) if isinstance(parts, list) else parts]
     if pd.notna(row["seeds"]):
         words.append(count_seeds(round(row["seeds"])))
@@ -116,7 +121,7 @@ def in_words(row: dict, claim: dict) -> str:
         words.append("seed noise taken from runs that are alike")
     if isinstance(row["cautious"], str):
         words.append(f"{row['cautious']} if that noise is worth least")
-    if row["verdict"] in (REPRODUCED, CONTRADICTED) and parts[1:2] in (["greater"], ["smaller"]):
+    if is_order and row["verdict"] in (REPRODUCED, CONTRADICTED):
         farthest = max(abs(row["low"]), abs(row["high"]))
         if farthest < row["margin"]:
             words.append("by less than the margin")

@@ -5,6 +5,7 @@ import html
 import io
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -144,7 +145,11 @@ def styles(names: Iterable[str]) -> dict[str, dict]:
     return looks
 
 
-def intervals(table: pd.DataFrame, ax: Axes | None = None, looks: dict[str, dict] | None = None) -> Axes:
+def intervals(
+    table: pd.DataFrame,
+    ax: Axes | None = None,
+    looks: dict[str, dict] | None = None,
+) -> Axes:
     """Values with their intervals, a line per label: columns label, kind, value, low, high (nan: no interval).
 
     looks: kind -> how `Axes.errorbar` draws it, in the order of the legend; by default `styles`, a paper's hollow.
@@ -157,11 +162,12 @@ def intervals(table: pd.DataFrame, ax: Axes | None = None, looks: dict[str, dict
             looks["paper"] |= {"mfc": "white", "ms": 7}
     for kind, look in looks.items():
         part = table[table["kind"] == kind]
-        below = (part["value"] - part["low"]).clip(lower=0)
-        above = (part["high"] - part["value"]).clip(lower=0)
+        value = part["value"]
+        below = (value - part["low"]).clip(lower=0)
+        above = (part["high"] - value).clip(lower=0)
         places = [labels.index(label) for label in part["label"]]
         look = {"ls": "", "marker": "o", "capsize": 3, **look}
-        ax.errorbar(part["value"], places, xerr=[below, above], label=kind, **look)
+        ax.errorbar(value, places, xerr=[below, above], label=kind, **look)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     return ax
@@ -181,7 +187,7 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     """A sharing plan, from the input at the bottom upward: a row per level, a column per task, a box per copy.
 
     table: `SharingPlan.table()`. The colour is the mode; weights that one task has for itself are individual, whatever
-    the level's mode. Of several groups that share, each has its own shade; a bridge joins tasks over a column between
+    the level's mode. Each of several groups that share has its own shade; a bridge joins tasks over a column between
     them.
     """
     ax = ax or plt.gca()
@@ -216,7 +222,8 @@ def _columns(group: str, tasks: Sequence[str]) -> list[int]:
 
 def _box(mode: str, lighter: float = 0.0) -> dict:
     """How a box of a mode looks; lighter: from 0, its colour, to 1, white."""
-    colour = [1 - (1 - part) * (1 - lighter) for part in to_rgb(COLOURS[mode])]
+    darkness = 1 - np.array(to_rgb(COLOURS[mode]))
+    colour = 1 - darkness * (1 - lighter)
     return {"facecolor": tuple(colour), "edgecolor": "white", "hatch": HATCHES.get(mode)}
 
 
@@ -228,35 +235,46 @@ def legend_of_modes(figure: plt.Figure) -> None:
 
 NAME_PLACES = [(7, 0), (-7, 0)]  # offsets from a point, in points of print: beside it, then farther above and below
 for _dy in range(14, 99, 12):
-    NAME_PLACES += [(dx, _dy) for dx in (0, 18, -18, 50, -50)]
-    NAME_PLACES += [(dx, -_dy) for dx in (0, 18, -18, 50, -50)]
+    for _up in (_dy, -_dy):
+        NAME_PLACES += [(_dx, _up) for _dx in (0, 18, -18, 50, -50)]
 
 
 def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
     """Write the `name` of each row beside its point, where it covers no point of a line, no other name and no edge."""
     ax.margins(x=0.15, y=0.2)
     ax.figure.draw_without_rendering()  # from here on everything has its place
-    points = np.concatenate([ax.transData.transform(line.get_xydata()) for line in ax.lines])
+    points = np.concatenate([line.get_xydata() for line in ax.lines])
+    points = ax.transData.transform(points)  # in pixels
     names: list[Bbox] = []
     for row in table.sort_values(x).to_dict("records"):
         for offset in NAME_PLACES:
             text = _name(ax, row["name"], (row[x], row[y]), offset)
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:
             box = Text.get_window_extent(text)
-            is_free = not box.padded(5).count_contains(points) and not box.padded(2).count_overlaps(names)
+            covers_point = box.padded(5).count_contains(points) > 0
+            covers_name = box.padded(2).count_overlaps(names) > 0
             is_inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
-            is_last = offset == NAME_PLACES[-1]
-            if (is_free and is_inside) or is_last:
+            is_free = is_inside and not covers_point and not covers_name
+            if is_free or offset == NAME_PLACES[-1]:
                 names.append(box)
                 break
             text.remove()
 
 
-def _name(ax: Axes, name: str, point: tuple[float, float], offset: tuple[int, int]) -> Text:
-    """Write a name at an offset from its point, above and below it with a line between them."""
+def _name(
+    ax: Axes,
+    name: str,
+    point: tuple[float, float],
+    offset: tuple[int, int],
+) -> Text:
+    """Write a name at an offset from its point; a line joins them where the name is above or below."""
     dx, dy = offset
-    align = "center" if dy else "left" if dx > 0 else "right"
-    line = {"arrowstyle": "-", "lw": 0.5, "color": GREY, "shrinkB": 3}
+    line = None
+    if dy:
+        align = "center"
+        line = {"arrowstyle": "-", "lw": 0.5, "color": GREY, "shrinkB": 3}
+    else:
+        align = "left" if dx > 0 else "right"
     return ax.annotate(
         name,
         point,
@@ -266,7 +284,7 @@ def _name(ax: Axes, name: str, point: tuple[float, float], offset: tuple[int, in
         ha=align,
         va="center",
         bbox={"fc": "white", "ec": "none", "pad": 0.5},
-        arrowprops=line if dy else None,
+        arrowprops=line,
     )
 
 
@@ -292,11 +310,24 @@ def predicted_measured(table: pd.DataFrame, unit: str, ax: Axes | None = None) -
     return ax
 
 
-def stacked(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | None = None, **bars) -> Axes:
+def stacked(
+    table: pd.DataFrame,
+    colours: dict[str, str],
+    label: str,
+    ax: Axes | None = None,
+    **bars: Any,
+) -> Axes:
     """Horizontal bars, a bar per row of `table`, a part per column with its colour; bars: options of the bars."""
     from_below = table.iloc[::-1]
-    in_order = [colours[part] for part in table]
-    ax = from_below.plot.barh(stacked=True, ax=ax, color=in_order, width=0.8, xlabel=label, ylabel="", **bars)
+    ax = from_below.plot.barh(
+        stacked=True,
+        ax=ax,
+        color=[colours[part] for part in table],
+        width=0.8,
+        xlabel=label,
+        ylabel="",
+        **bars,
+    )
     for drawn, part in zip(ax.containers, table, strict=True):
         if part in HATCHES:
             look = {"hatch": HATCHES[part], "edgecolor": "white", "linewidth": 0, **bars}

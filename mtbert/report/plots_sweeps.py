@@ -27,6 +27,7 @@ from mtbert.report.plots import (
     name_points,
     stacked,
 )
+from mtbert.statistics import SEEDS
 
 VERDICTS = {  # of a difference; distinguishable without colour, too
     "better": {"color": BLUE, "marker": "^"},
@@ -54,7 +55,12 @@ PART_COLOURS = {
 }
 
 
-def counts(table: pd.DataFrame, colours: dict[str, str], label: str, ax: Axes | None = None) -> Axes:
+def counts(
+    table: pd.DataFrame,
+    colours: dict[str, str],
+    label: str,
+    ax: Axes | None = None,
+) -> Axes:
     """`stacked` bars of numbers of things, with the numbers in the bars that are wide enough."""
     longest = table.sum(axis=1).max()
     least = max(1, 0.03 * longest)
@@ -80,12 +86,16 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     size = (2.3 * len(tasks) + 0.07 * longest, 0.27 * len(names) + 1.5)
     figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
     limits = _limits(table)
-    looks = {verdict: {"ms": 6, "capsize": 2, "lw": 1.2, **look} for verdict, look in VERDICTS.items()}
+    looks = {}
+    for verdict, look in VERDICTS.items():
+        looks[verdict] = {"ms": 6, "capsize": 2, "lw": 1.2, **look}
     table = table.assign(kind=table["verdict"]).set_index("run")
     for ax, task in zip(axes[0], tasks, strict=True):
         ax.axvline(0, color="black", lw=1)
-        part = table[table["task"] == task].reindex(names).rename_axis("label").reset_index()
-        is_outside = part["value"].notna() & ~part["value"].between(*limits)
+        part = table[table["task"] == task].reindex(names)
+        part = part.rename_axis("label").reset_index()
+        value = part["value"]
+        is_outside = value.notna() & ~value.between(*limits)
         inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
         intervals(inside, ax, looks)
         for place, row in part[is_outside].iterrows():
@@ -98,10 +108,23 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
     room = 0.04 * (high - low)
     ax.set_xlim(low - room, high + room)
     figure.supxlabel(label, fontsize="medium")
-    found = [verdict for verdict in VERDICTS if verdict in set(table["verdict"])]
-    handles = [Line2D([], [], label=verdict, **{"ls": "", "marker": "o", **VERDICTS[verdict]}) for verdict in found]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(found), frameon=False, fontsize="small")
+    _legend_of_verdicts(figure, set(table["verdict"]))
     return figure
+
+
+def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:
+    handles = []
+    for verdict, look in VERDICTS.items():
+        if verdict in found:
+            look = {"ls": "", "marker": "o", **look}
+            handles.append(Line2D([], [], label=verdict, **look))
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize="small",
+    )
 
 
 def _limits(table: pd.DataFrame) -> tuple[float, float]:
@@ -134,10 +157,16 @@ def _arrow_at_edge(ax: Axes, limits: tuple[float, float], place: int, value: flo
     )
 
 
-def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = None, floor: float = -np.inf) -> Axes:
+def front(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    x: str,
+    ax: Axes | None = None,
+    floor: float = -np.inf,
+) -> Axes:
     """Score against a cost, a named point per row, those of the front joined: columns name, seeds, overall, cost x.
 
-    A hollow point has fewer than three seeds. Columns low and high, where they are: the interval of a score. A score
+    A hollow point has fewer than SEEDS seeds. Columns low and high, where they are: the interval of a score. A score
     below `floor` is an arrow at the bottom with its number, else it would hide the differences between the others.
     """
     ax = ax or plt.gca()
@@ -146,21 +175,24 @@ def front(table: pd.DataFrame, names: Sequence[str], x: str, ax: Axes | None = N
     _steps(table.set_index("name").loc[list(names)], x, ax)
     is_above = table["overall"] >= floor
     above = table[is_above]
-    for (is_on_front, is_few), part in above.groupby([table["name"].isin(names), table["seeds"] < 3]):
-        colour = COLOURS["shared"] if is_on_front else GREY
+    is_on_front = table["name"].isin(names)
+    has_few_seeds = table["seeds"] < SEEDS
+    for (is_joined, is_hollow), part in above.groupby([is_on_front, has_few_seeds]):
+        colour = COLOURS["shared"] if is_joined else GREY
+        score = part["overall"]
         spread = None
         if "low" in part:
-            spread = [part["overall"] - part["low"], part["high"] - part["overall"]]
+            spread = [score - part["low"], part["high"] - score]
         ax.errorbar(
             part[x],
-            part["overall"],
+            score,
             spread,
             elinewidth=0.6,
             ls="",
-            marker="o" if is_on_front else "s",
+            marker="o" if is_joined else "s",
             ms=6,
             color=colour,
-            mfc="white" if is_few else colour,
+            mfc="white" if is_hollow else colour,
         )
     if np.isfinite(floor):
         ax.set_ylim(floor)
@@ -203,12 +235,14 @@ def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for drawn, part in zip(ax.collections, shown, strict=True):
         drawn.set(hatch=HATCHES.get(part), edgecolor="white", rasterized=True)
 
-    peak = table["total"].max()
-    ax.plot(table["total"].idxmax(), peak, "v", color="black", ms=6, clip_on=False)
+    total = table["total"]
+    peak = total.max()
+    ax.plot(total.idxmax(), peak, "v", color="black", ms=6, clip_on=False)
     is_new_phase = table["phase"] != table["phase"].shift()
     for start in np.flatnonzero(is_new_phase)[1:]:
         ax.axvline(start, color="white", lw=0.8)
     top = max(ax.get_ylim()[1], 1.08 * peak)  # the highest of the axes that share it
-    ax.set(xlim=(0, max(1, len(table) - 1)), ylim=(0, top))
+    last = max(1, len(table) - 1)
+    ax.set(xlim=(0, last), ylim=(0, top))
     ax.set(xlabel="allocation of the step", ylabel="memory (MiB)")
     return ax

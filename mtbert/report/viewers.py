@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
@@ -108,10 +109,11 @@ def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int)
     grid.imshow(image, cmap="Blues", vmin=0, vmax=1)
     left = (head - 1) * cell - 1
     top = (layer - 1) * cell - 1
-    mark = Rectangle((left, top), cell, cell, fill=False, edgecolor=plots.COLOURS["individual"], linewidth=2)
+    mark = Rectangle((left, top), cell, cell, fill=False, edgecolor=plots.VERMILION, linewidth=2)
     grid.add_patch(mark)
-    grid.set_xticks([T / 2 + i * cell for i in range(h)], range(1, h + 1))
-    grid.set_yticks([T / 2 + i * cell for i in range(L)], range(1, L + 1))
+    middles = T / 2 + cell * np.arange(max(h, L))
+    grid.set_xticks(middles[:h], range(1, h + 1))
+    grid.set_yticks(middles[:L], range(1, L + 1))
     grid.set(xlabel="head", ylabel="layer", title="all heads")
     grid.grid(False)
     return figure
@@ -149,17 +151,25 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
 
     grid: its runs of these tasks without soft sharing are taken, and listed in a table.
     """
-    chosen = grid.pick(lambda config: config.tasks == tuple(tasks) and config.soft_sharing == "none")
+
+    def is_shown(config: RunConfig) -> bool:
+        return config.tasks == tuple(tasks) and config.soft_sharing == "none"
+
     stored = []
-    for runs in chosen.runs.values():
-        stored.append({"plan": runs[0].config.plan_text, "facts": _plan_facts(runs)})
+    for runs in grid.pick(is_shown).runs.values():
+        plan = runs[0].config.plan_text
+        stored.append({"plan": plan, "facts": _plan_facts(runs)})
     encoders = {}
     for name, encoder in ENCODERS.items():
         encoders[name] = {"layers": encoder.num_hidden_layers, "sizes": part_sizes(encoder)}
+    modes = {}
+    for name in plots.MODES:
+        letter = name[0].upper()
+        modes[letter] = {"name": name, "colour": plots.COLOURS[name]}
     content = {
         "tasks": tasks,
         "labels": [plots.TASK_LABELS[task] for task in tasks],
-        "modes": {name[0].upper(): {"name": name, "colour": plots.COLOURS[name]} for name in plots.MODES},
+        "modes": modes,
         "encoders": encoders,
         "stored": stored,
     }
@@ -220,7 +230,8 @@ def error_browser(errors: pd.DataFrame) -> None:
     """
     if len(errors) and not errors["text"].any():
         notebook.say(NO_TEXTS)
-        notebook.listing(one_row_an_example(demo_errors()).groupby("task", sort=False).head(2))
+        examples = one_row_an_example(demo_errors())
+        notebook.listing(examples.groupby("task", sort=False).head(2))
     if not _is_live():
         return
     controls = {}
@@ -275,7 +286,8 @@ def demo_errors() -> pd.DataFrame:
     for task in model.run_config.tasks:
         table, _ = load_table(task, "dev", demo.root())
         sentences = table[list(TASKS[task].sentence_columns)]
-        said = model.predict(sentences.agg(tuple, axis=1).tolist(), task)
+        texts = sentences.agg(tuple, axis=1).tolist()
+        said = model.predict(texts, task)
         table["model"] = "demo model"
         table["task"] = task
         table["kind"] = error_kinds(task, said["predicted"].to_numpy(), table["label"].to_numpy())
@@ -290,9 +302,10 @@ def demo_errors() -> pd.DataFrame:
 
 
 def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
-    """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, says, probability.
+    """What a model predicts for two sentences: task, of (which sentences), says, probability.
 
-    says: the name of the class, or the score of the range; probability: of that class.
+    A task of pairs has one row, a task of single sentences two. says: the name of the class, or the score and its
+    range; probability: that of the class.
     """
     both = (first, second)
     rows = []
@@ -303,7 +316,8 @@ def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
             names, texts = ["the first", "the second"], both
         predicted = model.predict(texts, task)
         for name, said in zip(names, predicted.itertuples(), strict=True):
-            rows.append((plots.TASK_LABELS[task], name, *_says(task, said)))
+            says, probability = _says(task, said)
+            rows.append((plots.TASK_LABELS[task], name, says, probability))
     return pd.DataFrame(rows, columns=["task", "of", "says", "probability"])
 
 
@@ -338,9 +352,11 @@ def watch(config: RunConfig) -> plt.Figure:
         raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
     table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
-    for ax, what in zip(axes, ("train_loss", "dev_"), strict=True):
-        points = table.filter(like=what).dropna(how="all")
-        points.plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
+    losses = table.filter(like="train_loss").dropna(how="all")
+    scores = table.filter(like="dev_").dropna(how="all")
+    look = {"marker": "o", "ms": 3, "xlabel": "step"}
+    losses.plot(ax=axes[0], ylabel="train_loss", **look)
+    scores.plot(ax=axes[1], ylabel="dev", **look)
     figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
     return figure
 

@@ -123,7 +123,10 @@ def _total(of_examples: float, sides: Sequence[Side]) -> np.ndarray:
     return of_examples + np.add.outer(first.variances, second.variances).ravel()
 
 
-def difference(tasks: Sequence[Scored], priors: tuple[Prior | None, Prior | None] = (None, None)) -> Difference:
+def difference(
+    tasks: Sequence[Scored],
+    priors: tuple[Prior | None, Prior | None] = (None, None),
+) -> Difference:
     """Mean of the tasks' metrics, of the first part minus of the second; priors: what a stratum lends to each part."""
     first, second = tasks[0][1]
     sizes = [len(first), len(second)]
@@ -157,11 +160,13 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     samples = [np.asarray(sample, dtype=float) for sample in (first, second)]
     sizes = np.array([len(sample) for sample in samples])
     seeds = int(sizes.min())
-    value = round(float(samples[0].mean() - samples[1].mean()), 10)
+    first_mean, second_mean = (sample.mean() for sample in samples)
+    value = round(float(first_mean - second_mean), 10)
     if seeds < 2:
         return Difference(value, np.zeros(1), seeds, is_decided=False)
 
-    variances = np.array([sample.var(ddof=1) for sample in samples]) / sizes  # of the means
+    variances = np.array([sample.var(ddof=1) for sample in samples])
+    variances = variances / sizes  # of the means
     squares = (variances**2 / (sizes - 1)).sum()
     if not squares:
         return Difference(value, np.zeros(1), seeds)

@@ -51,7 +51,8 @@ def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarr
     for metric, parts, labels in tasks:
         scores.append(metric(np.vstack(parts), labels))
         covariances.append(_jackknife(metric, parts, labels))
-    return np.mean(scores, axis=0), sum(covariances) / len(tasks) ** 2
+    covariance = sum(covariances) / len(tasks) ** 2
+    return np.mean(scores, axis=0), covariance
 
 
 def example_share(covariance: np.ndarray) -> float:
@@ -88,7 +89,7 @@ class Prior:
 
     @classmethod
     def fit(cls, scores: Sequence[np.ndarray], shares: Sequence[float]) -> "Prior":
-        """scores: of every lender its seeds' scores (S,), S > 1; shares: its `example_share`."""
+        """scores: the seeds' scores (S,) of every lender, S > 1; shares: its `example_share`."""
         freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
         variances = np.array([one.var(ddof=1) for one in scores])
         total = int(freedoms.sum())
@@ -129,7 +130,12 @@ class Prior:
         return replace(self, weights=weights)
 
 
-def _log_likelihood(d0: np.ndarray, s0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+def _log_likelihood(
+    d0: np.ndarray,
+    s0: np.ndarray,
+    variances: np.ndarray,
+    freedoms: np.ndarray,
+) -> np.ndarray:
     """Log-likelihood (G,) of each d0 and s0^2 (G,), where the variances (K,) are s0^2 F(freedoms, d0).
 
     Terms of neither d0 nor s0^2 are left out: they are infinite for a variance of 0.

@@ -105,7 +105,9 @@ def _judge_together(found: Sequence[Difference]) -> pd.DataFrame:
     p = np.array([one.p for one in found])
     p[~is_decided] = np.nan
     p[is_decided] = holm(p[is_decided])
-    judged = [judge("greater", one, 0.0, corrected) for one, corrected in zip(found, p, strict=True)]
+    judged = []
+    for one, corrected in zip(found, p, strict=True):
+        judged.append(judge("greater", one, 0.0, corrected))
     table = pd.DataFrame(judged, columns=["verdict", "low", "high"])
     return table.assign(p=p, verdict=table["verdict"].replace(OF_DIFFERENCES))
 
