@@ -21,7 +21,8 @@ Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # values to
 def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """-log of the probability of the label: p (..., N, C), labels (N,) -> (..., N), in nats."""
     examples = np.arange(len(labels))
-    return -np.log(p[..., examples, labels.astype(int)])
+    of_label = p[..., examples, labels.astype(int)]
+    return -np.log(of_label)
 
 
 def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
@@ -66,7 +67,8 @@ def calibration_error(
     surplus = hit - confidence
     gaps = 0.0
     for inside in _bins(confidence):
-        gaps = gaps + np.abs(resamples.sums(surplus * inside))
+        gap = resamples.sums(surplus * inside)
+        gaps = gaps + np.abs(gap)
     return resamples.over_seeds(system, gaps / len(labels))
 
 
@@ -74,7 +76,8 @@ def temperature(p: np.ndarray, labels: np.ndarray) -> float:
     """The T that gives p ** (1 / T), scaled to a sum of 1, the least log loss on these examples: p (N, C)."""
 
     def loss(log_T: float) -> float:
-        return log_loss(sharpened(p, np.exp(log_T)), labels).mean()
+        scaled = sharpened(p, np.exp(log_T))
+        return log_loss(scaled, labels).mean()
 
     found = minimize_scalar(loss, bounds=(-3, 3))
     return float(np.exp(found.x))

@@ -75,7 +75,8 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     for name in names:
         run = read_run(run_file(find_run(name)).parent)
         for task in run.predictions["task"].unique():
-            parts.append(_errors_of(run, task, data).assign(model=name))
+            errors = _errors_of(run, task, data)
+            parts.append(errors.assign(model=name))
     table = pd.concat(parts, ignore_index=True)
     return table[COLUMNS].round({"confidence": 3})
 

@@ -76,11 +76,13 @@ def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.D
     codes, _ = pd.factorize(pd.concat(texts))
     codes = codes.reshape(len(texts), -1)  # (k, N), a number per different sentence
 
-    same_text = labels.groupby([*np.sort(codes, axis=0)])
+    in_order = np.sort(codes, axis=0)  # a pair may stand the other way round elsewhere
+    same_text = labels.groupby([*in_order])
     disputed = same_text.transform(np.ptp) >= far
     both_labels = pd.Series(False, index=both.index)
     if len(texts) == 2:
-        same_sentence = pd.concat([labels, labels]).groupby(codes.ravel())
+        twice = pd.concat([labels, labels])
+        same_sentence = twice.groupby(codes.ravel())
         for extreme in (same_sentence.min(), same_sentence.max()):
             for code in codes:
                 distance = (extreme[code].to_numpy() - labels).abs()

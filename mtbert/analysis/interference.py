@@ -88,7 +88,8 @@ def _gradient(
     total = 0
     for part in np.array_split(rows, passes):
         logits = task_logits(model, {task: table}, {task: part})
-        loss = task_loss(TASKS[task], logits[task], table.labels[part])
+        labels = table.labels[part]
+        loss = task_loss(TASKS[task], logits[task], labels)
         gradients = torch.autograd.grad(loss, shared)
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         total = total + flat * (len(part) / len(rows))

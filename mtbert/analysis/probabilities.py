@@ -80,5 +80,6 @@ def probabilities(
     found = kept(f"probabilities/{run.run_id}-{task}", compute)
     if found is None:
         return None
-    clipped = found.to_numpy(dtype=float).clip(10.0**-DIGITS / 2)
-    return clipped / clipped.sum(1, keepdims=True)
+    p = found.to_numpy(dtype=float)
+    p = p.clip(10.0**-DIGITS / 2)  # none is 0
+    return p / p.sum(1, keepdims=True)

@@ -32,7 +32,9 @@ class Trial:
     @property
     def gain(self) -> Estimate:
         """The change, positive where it is for the better."""
-        return Estimate.of(self.before - self.after) if self.is_cost else self.change
+        if self.is_cost:
+            return Estimate.of(self.before - self.after)
+        return self.change
 
 
 def scaled(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -43,7 +45,8 @@ def scaled(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def mean_class(p: np.ndarray) -> np.ndarray:
     """The class nearest to the expected class: (..., C) -> (...)."""
-    return np.rint(p @ np.arange(p.shape[-1]))
+    classes = np.arange(p.shape[-1])
+    return np.rint(p @ classes)
 
 
 def temperature_scaling(on: Systems, system: str) -> Trial:

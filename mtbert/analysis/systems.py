@@ -43,7 +43,8 @@ class Systems:
         for name, group in runs.items():
             errors[name], predicted[name], labels[name] = dev_errors(group, task)
             if not TASKS[task].is_number:
-                p[name] = np.stack([probabilities(run, task, data, device) for run in group])
+                of_seeds = [probabilities(run, task, data, device) for run in group]
+                p[name] = np.stack(of_seeds)
         first, *others = labels
         for name in others:
             if not np.array_equal(labels[name], labels[first]):
@@ -127,8 +128,9 @@ class Systems:
         two seeds. Statistics are nan where a system has one seed.
         """
         found = {}
-        for pair in ((one, one), (other, other), (one, other)):
-            found[pair] = self.resamples.pairs(*pair, measure(*pair))
+        for first, second in [(one, one), (other, other), (one, other)]:
+            values = measure(first, second)
+            found[first, second] = self.resamples.pairs(first, second, values)
         of_seeds = (found[one, one] + found[other, other]) / 2
         return found, found[one, other] - of_seeds
 

@@ -236,11 +236,13 @@ def error_browser(errors: pd.DataFrame) -> None:
         return
     controls = {}
     for name in ("task", "model", "kind"):
-        controls[name] = Dropdown(options=[ANY, *errors[name].unique()], description=name)
+        options = [ANY, *errors[name].unique()]
+        controls[name] = Dropdown(options=options, description=name)
     longest = max(errors["words"], default=0)
     controls["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
     examples = one_row_an_example(errors).set_index(["task", "id"], drop=False)
-    start = BoundedIntText(1, min=1, max=max(1, len(examples)), description="from")
+    last = max(1, len(examples))
+    start = BoundedIntText(1, min=1, max=last, description="from")
     previous = Button(description="previous")
     following = Button(description="next")
 
@@ -290,11 +292,12 @@ def demo_errors() -> pd.DataFrame:
         said = model.predict(texts, task)
         table["model"] = "demo model"
         table["task"] = task
-        table["kind"] = error_kinds(task, said["predicted"].to_numpy(), table["label"].to_numpy())
+        predicted = said["predicted"]
+        table["kind"] = error_kinds(task, predicted.to_numpy(), table["label"].to_numpy())
         table["text"] = sentences.agg(" | ".join, axis=1)
         table["words"] = table["text"].str.split().str.len()
-        table["confidence"] = float("nan") if TASKS[task].is_number else said["confidence"].round(3)
-        table["predicted"] = said["predicted"]
+        table["confidence"] = np.nan if TASKS[task].is_number else said["confidence"].round(3)
+        table["predicted"] = predicted
         for column in ("label", "predicted"):
             table[column] = table[column].round(2).map("{:g}".format)
         parts.append(table[table["kind"] != ""])
