@@ -15,11 +15,14 @@ from mtbert.statistics import Estimate, Resamples
 
 BINS = 10  # of equal width
 FEW = 30  # predictions, below which a bin says little
+Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # values to fit, their labels, values to change
 
 
 def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """-log of the probability of the label: p (..., N, C), labels (N,) -> (..., N), in nats."""
-    return -np.log(p[..., np.arange(len(labels)), labels.astype(int)])
+    examples = np.arange(len(labels))
+    of_label = p[..., examples, labels.astype(int)]
+    return -np.log(of_label)
 
 
 def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
@@ -37,30 +40,46 @@ def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.D
         hits = resamples.sums(hit & inside).sum(0)
         total = resamples.sums(inside).sum(0)
         accuracy = Estimate.of(hits / np.maximum(total, 1))
-        rows.append({"confidence": confidence[inside].mean(), "n": n, **accuracy._asdict()})
+        mean = confidence[inside].mean()
+        rows.append({"confidence": mean, "n": n, **accuracy._asdict()})
     return pd.DataFrame(rows)
 
 
 def _bins(confidence: np.ndarray) -> list[np.ndarray]:
-    """Which confidences lie in each of BINS bins, the upper end with the last one."""
-    number = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    """Which confidences lie in each of BINS bins; a confidence of 1 is in the last one."""
+    number = (confidence * BINS).astype(int)
+    number = np.minimum(number, BINS - 1)
     return [number == b for b in range(BINS)]
 
 
-def calibration_error(resamples: Resamples, system: str, p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def calibration_error(
+    resamples: Resamples,
+    system: str,
+    p: np.ndarray,
+    labels: np.ndarray,
+) -> np.ndarray:
     """Expected calibration error (R + 1,) of p (S, N, C): the mean gap of accuracy and confidence over BINS bins.
 
     Chance alone makes it positive, the more so the fewer the examples: compare it between systems, not with 0.
     """
     confidence = p.max(-1)
     hit = p.argmax(-1) == labels
-    gaps = sum(np.abs(resamples.sums((hit - confidence) * inside)) for inside in _bins(confidence))
+    surplus = hit - confidence
+    gaps = 0.0
+    for inside in _bins(confidence):
+        gap = resamples.sums(surplus * inside)
+        gaps = gaps + np.abs(gap)
     return resamples.over_seeds(system, gaps / len(labels))
 
 
 def temperature(p: np.ndarray, labels: np.ndarray) -> float:
     """The T that gives p ** (1 / T), scaled to a sum of 1, the least log loss on these examples: p (N, C)."""
-    found = minimize_scalar(lambda t: log_loss(sharpened(p, np.exp(t)), labels).mean(), bounds=(-3, 3))
+
+    def loss(log_T: float) -> float:
+        scaled = sharpened(p, np.exp(log_T))
+        return log_loss(scaled, labels).mean()
+
+    found = minimize_scalar(loss, bounds=(-3, 3))
     return float(np.exp(found.x))
 
 
@@ -69,29 +88,32 @@ def sharpened(p: np.ndarray, T: float) -> np.ndarray:
     return softmax(np.log(p) / T, axis=-1)
 
 
-def cross_fitted(
-    method: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray], values: np.ndarray, labels: np.ndarray
-) -> np.ndarray:
-    """method(values to fit, labels to fit, values to change) on halves of the examples, each fitted on the other.
+def cross_fitted(method: Method, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Values changed by a method on halves of the examples, each half by a fit on the other.
 
     values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with a fit that has seen it.
     """
-    one, other = np.array_split(np.random.default_rng(0).permutation(len(labels)), 2)
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    one, other = np.array_split(shuffled, 2)
+    back = np.argsort(np.concatenate([one, other]))
     changed = []
     for run in values:
-        of_other = method(run[one], labels[one], run[other])
         of_one = method(run[other], labels[other], run[one])
-        changed.append(np.concatenate([of_other, of_one]))
-    return np.stack(changed)[:, np.argsort(np.concatenate([other, one]))]
+        of_other = method(run[one], labels[one], run[other])
+        halves = np.concatenate([of_one, of_other])
+        changed.append(halves[back])
+    return np.stack(changed)
 
 
 def thresholded(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Labels 0 or 1 of `other` (M,), at the threshold that gives p (N,) the highest accuracy."""
-    return (other > best_threshold(p, labels)).astype(int)
+    threshold = best_threshold(p, labels)
+    return (other > threshold).astype(int)
 
 
 def recalibrated(scores: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Scores `other` (M,) by the isotonic regression of labels on scores (N,), linear between its points."""
     x, index, counts = np.unique(scores, return_inverse=True, return_counts=True)  # equal scores get one value
     means = np.bincount(index, labels) / counts
-    return np.interp(other, x, isotonic_regression(means, weights=counts).x)
+    fitted = isotonic_regression(means, weights=counts).x
+    return np.interp(other, x, fitted)

@@ -4,6 +4,7 @@ To first order, a step along another task's gradient raises the loss of an examp
 it. The sign of the cosine says which. Yu et al. 2020 (PCGrad) ask this for batches during training.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,21 @@ from mtbert.runtime import pick_device
 from mtbert.statistics import Estimate, Resamples
 from mtbert.training import TaskRows, task_logits
 
+AT_ONCE = 16  # rows in one pass of a mean gradient
+PARTS = 5  # groups of examples by cosine
 
-def conflicts(run: Run, examples: int, data: str | Path | None = None, device: str = "auto") -> pd.DataFrame | None:
+
+def conflicts(
+    run: Run,
+    examples: int,
+    data: str | Path | None = None,
+    device: str = "auto",
+) -> pd.DataFrame | None:
     """Cosines of single dev examples' gradients with the mean gradients of the other tasks, of the shared layers.
 
-    A row per task, other task and example: task, other, row (its number on dev), cosine. Of every task `examples` are
-    drawn from dev for the single gradients and from train for the means; the model is the run's last, without dropout.
-    The run must share a layer. None where neither the table nor model and data are here.
+    A row per task, other task and example: task, other, row (its number on dev), cosine. So many `examples` of every
+    task are drawn from dev for the single gradients and from train for the means; the model is the run's last, without
+    dropout. The run must share a layer. None where neither the table nor model and data are here.
     """
 
     def compute() -> pd.DataFrame:
@@ -36,46 +45,55 @@ def conflicts(run: Run, examples: int, data: str | Path | None = None, device: s
         root = data_root(run.config, data)
         random = np.random.default_rng(0)
         model = load_model(run.run_id).to(place).eval()
-        shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
-        dev, means = {}, {}
+        parameters = model.shared_parameters().items()
+        shared = [parameter for name, parameter in parameters if name.startswith("encoder.layers.")]
+        drawn, means = {}, {}
         for task in run.config.tasks:
-            dev[task] = _draw(dev_table(run, task, data), examples, random)
-            train = _draw(load_table(task, "train", root)[0], examples, random)
-            means[task] = _mean_gradient(model, task, TaskRows(model, task, train, place), shared)
-        rows = []
-        for task, drawn in dev.items():
-            table = TaskRows(model, task, drawn, place)
-            for i, row in enumerate(drawn["row"]):
-                gradient = _gradient(model, task, table, np.array([i]), shared)
+            dev = dev_table(run, task, data)
+            drawn[task] = _draw(dev, examples, random)
+            train, _ = load_table(task, "train", root)
+            train = _draw(train, examples, random)
+            rows = TaskRows(model, task, train, place)
+            means[task] = _gradient(model, task, rows, np.arange(len(rows)), shared)
+        found = []
+        for task, dev in drawn.items():
+            rows = TaskRows(model, task, dev, place)
+            for i, number in enumerate(dev["row"]):
+                gradient = _gradient(model, task, rows, np.array([i]), shared)
                 for other in run.config.tasks:
                     if other != task:
                         cosine = torch.cosine_similarity(gradient, means[other], dim=0).item()
-                        rows.append((task, other, row, round(cosine, 4)))
-        return pd.DataFrame(rows, columns=["task", "other", "row", "cosine"])
+                        found.append((task, other, number, round(cosine, 4)))
+        return pd.DataFrame(found, columns=["task", "other", "row", "cosine"])
 
     return kept(f"conflicts/{run.run_id}-{examples}", compute)
 
 
 def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd.DataFrame:
     """So many examples of a table, in its order; `row`: their number there."""
-    chosen = np.sort(random.permutation(len(table))[:examples])
+    shuffled = random.permutation(len(table))
+    chosen = np.sort(shuffled[:examples])
     return table.iloc[chosen].rename_axis("row").reset_index()
 
 
-def _gradient(model: MultitaskBert, task: str, table: TaskRows, rows: np.ndarray, shared: list[Tensor]) -> Tensor:
-    """Gradient (P,) of the mean loss of these rows."""
-    logits = task_logits(model, {task: table}, {task: rows})[task]
-    loss = task_loss(TASKS[task], logits, table.labels[rows])
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, shared)])
-
-
-def _mean_gradient(model: MultitaskBert, task: str, table: TaskRows, shared: list[Tensor]) -> Tensor:
-    """Gradient (P,) of the mean loss of all rows, sixteen at a time."""
-    parts = np.array_split(np.arange(len(table)), -(-len(table) // 16))
-    return sum(_gradient(model, task, table, rows, shared) * (len(rows) / len(table)) for rows in parts)
-
-
-PARTS = 5  # groups of examples by cosine
+def _gradient(
+    model: MultitaskBert,
+    task: str,
+    table: TaskRows,
+    rows: np.ndarray,
+    shared: list[Tensor],
+) -> Tensor:
+    """Gradient (P,) of the mean loss of these rows, AT_ONCE or fewer at a time."""
+    passes = math.ceil(len(rows) / AT_ONCE)
+    total = 0
+    for part in np.array_split(rows, passes):
+        logits = task_logits(model, {task: table}, {task: part})
+        labels = table.labels[part]
+        loss = task_loss(TASKS[task], logits[task], labels)
+        gradients = torch.autograd.grad(loss, shared)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        total = total + flat * (len(part) / len(rows))
+    return total
 
 
 @dataclass(frozen=True)
@@ -93,18 +111,23 @@ def conflict_effect(cosine: np.ndarray, lost: np.ndarray, labels: np.ndarray) ->
 
     A label alone can cause a correlation, as it decides much of a gradient's direction: hence `at_equal_labels`.
     """
-    draws = Resamples(len(cosine), {})
+    n = len(cosine)
+    draws = Resamples(n, {})
     ranks = np.stack([rankdata(cosine), rankdata(lost)])
-    equal = at_equal_labels(ranks, labels)
-    fifth = np.argsort(np.argsort(cosine)) * PARTS // len(cosine)
+    ranks_at_equal_labels = at_equal_labels(ranks, labels)
+
+    order = np.argsort(np.argsort(cosine))  # 0 for the lowest cosine
+    fifth = order * PARTS // n
     parts = []
     for k in range(PARTS):
         inside = fifth == k
-        mean = Estimate.of(draws.sums(lost * inside) / np.maximum(draws.sums(inside), 1))
+        total = draws.sums(lost * inside)
+        count = np.maximum(draws.sums(inside), 1)
+        mean = Estimate.of(total / count)
         parts.append({"cosine": cosine[inside].mean(), **mean._asdict()})
     return ConflictEffect(
         correlation=Estimate.of(draws.correlation(*ranks)),
-        at_equal_labels=Estimate.of(draws.correlation(*equal)),
-        in_conflict=Estimate.of(draws.sums(cosine < 0) / len(cosine)),
+        at_equal_labels=Estimate.of(draws.correlation(*ranks_at_equal_labels)),
+        in_conflict=Estimate.of(draws.sums(cosine < 0) / n),
         parts=pd.DataFrame(parts),
     )

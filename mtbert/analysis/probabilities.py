@@ -39,34 +39,47 @@ def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
     return table
 
 
+def dev_predictions(run: Run, task: str) -> pd.DataFrame:
+    return run.predictions[run.predictions["task"] == task]
+
+
 def dev_table(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev table of a task that a run was scored on; raises DataError where it is not here, or another one."""
     table, _ = load_table(task, "dev", data_root(run.config, data))
-    part = run.predictions[run.predictions["task"] == task]
+    scored = dev_predictions(run, task)
     for name in ("id", "label"):
-        here = table[name].astype(part[name].dtype)
-        if here.tolist() != part[name].tolist():
+        there = scored[name]
+        here = table[name].astype(there.dtype)
+        if here.tolist() != there.tolist():
             raise DataError(f"{run.run_id}: was scored on another dev split of {task} than the one that is here")
     return table
 
 
-def probabilities(run: Run, task: str, data: str | Path | None = None, device: str = "auto") -> np.ndarray | None:
+def probabilities(
+    run: Run,
+    task: str,
+    data: str | Path | None = None,
+    device: str = "auto",
+) -> np.ndarray | None:
     """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
-    part = run.predictions[run.predictions["task"] == task]
     if TASKS[task].kind == "binary":
-        confidence = part["confidence"].to_numpy(dtype=float).clip(0.5, 1 - SMALLEST)
-        second = np.where(part["predicted"] == 1, confidence, 1 - confidence)
+        stored = dev_predictions(run, task)
+        confidence = stored["confidence"].to_numpy(dtype=float)
+        confidence = confidence.clip(0.5, 1 - SMALLEST)
+        second = np.where(stored["predicted"] == 1, confidence, 1 - confidence)
         return np.column_stack([1 - second, second])
 
     def compute() -> pd.DataFrame:
         table = dev_table(run, task, data)
         place = pick_device(device)
-        logits = TaskRows(load_model(run.run_id).to(place), task, table, place).logits()
-        found = pd.DataFrame(logits.float().softmax(-1).cpu().numpy()).round(DIGITS)
-        return found.rename(columns=str)
+        model = load_model(run.run_id).to(place)
+        logits = TaskRows(model, task, table, place).logits()
+        p = logits.float().softmax(-1).cpu().numpy()
+        return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 
     found = kept(f"probabilities/{run.run_id}-{task}", compute)
     if found is None:
         return None
-    clipped = found.to_numpy(dtype=float).clip(10.0**-DIGITS / 2)
-    return clipped / clipped.sum(1, keepdims=True)
+    p = found.to_numpy(dtype=float)
+    p = p.clip(10.0**-DIGITS / 2)  # none is 0
+    return p / p.sum(1, keepdims=True)

@@ -5,7 +5,8 @@ array (R + 1,), as in `resamples`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,28 +28,33 @@ class Systems:
     labels: np.ndarray  # (N,)
     errors: dict[str, np.ndarray]  # (S, N), as in `dev_errors`
     predicted: dict[str, np.ndarray]  # (S, N)
-    probabilities: dict[str, np.ndarray] = field(default_factory=dict)  # (S, N, C); none where labels are numbers
-    resamples: Resamples = field(init=False)
-
-    def __post_init__(self) -> None:
-        seeds = {name: len(errors) for name, errors in self.errors.items()}
-        object.__setattr__(self, "resamples", Resamples(len(self.labels), seeds))
+    probabilities: dict[str, np.ndarray]  # (S, N, C); none where labels are numbers
 
     @classmethod
     def read(
-        cls, task: str, runs: Mapping[str, list[Run]], data: str | Path | None = None, device: str = "auto"
+        cls,
+        task: str,
+        runs: Mapping[str, list[Run]],
+        data: str | Path | None = None,
+        device: str = "auto",
     ) -> "Systems":
         """From the stored runs of each system; raises DataError where two were scored on different examples."""
         errors, predicted, labels, p = {}, {}, {}, {}
         for name, group in runs.items():
             errors[name], predicted[name], labels[name] = dev_errors(group, task)
             if not TASKS[task].is_number:
-                p[name] = np.stack([probabilities(run, task, data, device) for run in group])
+                of_seeds = [probabilities(run, task, data, device) for run in group]
+                p[name] = np.stack(of_seeds)
         first, *others = labels
         for name in others:
             if not np.array_equal(labels[name], labels[first]):
                 raise DataError(f"{first} and {name} were scored on different dev splits of {task}; train both on one")
         return cls(task, labels[first], errors, predicted, p)
+
+    @cached_property
+    def resamples(self) -> Resamples:
+        seeds = {name: len(errors) for name, errors in self.errors.items()}
+        return Resamples(len(self.labels), seeds)
 
     @property
     def gap(self) -> dict[str, np.ndarray]:
@@ -63,7 +69,8 @@ class Systems:
         """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
         part = self.resamples.sums(kind)
         whole = self.resamples.sums(self.errors[system] > 0)
-        return self.resamples.over_seeds(system, part / np.maximum(whole, 1))
+        shares = part / np.maximum(whole, 1)
+        return self.resamples.over_seeds(system, shares)
 
     def correlation(self, system: str) -> np.ndarray:
         """The statistic of Pearson's correlation of predictions and labels."""
@@ -78,48 +85,67 @@ class Systems:
     def rates(self, system: str) -> dict[str, np.ndarray]:
         """The statistics precision, recall and F1 of class 1 of two."""
         draws = self.resamples
-        positive = self.predicted[system] == 1
-        hits = draws.sums(positive & (self.labels == 1))
-        found = draws.sums(positive)
-        there = draws.sums(self.labels == 1)
-        by_seed = {
-            "precision": hits / np.maximum(found, 1),
-            "recall": hits / np.maximum(there, 1),
-            "F1": 2 * hits / np.maximum(found + there, 1),
+        predicted = self.predicted[system] == 1
+        label = self.labels == 1
+        hits = draws.sums(predicted & label)
+        found = draws.sums(predicted)
+        there = draws.sums(label)
+        precision = hits / np.maximum(found, 1)
+        recall = hits / np.maximum(there, 1)
+        f1 = 2 * hits / np.maximum(found + there, 1)
+        return {
+            "precision": draws.over_seeds(system, precision),
+            "recall": draws.over_seeds(system, recall),
+            "F1": draws.over_seeds(system, f1),
         }
-        return {name: draws.over_seeds(system, values) for name, values in by_seed.items()}
 
     def wrong_in_all(self) -> np.ndarray:
         """Which examples (N,) every seed of every system gets wrong."""
-        return np.vstack([errors > 0 for errors in self.errors.values()]).all(0)
+        errors = np.vstack(list(self.errors.values()))
+        return (errors > 0).all(0)
 
     def disagreement(self, one: str, other: str) -> np.ndarray:
-        """Of every two runs of two systems, (S, S', N): whether their predictions differ, or by how much if numbers."""
-        first, second = self.predicted[one][:, None], self.predicted[other][None]
-        return np.abs(first - second) if TASKS[self.task].is_number else (first != second).astype(np.float32)
+        """Whether every two runs of two systems differ in a prediction, or by how much if numbers: (S, S', N)."""
+        first, second = _crossed(self.predicted, one, other)
+        if TASKS[self.task].is_number:
+            return np.abs(first - second)
+        return (first != second).astype(np.float32)
 
     def oracle_error(self, one: str, other: str) -> np.ndarray:
         """The error of the better of every two runs of two systems, example by example: (S, S', N)."""
-        return np.minimum(self.errors[one][:, None], self.errors[other][None])
+        first, second = _crossed(self.errors, one, other)
+        return np.minimum(first, second)
 
     def against_seeds(
-        self, measure: Callable[[str, str], np.ndarray], one: str, other: str
+        self,
+        measure: Callable[[str, str], np.ndarray],
+        one: str,
+        other: str,
     ) -> tuple[Pairs, np.ndarray]:
         """A measure of two runs: between two seeds of each system, and between the systems.
 
         measure: `disagreement` or `oracle_error`. The second result is the statistic of the excess of two systems over
         two seeds. Statistics are nan where a system has one seed.
         """
-        pairs = (one, one), (other, other), (one, other)
-        found = {pair: self.resamples.pairs(*pair, measure(*pair)) for pair in pairs}
-        return found, found[one, other] - (found[one, one] + found[other, other]) / 2
+        found = {}
+        for first, second in [(one, one), (other, other), (one, other)]:
+            values = measure(first, second)
+            found[first, second] = self.resamples.pairs(first, second, values)
+        of_seeds = (found[one, one] + found[other, other]) / 2
+        return found, found[one, other] - of_seeds
 
     def mixed(self, one: str, other: str) -> np.ndarray:
         """Predictions of the mean of every two runs of two systems, of different seeds within one: (pairs, N)."""
         values = self.probabilities or self.predicted
-        means = (values[one][:, None] + values[other][None]) / 2
+        first, second = _crossed(values, one, other)
+        means = (first + second) / 2
         pairs = means.argmax(-1) if self.probabilities else means
         is_wanted = np.ones(pairs.shape[:2], dtype=bool)
         if one == other:
             np.fill_diagonal(is_wanted, False)
         return pairs[is_wanted]
+
+
+def _crossed(values: dict[str, np.ndarray], one: str, other: str) -> tuple[np.ndarray, np.ndarray]:
+    """Values (S, 1, N, ...) and (1, S', N, ...) of two systems, so that an operation on both is of every two runs."""
+    return values[one][:, None], values[other][None]

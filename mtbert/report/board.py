@@ -50,99 +50,154 @@ def described(table: pd.DataFrame, params: Path = REPOSITORY / "params") -> pd.D
     a headline that is no claim, or has other fields.
     """
     listed, content = read_claims(params)
-    claims = {(claim["paper"], claim["place"], claim["claim"]): claim for claim in listed}
-    if wrong := [entry for entry in content["headlines"] if entry.keys() != {"paper", "claim", "matters"}]:
-        raise ConfigError(f"claims.yaml, headlines: each has paper, claim and matters, got {wrong[0]}")
-    headlines = {(entry["paper"], entry["claim"]): entry["matters"] for entry in content["headlines"]}
-    if unknown := headlines.keys() - {(claim["paper"], claim["claim"]) for claim in listed}:
-        raise ConfigError(f"claims.yaml, headlines: no such claims: {sorted(unknown)}")
+    claims = {_key(claim): claim for claim in listed}
+    headlines = _headlines(listed, content["headlines"])
+    places = list(headlines)
     rows = []
     for row in table.to_dict("records"):
-        claim = claims.get((row["paper"], row["place"], row["claim"]), {"check": "none"})
+        claim = claims.get(_key(row), {"check": "none"})
         key = row["paper"], row["claim"]
-        about = {"found": found(row, claim["check"]), "words": in_words(row, claim)}
-        about |= {"section": section_of(claim, content["sections"]), "matters": headlines.get(key, "")}
-        about["headline"] = list(headlines).index(key) if key in headlines else float("nan")
-        rows.append(about)
+        rows.append(
+            {
+                "found": found(row, claim["check"]),
+                "words": in_words(row, claim),
+                "section": section_of(claim, content["sections"]),
+                "matters": headlines.get(key, ""),
+                "headline": places.index(key) if key in headlines else float("nan"),
+            }
+        )
     return table.join(pd.DataFrame(rows, index=table.index))
 
 
+def _key(claim: dict) -> tuple[str, str, str]:
+    return claim["paper"], claim["place"], claim["claim"]
+
+
+def _headlines(listed: list[dict], entries: list[dict]) -> dict[tuple[str, str], str]:
+    """Paper and claim of every headline, in their order, and why it matters."""
+    headlines = {}
+    for entry in entries:
+        if entry.keys() != {"paper", "claim", "matters"}:
+            raise ConfigError(f"claims.yaml, headlines: each has paper, claim and matters, got {entry}")
+        headlines[entry["paper"], entry["claim"]] = entry["matters"]
+    known = {(claim["paper"], claim["claim"]) for claim in listed}
+    if unknown := headlines.keys() - known:
+        raise ConfigError(f"claims.yaml, headlines: no such claims: {sorted(unknown)}")
+    return headlines
+
+
 def found(row: dict, check: str) -> str:
-    """The number of a row with its interval; of a claim without a number whether it is true."""
-    value, *ends = (row[name] for name in ("our_number", "low", "high"))
+    """The number of a row with its interval; whether a claim without a number is true."""
+    value, low, high = row["our_number"], row["low"], row["high"]
     if pd.isna(value):
         return {REPRODUCED: "true", CONTRADICTED: "not true"}.get(row["verdict"], "–")
-    form = "{:+.3f}" if check in ("difference", "gap", "loss") else "{:.3f}"
-    if check == "arithmetic":
-        form = "{:,.0f}" if float(value).is_integer() else "{:.3f}" if abs(value) < 10 else "{:,.1f}"
-    shown, low, high = (form.format(number) for number in (value, *ends))
-    text = shown if low == high or pd.isna(row["low"]) else f"{shown} ({low} to {high})"
+    form = _form(check, value)
+    text = format(value, form)
+    if pd.notna(low) and format(low, form) != format(high, form):
+        text += f" ({low:{form}} to {high:{form}})"
     return f"{text} times" if check == "cost" else text
+
+
+def _form(check: str, value: float) -> str:
+    """How a number is written: differences with their sign, counts in full."""
+    if check in ("difference", "gap", "loss"):
+        return "+.3f"
+    if check != "arithmetic":
+        return ".3f"
+    if float(value).is_integer():
+        return ",.0f"
+    return ".3f" if abs(value) < 10 else ",.1f"
 
 
 def in_words(row: dict, claim: dict) -> str:
     """How a claim was checked: what is compared, the seeds, and remarks, without paths of runs."""
-    parts = claim.get(claim["check"], "")
-    names = [str(part).rpartition("/")[2] for part in parts]
-    what = ""
-    if isinstance(parts, list):
-        what = QUANTITIES.get(names[-1]) or TASK_LABELS.get(names[-1], names[-1])
-    if claim["check"] in COMPARED:
-        words = [COMPARED[claim["check"]].format(first=names[0], second=names[2], what=what)]
-    elif claim["check"] == "score":
-        words = [f"{names[0]}, {what}: another encoder, fewer steps"]
-    else:
-        words = [parts]
+    check = claim["check"]
+    parts = claim.get(check, "")  # a text, or a list: names of runs, what is claimed of them, the quantity
+    is_order = isinstance(parts, list) and parts[1] in ("greater", "smaller")
+    words = [_compared(check, parts) if isinstance(parts, list) else parts]
     if pd.notna(row["seeds"]):
         words.append(count_seeds(round(row["seeds"])))
     if row["is_lent"] is True:
         words.append("seed noise taken from runs that are alike")
     if isinstance(row["cautious"], str):
         words.append(f"{row['cautious']} if that noise is worth least")
-    if row["verdict"] in (REPRODUCED, CONTRADICTED) and {"greater", "smaller"} & set(parts):
-        words += ["by less than the margin"] if max(abs(row["low"]), abs(row["high"])) < row["margin"] else []
-    return "; ".join(filter(None, [*words, claim.get("why")]))
+    if is_order and row["verdict"] in (REPRODUCED, CONTRADICTED):
+        farthest = max(abs(row["low"]), abs(row["high"]))
+        if farthest < row["margin"]:
+            words.append("by less than the margin")
+    words.append(claim.get("why"))
+    return "; ".join(filter(None, words))
+
+
+def _compared(check: str, parts: list) -> str:
+    names = [str(part).rpartition("/")[2] for part in parts]
+    what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
+    if check == "score":
+        return f"{names[0]}, {what}: another encoder, fewer steps"
+    first, _, second, _ = names
+    return COMPARED[check].format(first=first, second=second, what=what)
 
 
 def section_of(claim: dict, sections: list[list[str]]) -> str:
-    """The section of the first pattern that occurs in a claim's check."""
-    parts = claim.get(claim["check"], "")
-    text = " ".join(map(str, [claim["check"], *(parts if isinstance(parts, list) else [parts])]))
-    return next((section for pattern, section in sections if re.search(pattern, text)), "")
+    """The section of the first pattern that occurs in a claim's check; "" if none does."""
+    check = claim["check"]
+    parts = claim.get(check, "")
+    if isinstance(parts, list):
+        parts = " ".join(map(str, parts))
+    for pattern, section in sections:
+        if re.search(pattern, f"{check} {parts}"):
+            return section
+    return ""
 
 
 def link(section: str) -> str:
     """HTML of a link to a section of a notebook; "" where there is none."""
+    if not section:
+        return ""
     notebook, _, anchor = html.escape(section).partition("#")
-    return f'<a href="{notebook}#{anchor}">{notebook[:2]}: {anchor.replace("-", " ")}</a>' if section else ""
+    title = anchor.replace("-", " ")
+    return f'<a href="{notebook}#{anchor}">{notebook[:2]}: {title}</a>'
 
 
 def cards(claims: pd.DataFrame) -> str:
     """HTML: a card for each headline of `described`."""
-    rows = claims.dropna(subset="headline").sort_values("headline").to_dict("records")
-    return f'<div class="cards">{"".join(map(_card, rows))}</div>'
+    headlines = claims.dropna(subset="headline").sort_values("headline")
+    parts = [_card(row) for row in headlines.to_dict("records")]
+    return f'<div class="cards">{"".join(parts)}</div>'
 
 
 def _card(row: dict) -> str:
-    printed = f" (<b>{row['its_number']}</b>)" if isinstance(row["its_number"], str) else ""
     names = ("verdict", "paper", "place", "claim", "found", "words", "matters")
     texts = {name: html.escape(row[name]) for name in names}
+    number = row["its_number"]
+    printed = f" (<b>{number}</b>)" if isinstance(number, str) else ""
     where = row["section"] or f"{START}#Paper-{row['paper']}"
-    return CARD.format(**texts, printed=printed, colour=CLAIM_COLOURS[row["verdict"]], link=link(where))
+    colour = CLAIM_COLOURS[row["verdict"]]
+    return CARD.format(**texts, printed=printed, colour=colour, link=link(where))
 
 
 def board(claims: pd.DataFrame) -> str:
     """HTML: a row per claim of `described`, with the columns COLUMNS; a click on a heading sorts it."""
-    marked = {name: " data-filter" if name in FILTERS else "" for name in COLUMNS}
-    head = "".join(f"<th{mark}>{name}</th>" for name, mark in marked.items())
-    body = "\n".join(f"<tr>{_cells(row)}</tr>" for row in claims.to_dict("records"))
-    thead = f'<thead title="sort" onclick="{html.escape(SORT)}"><tr>{head}</tr></thead>'
-    return f'<div class="board"><table class="dataframe">{thead}<tbody>\n{body}\n</tbody></table></div>'
+    heads = []
+    for name in COLUMNS:
+        mark = " data-filter" if name in FILTERS else ""
+        heads.append(f"<th{mark}>{name}</th>")
+    rows = [f"<tr>{_cells(row)}</tr>" for row in claims.to_dict("records")]
+    head = f'<thead title="sort" onclick="{html.escape(SORT)}"><tr>{"".join(heads)}</tr></thead>'
+    body = "<tbody>\n{}\n</tbody>".format("\n".join(rows))
+    return f'<div class="board"><table class="dataframe">{head}{body}</table></div>'
 
 
 def _cells(row: dict) -> str:
-    paper = f'<a href="{START}#Paper-{row["paper"]}">{row["paper"]}</a>'
-    claim, place, words = (html.escape(row[name]) for name in ("claim", "place", "words"))
-    printed = row["its_number"] if isinstance(row["its_number"], str) else "–"
-    cells = [f"{claim}<br><small>{place}</small>", paper, printed, row["found"], row["verdict"], row["kind"], words]
-    return "".join(f"<td>{cell}</td>" for cell in [*cells, link(row["section"])])
+    paper, number = row["paper"], row["its_number"]
+    cells = [
+        f"{html.escape(row['claim'])}<br><small>{html.escape(row['place'])}</small>",
+        f'<a href="{START}#Paper-{paper}">{paper}</a>',
+        number if isinstance(number, str) else "–",
+        row["found"],
+        row["verdict"],
+        row["kind"],
+        html.escape(row["words"]),
+        link(row["section"]),
+    ]
+    return "".join(f"<td>{cell}</td>" for cell in cells)

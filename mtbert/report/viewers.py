@@ -9,15 +9,27 @@ import html
 import json
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import ipywidgets
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
 import torch.nn.functional as F
 from IPython.display import display
-from ipywidgets import Dropdown, IntSlider, Text, Widget, interactive_output
+from ipywidgets import (
+    BoundedIntText,
+    Button,
+    Dropdown,
+    HBox,
+    IntRangeSlider,
+    IntSlider,
+    Text,
+    VBox,
+    Widget,
+    interactive_output,
+)
 from matplotlib.patches import Rectangle
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -35,20 +47,33 @@ from mtbert.statistics import count_seeds
 from mtbert.training import LOG, load_corpus, train
 
 DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
-    tasks=("sst", "quora", "sts"), plan="frozen", pairs="product+difference+cosine", scheme="unified", train_rows=400,
-    epochs=20, eval_spacing="log", keep="last", batch_size=32, learning_rate=1e-2, max_length=64,
-)  # fmt: skip
+    tasks=("sst", "quora", "sts"),
+    plan="frozen",
+    pairs="product+difference+cosine",
+    scheme="unified",
+    train_rows=400,
+    epochs=20,
+    eval_spacing="log",
+    keep="last",
+    batch_size=32,
+    learning_rate=1e-2,
+    max_length=64,
+)
 CLASS_NAMES = {  # of labels that are numbers in the files
     "sst": ("very negative", "negative", "neutral", "positive", "very positive"),
     "quora": ("no duplicate", "duplicate"),
 }
-ANY, PAGE = "any", 10  # examples at a time
+ANY = "any"
+PAGE = 10  # examples at a time
 NO_TEXTS = (
     "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: "
     "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder. As an example, some errors of a "
     "small model on the demo corpus:"
 )
-ENCODERS = {"MiniLM, 6 layers": encoder_config(DEMO), "bert-base-uncased, 12 layers": BertConfig()}
+ENCODERS = {
+    "MiniLM, 6 layers": encoder_config(DEMO),
+    "bert-base-uncased, 12 layers": BertConfig(),
+}
 
 
 def _is_live() -> bool:
@@ -61,8 +86,10 @@ def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
     hidden = model.embeddings(input_ids)
     maps = []
     for layer in model.layers:
-        q, k, _ = layer.attention.project(hidden).transpose(1, 3).unbind(2)  # each (1, h, T, d_k)
-        maps.append(torch.softmax(q @ k.mT / q.size(-1) ** 0.5, dim=-1)[0])
+        projected = layer.attention.project(hidden).transpose(1, 3)
+        q, k, _ = projected.unbind(2)  # each (1, h, T, d_k)
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        maps.append(torch.softmax(scores, dim=-1)[0])
         hidden = layer(hidden)
     return torch.stack(maps)
 
@@ -75,14 +102,18 @@ def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int)
     one = pd.DataFrame(maps[layer - 1, head - 1], names, names)
     sns.heatmap(one, cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
     ax.set(xlabel="attended to (key)", ylabel="token (query)", title=f"layer {layer}, head {head}")
+
     cell = T + 1  # with a gap between maps
     cells = F.pad(maps, (0, 1, 0, 1), value=torch.nan)  # (L, h, T + 1, T + 1)
-    rows = cells.transpose(1, 2).reshape(L * cell, h * cell)
-    grid.imshow(rows, cmap="Blues", vmin=0, vmax=1)
-    corner = ((head - 1) * cell - 1, (layer - 1) * cell - 1)
-    grid.add_patch(Rectangle(corner, cell, cell, fill=False, edgecolor=plots.COLOURS["individual"], linewidth=2))
-    grid.set_xticks([T / 2 + i * cell for i in range(h)], range(1, h + 1))
-    grid.set_yticks([T / 2 + i * cell for i in range(L)], range(1, L + 1))
+    image = cells.transpose(1, 2).reshape(L * cell, h * cell)
+    grid.imshow(image, cmap="Blues", vmin=0, vmax=1)
+    left = (head - 1) * cell - 1
+    top = (layer - 1) * cell - 1
+    mark = Rectangle((left, top), cell, cell, fill=False, edgecolor=plots.VERMILION, linewidth=2)
+    grid.add_patch(mark)
+    middles = T / 2 + cell * np.arange(max(h, L))
+    grid.set_xticks(middles[:h], range(1, h + 1))
+    grid.set_yticks(middles[:L], range(1, L + 1))
     grid.set(xlabel="head", ylabel="layer", title="all heads")
     grid.grid(False)
     return figure
@@ -97,17 +128,21 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
             maps = attention_maps(model, torch.tensor([encoding.ids]))
         return attention_figure(maps, encoding.tokens, layer, head)
 
+    def draw(sentence: str, layer: int, head: int) -> None:
+        figure = drawn(sentence, layer, head)
+        display(figure)
+        plt.close(figure)
+
     if not _is_live():
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
         plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
         return
-    layers = model.config.num_hidden_layers
-    heads = model.config.num_attention_heads
+    config = model.config
     _view(
-        lambda **chosen: _show(drawn(**chosen)),
-        sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "98%"}),
-        layer=IntSlider(layer, 1, layers, description="layer"),
-        head=IntSlider(head, 1, heads, description="head"),
+        draw,
+        sentence=_wide_text(sentence, "sentence"),
+        layer=IntSlider(layer, 1, config.num_hidden_layers, description="layer"),
+        head=IntSlider(head, 1, config.num_attention_heads, description="head"),
     )
 
 
@@ -116,16 +151,26 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
 
     grid: its runs of these tasks without soft sharing are taken, and listed in a table.
     """
-    chosen = grid.pick(lambda config: config.tasks == tuple(tasks) and config.soft_sharing == "none").runs.values()
-    stored = [{"plan": runs[0].config.plan_text, "facts": _plan_facts(runs)} for runs in chosen]
+
+    def is_shown(config: RunConfig) -> bool:
+        return config.tasks == tuple(tasks) and config.soft_sharing == "none"
+
+    stored = []
+    for runs in grid.pick(is_shown).runs.values():
+        plan = runs[0].config.plan_text
+        stored.append({"plan": plan, "facts": _plan_facts(runs)})
+    encoders = {}
+    for name, encoder in ENCODERS.items():
+        encoders[name] = {"layers": encoder.num_hidden_layers, "sizes": part_sizes(encoder)}
+    modes = {}
+    for name in plots.MODES:
+        letter = name[0].upper()
+        modes[letter] = {"name": name, "colour": plots.COLOURS[name]}
     content = {
         "tasks": tasks,
         "labels": [plots.TASK_LABELS[task] for task in tasks],
-        "modes": {name[0].upper(): {"name": name, "colour": plots.COLOURS[name]} for name in plots.MODES},
-        "encoders": {
-            name: {"layers": encoder.num_hidden_layers, "sizes": part_sizes(encoder)}
-            for name, encoder in ENCODERS.items()
-        },
+        "modes": modes,
+        "encoders": encoders,
         "stored": stored,
     }
     data = html.escape(json.dumps(content, separators=(",", ":")))
@@ -136,21 +181,30 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
 
 def _plan_facts(runs: list[Run]) -> dict[str, str]:
     """What the runs of a plan scored and used, for reading: scores with 95 % intervals, costs with their range."""
-    minutes = [(run.cost["train_cpu_seconds"] + run.cost.get("feature_cpu_seconds", 0)) / 60 for run in runs]
-    memory = [run.cost["peak_memory_mib"] for run in runs]
-    scores = {plots.TASK_LABELS[task]: summarize(runs, task) for task in runs[0].config.tasks}
-    facts = {"overall score": "{:.3f} ({:.3f} to {:.3f})".format(*overall_interval(runs))}
-    facts |= {
-        name: f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})" for name, found in scores.items()
-    }
+    facts = {"overall score": _interval(*overall_interval(runs))}
+    for task in runs[0].config.tasks:
+        score = summarize(runs, task)
+        facts[plots.TASK_LABELS[task]] = _interval(score["value"], score["low"], score["high"])
+    minutes, memory = [], []
+    for run in runs:
+        seconds = run.cost["train_cpu_seconds"] + run.cost.get("feature_cpu_seconds", 0)
+        minutes.append(seconds / 60)
+        memory.append(run.cost["peak_memory_mib"])
     facts["processor time of the training"] = f"{_range(minutes, '.0f')} minutes"
     facts["memory of the whole process"] = f"{_range(memory, ',.0f')} MiB"
-    return facts | {"stored runs": count_seeds(len(runs))}
+    facts["stored runs"] = count_seeds(len(runs))
+    return facts
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _range(values: list[float], form: str) -> str:
-    """The lowest and the highest value."""
-    return " to ".join(dict.fromkeys(format(value, form) for value in (min(values), max(values))))
+    """The lowest and the highest value; one where they look alike."""
+    low = format(min(values), form)
+    high = format(max(values), form)
+    return low if low == high else f"{low} to {high}"
 
 
 def one_row_an_example(errors: pd.DataFrame) -> pd.DataFrame:
@@ -159,12 +213,14 @@ def one_row_an_example(errors: pd.DataFrame) -> pd.DataFrame:
     A model's column has what it predicted and the kind of its error, or "right"; text is there if any example has one.
     """
     key = ["task", "id"]
+    models = errors["model"].unique()
     said = errors.assign(said=errors["predicted"] + " (" + errors["kind"] + ")")
-    said = said.pivot(index=key, columns="model", values="said").reindex(columns=errors["model"].unique())
-    about = errors.drop_duplicates(key).set_index(key)
-    table = about[["text", "label"]].join(said.fillna("right")).join(about["words"]).reset_index()
-    columns = ["task", *table.columns.drop(key), "id"]
-    return table[columns] if errors["text"].any() else table[columns].drop(columns="text")
+    said = said.pivot(index=key, columns="model", values="said")
+    said = said.reindex(columns=models).fillna("right")
+    about = errors.drop_duplicates(key).set_index(key)[["text", "label", "words"]]
+    table = about.join(said).reset_index()
+    texts = ["text"] if errors["text"].any() else []
+    return table[["task", *texts, "label", *models, "words", "id"]]
 
 
 def error_browser(errors: pd.DataFrame) -> None:
@@ -174,44 +230,54 @@ def error_browser(errors: pd.DataFrame) -> None:
     """
     if len(errors) and not errors["text"].any():
         notebook.say(NO_TEXTS)
-        notebook.listing(one_row_an_example(demo_errors()).groupby("task", sort=False).head(2))
+        examples = one_row_an_example(demo_errors())
+        notebook.listing(examples.groupby("task", sort=False).head(2))
     if not _is_live():
         return
-    names = ("task", "model", "kind")
-    chosen = {name: Dropdown(options=[ANY, *errors[name].unique()], description=name) for name in names}
+    controls = {}
+    for name in ("task", "model", "kind"):
+        options = [ANY, *errors[name].unique()]
+        controls[name] = Dropdown(options=options, description=name)
     longest = max(errors["words"], default=0)
-    chosen["words"] = ipywidgets.IntRangeSlider(value=(0, longest), max=longest, description="words")
+    controls["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
     examples = one_row_an_example(errors).set_index(["task", "id"], drop=False)
-    start = ipywidgets.BoundedIntText(1, min=1, max=max(1, len(examples)), description="from")
-    steps = {"previous": -PAGE, "next": PAGE}
-    buttons = [ipywidgets.Button(description=name) for name in steps]
+    last = max(1, len(examples))
+    start = BoundedIntText(1, min=1, max=last, description="from")
+    previous = Button(description="previous")
+    following = Button(description="next")
 
     def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
         found = errors[errors["words"].between(*words)]
         for name, value in chosen.items():
-            found = found if value == ANY else found[found[name] == value]
+            if value != ANY:
+                found = found[found[name] == value]
         keys = found[["task", "id"]].drop_duplicates()
-        page = examples.loc[pd.MultiIndex.from_frame(keys.iloc[start - 1 : start - 1 + PAGE])]
-        buttons[0].disabled, buttons[1].disabled = start == 1, start + PAGE > len(keys)
-        shown = f"{start} to {start - 1 + len(page)} of {len(keys)} examples"
-        notebook.say(shown if len(page) else "No such errors.")
+        on_page = keys.iloc[start - 1 : start - 1 + PAGE]
+        page = examples.loc[pd.MultiIndex.from_frame(on_page)]
+        previous.disabled = start == 1
+        following.disabled = start + PAGE > len(keys)
+        if len(page):
+            notebook.say(f"{start} to {start - 1 + len(page)} of {len(keys)} examples")
+        else:
+            notebook.say("No such errors.")
         notebook.listing(page)
 
-    def turn(button: ipywidgets.Button) -> None:
-        start.value = max(1, start.value + steps[button.description])
+    def turn(by: int) -> None:
+        start.value = max(1, start.value + by)
 
-    for button in buttons:
-        button.on_click(turn)
-    for control in chosen.values():
+    previous.on_click(lambda _: turn(-PAGE))
+    following.on_click(lambda _: turn(PAGE))
+    for control in controls.values():
         control.observe(lambda _: start.set_trait("value", 1), "value")
-    _view(draw, *buttons, **chosen, start=start)
+    _view(draw, previous, following, **controls, start=start)
 
 
 def demo_model() -> MultitaskBert:
     """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
     folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
     if not (folder / "run_config.json").exists():  # written last
-        train(DEMO, load_corpus(DEMO, demo.root()), progress=False).model.save(folder)
+        corpus = load_corpus(DEMO, demo.root())
+        train(DEMO, corpus, progress=False).model.save(folder)
     return MultitaskBert.load(folder)
 
 
@@ -221,40 +287,53 @@ def demo_errors() -> pd.DataFrame:
     parts = []
     for task in model.run_config.tasks:
         table, _ = load_table(task, "dev", demo.root())
-        columns = list(TASKS[task].sentence_columns)
-        texts = table[columns].agg(tuple, axis=1).tolist()
+        sentences = table[list(TASKS[task].sentence_columns)]
+        texts = sentences.agg(tuple, axis=1).tolist()
         said = model.predict(texts, task)
-        table["kind"] = error_kinds(task, said["predicted"].to_numpy(), table["label"].to_numpy())
-        table["text"] = table[columns].agg(" | ".join, axis=1)
-        confidence = float("nan") if TASKS[task].is_number else said["confidence"].round(3)
-        table = table.assign(model="demo model", task=task, confidence=confidence)
+        table["model"] = "demo model"
+        table["task"] = task
+        predicted = said["predicted"]
+        table["kind"] = error_kinds(task, predicted.to_numpy(), table["label"].to_numpy())
+        table["text"] = sentences.agg(" | ".join, axis=1)
         table["words"] = table["text"].str.split().str.len()
-        for name, values in (("label", table["label"]), ("predicted", said["predicted"])):
-            table[name] = values.round(2).map("{:g}".format)
+        table["confidence"] = np.nan if TASKS[task].is_number else said["confidence"].round(3)
+        table["predicted"] = predicted
+        for column in ("label", "predicted"):
+            table[column] = table[column].round(2).map("{:g}".format)
         parts.append(table[table["kind"] != ""])
     return pd.concat(parts, ignore_index=True)[COLUMNS]
 
 
 def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
-    """What a model predicts for two sentences: a row for each task, of one sentence two: task, of, says, probability.
+    """What a model predicts for two sentences: task, of (which sentences), says, probability.
 
-    says: the name of the class, or the score of the range; probability: of that class.
+    A task of pairs has one row, a task of single sentences two. says: the name of the class, or the score and its
+    range; probability: that of the class.
     """
-    rows, both = [], (first, second)
+    both = (first, second)
+    rows = []
     for task in model.run_config.tasks:
-        about = TASKS[task]
-        of, texts = (["both sentences"], [both]) if about.is_pair else (["the first", "the second"], both)
-        for name, said in zip(of, model.predict(texts, task).itertuples(), strict=True):
-            names = about.class_names or CLASS_NAMES.get(task)
-            if about.is_number:
-                low, high = about.label_range
-                says = f"{said.predicted:.1f}, from {low:g} to {high:g}"
-                probability = "–"
-            else:
-                says = names[int(said.predicted)] if names and not about.class_names else str(said.predicted)
-                probability = f"{said.confidence:.2f}"
+        if TASKS[task].is_pair:
+            names, texts = ["both sentences"], [both]
+        else:
+            names, texts = ["the first", "the second"], both
+        predicted = model.predict(texts, task)
+        for name, said in zip(names, predicted.itertuples(), strict=True):
+            says, probability = _says(task, said)
             rows.append((plots.TASK_LABELS[task], name, says, probability))
     return pd.DataFrame(rows, columns=["task", "of", "says", "probability"])
+
+
+def _says(task: str, said: Any) -> tuple[str, str]:
+    """A prediction in words, and its probability; said: a row of `MultitaskBert.predict`."""
+    about = TASKS[task]
+    if about.is_number:
+        low, high = about.label_range
+        return f"{said.predicted:.1f}, from {low:g} to {high:g}", "–"
+    name = str(said.predicted)
+    if task in CLASS_NAMES and not about.class_names:
+        name = CLASS_NAMES[task][int(said.predicted)]
+    return name, f"{said.confidence:.2f}"
 
 
 def two_sentences(first: str, second: str) -> None:
@@ -266,30 +345,31 @@ def two_sentences(first: str, second: str) -> None:
     if not _is_live():
         draw(first, second)
         return
-    wide = dict(continuous_update=False, layout={"width": "98%"})
-    _view(draw, first=Text(first, description="first", **wide), second=Text(second, description="second", **wide))
+    _view(draw, first=_wide_text(first, "first"), second=_wide_text(second, "second"))
 
 
 def watch(config: RunConfig) -> plt.Figure:
     """The points that a run has written so far, in training or after it; raises FileNotFoundError without any."""
-    [file, *_] = [*(cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None]
+    file = next((cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None)
     if file is None:
         raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
     table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
-    for ax, what in zip(axes, ("train_loss", "dev_"), strict=True):
-        points = table.filter(like=what).dropna(how="all")
-        points.plot(ax=ax, marker="o", ms=3, xlabel="step", ylabel=what.strip("_"))
+    losses = table.filter(like="train_loss").dropna(how="all")
+    scores = table.filter(like="dev_").dropna(how="all")
+    look = {"marker": "o", "ms": 3, "xlabel": "step"}
+    losses.plot(ax=axes[0], ylabel="train_loss", **look)
+    scores.plot(ax=axes[1], ylabel="dev", **look)
     figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
     return figure
 
 
-def _view(draw: Callable, *buttons: Widget, **controls: Widget) -> None:
+def _view(draw: Callable, *buttons: Button, **controls: Widget) -> None:
     """Show controls, buttons in a row, and what `draw` makes of the controls' values."""
-    row = [ipywidgets.HBox(buttons)] if buttons else []
-    display(ipywidgets.VBox([*controls.values(), *row, interactive_output(draw, controls)]))
+    row = [HBox(buttons)] if buttons else []
+    drawn = interactive_output(draw, controls)
+    display(VBox([*controls.values(), *row, drawn]))
 
 
-def _show(figure: plt.Figure) -> None:
-    display(figure)
-    plt.close(figure)
+def _wide_text(value: str, name: str) -> Text:
+    return Text(value, description=name, continuous_update=False, layout={"width": "98%"})

@@ -23,11 +23,11 @@ differ in nothing that trains count once.
 
 *Seeds.* One seed is enough where a stratum lends, else three are needed (d0 is then 0): with fewer, "not decided".
 
-*Words.* A claimed order is "reproduced" or "contradicted" where the corrected p-value is below LEVEL. Of "no
-difference", p is that of two one-sided tests against the margin (Schuirmann 1987) or of its opposite, whichever is
+*Words.* A claimed order is "reproduced" or "contradicted" where the corrected p-value is below LEVEL. A claim of "no
+difference" has the p-value of two one-sided tests against the margin (Schuirmann 1987) or of the opposite, whichever is
 smaller: the difference is shown to be below the margin ("reproduced", or "different, but by less than the margin" where
-0 is excluded, too) or above it ("contradicted"). "No improvement" is the same on one side. Else "too close to call".
-An interval is printed at the level at which the correction judges its p-value, so that both always agree.
+0 is excluded, too) or above it ("contradicted"). "No improvement" is the same on one side. All else is "too close to
+call". An interval is printed at the level at which the correction judges its p-value, so that both always agree.
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
 a comparison counting once; the comparisons of one question of a notebook by Holm's (1979).

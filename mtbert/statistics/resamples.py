@@ -21,23 +21,27 @@ class Estimate(NamedTuple):
     @classmethod
     def of(cls, draws: np.ndarray) -> "Estimate":
         """From a statistic (R + 1,); resamples on which it is not defined (nan) are left out."""
-        value, *drawn = draws.tolist()
-        drawn = np.round(drawn, 10)
+        value = float(draws[0])
+        drawn = np.round(draws[1:], 10)
         drawn = drawn[~np.isnan(drawn)]
         if not len(drawn):
             return cls(value, np.nan, np.nan, np.nan)
-        rarer = min((drawn < 0).sum(), (drawn > 0).sum()) + (drawn == 0).sum() / 2
-        low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
-        return cls(value, low, high, p=min(1.0, 2 * (rarer + 1) / (len(drawn) + 1)))
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        below = (drawn < 0).sum()
+        above = (drawn > 0).sum()
+        rarer = min(below, above) + (drawn == 0).sum() / 2
+        p = min(1.0, 2 * (rarer + 1) / (len(drawn) + 1))
+        return cls(value, float(low), float(high), p)
 
     def text(self, digits: int = 3, sign: str = "") -> str:
         """Value and interval; sign: "+" for a difference."""
-        value, low, high = (f"{x:{sign}.{digits}f}" for x in self[:3])
-        return f"{value} ({low} to {high})"
+        form = f"{sign}.{digits}f"
+        return f"{self.value:{form}} ({self.low:{form}} to {self.high:{form}})"
 
     def percent(self, digits: int = 0) -> str:
         """A share and its interval, as in "79% (75 to 82%)"."""
-        return f"{self.value:.{digits}%} ({100 * self.low:.{digits}f} to {self.high:.{digits}%})"
+        low = f"{100 * self.low:.{digits}f}"
+        return f"{self.value:.{digits}%} ({low} to {self.high:.{digits}%})"
 
 
 class Resamples:
@@ -47,15 +51,18 @@ class Resamples:
         random = np.random.default_rng(0)
         self.weights = np.ones((count + 1, N), dtype=np.float32)  # how often each example is in a resample
         for row in self.weights[1:]:
-            row[:] = np.bincount(random.integers(N, size=N), minlength=N)
+            drawn = random.integers(N, size=N)
+            row[:] = np.bincount(drawn, minlength=N)
         self.seeds = {}  # system -> (S, R + 1), the weights of its seeds
         for name, S in seeds.items():
-            drawn = random.multinomial(S, np.full(S, 1 / S), size=count).T / S
-            self.seeds[name] = np.hstack([np.full((S, 1), 1 / S), drawn])
+            uniform = np.full(S, 1 / S)
+            drawn = random.multinomial(S, uniform, size=count) / S  # (R, S)
+            self.seeds[name] = np.vstack([uniform, drawn]).T
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """(..., N) -> (..., R + 1)."""
-        return (np.asarray(values, dtype=np.float32) @ self.weights.T).astype(float)
+        values = np.asarray(values, dtype=np.float32)
+        return (values @ self.weights.T).astype(float)
 
     def over_seeds(self, system: str, statistics: np.ndarray) -> np.ndarray:
         """The statistic of every seed (S, R + 1) -> its mean over the resampled seeds (R + 1,)."""
@@ -63,8 +70,10 @@ class Resamples:
 
     def mean(self, system: str, values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
         """Mean of values (S, N) over seeds and examples; among: (N,) bool, the examples that count."""
-        among = np.ones(values.shape[-1]) if among is None else among
-        return self.over_seeds(system, _ratio(self.sums(values * among), self.sums(among)))
+        if among is None:
+            among = np.ones(values.shape[-1])
+        means = _ratio(self.sums(values * among), self.sums(among))
+        return self.over_seeds(system, means)
 
     def pairs(self, first: str, second: str, values: np.ndarray) -> np.ndarray:
         """Mean of values (S, S', N) of pairs of runs; within one system over pairs of different seeds.
@@ -74,14 +83,17 @@ class Resamples:
         weights = self.seeds[first][:, None] * self.seeds[second][None]  # (S, S', R + 1)
         if first == second:
             weights[np.diag_indices(len(weights))] = 0
-        means = self.sums(values) / self.sums(np.ones(values.shape[-1]))
-        return _ratio((means * weights).sum((0, 1)), weights.sum((0, 1)))
+        count = self.sums(np.ones(values.shape[-1]))
+        means = self.sums(values) / count
+        total = (means * weights).sum((0, 1))
+        return _ratio(total, weights.sum((0, 1)))
 
     def correlation(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Pearson correlation of first and second, both (..., N) -> (..., R + 1); of ranks it is Spearman's."""
         x = first - first.mean(-1, keepdims=True)
         y = second - second.mean(-1, keepdims=True)
-        return self._covariance(x, y) / np.sqrt(self._covariance(x, x) * self._covariance(y, y))
+        variances = self._covariance(x, x) * self._covariance(y, y)
+        return self._covariance(x, y) / np.sqrt(variances)
 
     def slope(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Slope of the line of least squares of y on x, both (..., N) -> (..., R + 1)."""

@@ -12,7 +12,7 @@ SEEDS = 3  # needed where no stratum lends its seed variance
 LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
 BELOW = 2.0  # standard deviations below the lowest of these configurations, from where it does not lend
 QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
-BLOCK = 2**15  # weights at a time: products so small that OpenBLAS uses one thread; more wait for busy cores
+BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
 # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
 Metric = Callable[..., np.ndarray]
 # A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
@@ -21,41 +21,58 @@ Scored = tuple[Metric, list[np.ndarray], np.ndarray]
 
 def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
     """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
-    columns, counts = _count_columns(np.vstack([*parts, labels]))  # kinds of examples
+    examples = np.vstack([*parts, labels])
+    kinds, counts = _count_columns(examples)  # K kinds of examples
+    predicted, label = kinds[:-1], kinds[-1]
+    K = len(counts)
+    blocks = np.array_split(np.arange(K), K**2 // BLOCK + 1)
     left_out = []  # scores (S, B) without one example of each of B kinds
-    for kinds in np.array_split(np.arange(len(counts)), len(counts) ** 2 // BLOCK + 1):
-        weights = counts - (kinds[:, None] == np.arange(len(counts)))
+    for block in blocks:
+        is_left_out = block[:, None] == np.arange(K)
         with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
-            left_out.append(metric(columns[:-1], columns[-1], weights))
-    return (len(labels) - 1) * np.atleast_2d(np.cov(np.hstack(left_out), fweights=counts, bias=True))
+            left_out.append(metric(predicted, label, counts - is_left_out))
+    covariance = np.cov(np.hstack(left_out), fweights=counts, bias=True)
+    return (len(labels) - 1) * np.atleast_2d(covariance)
 
 
 def _count_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different columns of a table, (rows, K), and how often each occurs, (K,): np.unique, 30 times as fast."""
-    table = table[:, np.lexsort(table[::-1])]
+    order = np.lexsort(table[::-1])
+    table = table[:, order]
     is_new = (table[:, 1:] != table[:, :-1]).any(axis=0)
     starts = np.flatnonzero(np.append(True, is_new))
-    return table[:, starts], np.diff(starts, append=table.shape[1])
+    counts = np.diff(starts, append=table.shape[1])
+    return table[:, starts], counts
 
 
 def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the tasks' metrics of every seed, (S,), and its covariance over the examples, (S, S)."""
-    scores = np.mean([metric(np.vstack(parts), labels) for metric, parts, labels in tasks], axis=0)
-    return scores, sum(_jackknife(*task) for task in tasks) / len(tasks) ** 2
+    scores, covariances = [], []
+    for metric, parts, labels in tasks:
+        scores.append(metric(np.vstack(parts), labels))
+        covariances.append(_jackknife(metric, parts, labels))
+    covariance = sum(covariances) / len(tasks) ** 2
+    return np.mean(scores, axis=0), covariance
 
 
 def example_share(covariance: np.ndarray) -> float:
     """The part e of the variance of S > 1 scores over seeds that the examples explain; covariance: (S, S)."""
     S = len(covariance)
-    return float((np.trace(covariance) - covariance.sum() / S) / (S - 1))
+    beyond_mean = np.trace(covariance) - covariance.sum() / S
+    return float(beyond_mean / (S - 1))
 
 
-def chi2_quantiles(freedom: np.ndarray, count: int) -> np.ndarray:
-    """Mid-quantiles of chi^2 with these degrees of freedom: (G,) -> (G, count)."""
+def _levels(count: int) -> np.ndarray:
+    """The probabilities of mid-quantiles."""
+    return (np.arange(count) + 0.5) / count
+
+
+def chi2_quantiles(freedom: np.ndarray | float, count: int) -> np.ndarray:
+    """Mid-quantiles of chi^2 with these degrees of freedom: (...) -> (..., count)."""
     from scipy.special import gammaincinv  # here, as it is slow to import
 
-    levels = (np.arange(count) + 0.5) / count
-    return 2 * gammaincinv(np.asarray(freedom)[:, None] / 2, levels)
+    half = np.asarray(freedom)[..., None] / 2
+    return 2 * gammaincinv(half, _levels(count))
 
 
 @dataclass(frozen=True)
@@ -72,14 +89,14 @@ class Prior:
 
     @classmethod
     def fit(cls, scores: Sequence[np.ndarray], shares: Sequence[float]) -> "Prior":
-        """scores: of every lender its seeds' scores (S,), S > 1; shares: its `example_share`."""
+        """scores: the seeds' scores (S,) of every lender, S > 1; shares: its `example_share`."""
         freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
         variances = np.array([one.var(ddof=1) for one in scores])
+        total = int(freedoms.sum())
         d0 = np.geomspace(0.5, 1000, 60)
         s0 = _likeliest_variances(d0, variances, freedoms)
         likelihood = _log_likelihood(d0, s0, variances, freedoms)
         weights = np.exp(likelihood - likelihood.max())
-        total = int(freedoms.sum())
         return cls(
             lenders=len(scores),
             freedom=total,
@@ -101,37 +118,51 @@ class Prior:
 
     def lends_to(self, score: float) -> bool:
         """Whether a configuration with this mean score is like the lenders."""
-        return self.is_enough and score >= self.lowest - BELOW * self.deviation
+        lowest = self.lowest - BELOW * self.deviation
+        return self.is_enough and score >= lowest
 
     @property
     def cautious(self) -> "Prior":
         """The same with d0 at its lower 95 % bound, for a second look at a verdict."""
-        bound = int(np.argmax(self.weights.cumsum() >= 0.05))
-        return replace(self, weights=np.eye(len(self.weights))[bound])
+        bound = np.argmax(self.weights.cumsum() >= 0.05)
+        weights = np.zeros_like(self.weights)
+        weights[bound] = 1
+        return replace(self, weights=weights)
 
 
-def _log_likelihood(d0: np.ndarray, s0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Of variances (K,) that are s0^2 F(freedoms, d0), for each d0 and s0^2 (G,): (G,). Terms of neither are left out,
-    which are infinite for a variance of 0."""
+def _log_likelihood(
+    d0: np.ndarray,
+    s0: np.ndarray,
+    variances: np.ndarray,
+    freedoms: np.ndarray,
+) -> np.ndarray:
+    """Log-likelihood (G,) of each d0 and s0^2 (G,), where the variances (K,) are s0^2 F(freedoms, d0).
+
+    Terms of neither d0 nor s0^2 are left out: they are infinite for a variance of 0.
+    """
     from scipy.special import betaln
 
     d = d0[:, None]
     v = freedoms
     ratio = v / d
     scale = s0[:, None]
-    terms = v / 2 * np.log(ratio / scale) - (v + d) / 2 * np.log1p(ratio * variances / scale)
-    return (terms - betaln(v / 2, d / 2)).sum(1)
+    scale_terms = v / 2 * np.log(ratio / scale)
+    variance_terms = (v + d) / 2 * np.log1p(ratio * variances / scale)
+    terms = scale_terms - variance_terms - betaln(v / 2, d / 2)  # (G, K)
+    return terms.sum(1)
 
 
 def _likeliest_variances(d0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
     """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls, by bisection."""
-    low = np.full(len(d0), np.log(max(variances.max(), 1e-300)) - 40)
-    high = np.full(len(d0), np.log(max(variances.max(), 1e-300)) + 5)
+    largest = np.log(max(variances.max(), 1e-300))
+    low = np.full(len(d0), largest - 40)  # of log s0^2
+    high = np.full(len(d0), largest + 5)
+    d = d0[:, None]
     for _ in range(60):
         middle = (low + high) / 2
-        x = freedoms / d0[:, None] * variances / np.exp(middle)[:, None]
-        slope = ((freedoms + d0[:, None]) * x / (1 + x) - freedoms).sum(1)
-        is_above = slope > 0  # the root lies above
+        x = freedoms / d * variances / np.exp(middle)[:, None]
+        terms = (freedoms + d) * x / (1 + x) - freedoms
+        is_above = terms.sum(1) > 0  # the root lies above
         low = np.where(is_above, middle, low)
         high = np.where(is_above, high, middle)
     return np.exp((low + high) / 2)
@@ -142,13 +173,19 @@ def draw_variances(scores: np.ndarray, prior: Prior | None) -> np.ndarray:
     S = len(scores)
     own = (S - 1) * scores.var(ddof=1) if S > 1 else 0.0
     if prior is None:
-        return own / chi2_quantiles(np.array([S - 1.0]), QUANTILES)[0]
+        return own / chi2_quantiles(S - 1.0, QUANTILES)
+
+    # Q quantiles for each d0, each weighted by the likelihood of its d0
+    squares = prior.d0 * prior.variances + own
     freedom = prior.d0 + S - 1
-    drawn = (prior.d0 * prior.variances + own)[:, None] / chi2_quantiles(freedom, QUANTILES)
-    order = np.argsort(drawn, axis=None)
-    weight = np.repeat(prior.weights / QUANTILES, QUANTILES)[order]
-    levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    return np.interp(levels, weight.cumsum() - weight / 2, drawn.ravel()[order])
+    drawn = squares[:, None] / chi2_quantiles(freedom, QUANTILES)  # (G, Q)
+    drawn = drawn.ravel()
+    weights = np.repeat(prior.weights / QUANTILES, QUANTILES)
+    order = np.argsort(drawn)
+    drawn = drawn[order]
+    weights = weights[order]
+    middles = weights.cumsum() - weights / 2
+    return np.interp(_levels(QUANTILES), middles, drawn)
 
 
 @dataclass(frozen=True)
@@ -165,7 +202,9 @@ class Side:
 
     @property
     def variances(self) -> np.ndarray:
-        """Draws (Q,) of what its seeds add to the variance; of one seed that borrows nothing 0."""
-        if self.prior is None and len(self.scores) == 1:
+        """Draws (Q,) of what its seeds add to the variance; 0 for one seed that borrows nothing."""
+        S = len(self.scores)
+        if self.prior is None and S == 1:
             return np.zeros(1)
-        return np.maximum(0, draw_variances(self.scores, self.prior) - self.explained) / len(self.scores)
+        unexplained = draw_variances(self.scores, self.prior) - self.explained
+        return np.maximum(0, unexplained) / S

@@ -216,7 +216,7 @@ def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder)
     model = MultitaskBert(shared_config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
     rows = TaskRows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
-    whole = interference._mean_gradient(model, "sst", rows, shared)
+    whole = interference._gradient(model, "sst", rows, np.arange(len(rows)), shared)
     single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
     assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)
 
