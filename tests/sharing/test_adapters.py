@@ -60,7 +60,7 @@ def affine(linear: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 def naive_pal(pal: PAL, depth: int, h: torch.Tensor, length: int) -> torch.Tensor:
     """GELU(V_D g(V_E h)) of one sequence (T, d): every head, query and key by itself."""
-    attention = pal.attention[str(depth)]
+    attention = pal.attention[depth]
     d_k = pal.encode.out_features // attention.heads
     small = [affine(pal.encode, token) for token in h]
     q, k, v = ([affine(w, x) for x in small] for w in (attention.query, attention.key, attention.value))
@@ -128,14 +128,14 @@ def test_low_rank_and_houlsby_are_their_definitions(hidden):
         for b in range(B):
             for t in range(T):
                 x = hidden[b, t]
-                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[str(depth)], x))
+                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[depth], x))
                 for result, blocks in (
                     (attention, houlsby.attention_blocks),
                     (feed_forward, houlsby.feed_forward_blocks),
                 ):
-                    torch.testing.assert_close(result[b, t], x + naive(blocks[str(depth)], x))
-                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[str(depth)], x))
-                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[str(depth)], x))
+                    torch.testing.assert_close(result[b, t], x + naive(blocks[depth], x))
+                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[depth], x))
+                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[depth], x))
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def test_lhuc_scales_every_unit(hidden):
     assert torch.equal(start.after_layer(3, hidden), hidden)
     lhuc = build("lhuc")
     for unit in range(D):
-        factor = 2 / (1 + math.exp(-lhuc.a["3"][unit]))
+        factor = 2 / (1 + math.exp(-lhuc.a[3][unit]))
         torch.testing.assert_close(lhuc.after_layer(3, hidden)[..., unit], factor * hidden[..., unit])
 
 
