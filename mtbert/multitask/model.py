@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
@@ -17,18 +16,10 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import class_probabilities, predict
-from mtbert.multitask.saved_model import (
-    check_files,
-    check_tasks,
-    naming_damage,
-    read_run_config,
-    read_sizes,
-    saved_tokenizer,
-    write_model,
-)
+from mtbert.multitask.saved_model import check_files, naming_damage, read_model, saved_tokenizer, write_model
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
-from mtbert.sharing import ADAPTERS, Adapter, AdapterSizes, SharedEncoder, SharingPlan
+from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; of each sentence where those of a pair are apart
 
@@ -53,7 +44,8 @@ class MultitaskBert(nn.Module):
         plan = SharingPlan.parse(config.plan_text, config.scored, base.config.num_hidden_layers)
         adapters = {}
         if config.adapter != "none":
-            adapters = {task: build_adapter(config, base.config) for task in config.scored}
+            sizes = AdapterSizes(config.adapter_size, config.adapter_heads)
+            adapters = {task: ADAPTERS[config.adapter](base.config, sizes) for task in config.scored}
         self.encoder = SharedEncoder(base, plan, adapters)
         self.encoder.freeze()
         self.encoder.checkpoint_layers = config.checkpoint_layers
@@ -263,10 +255,8 @@ class MultitaskBert(nn.Module):
         folder = Path(folder)
         check_files(folder)
         with naming_damage(folder):
-            config = read_run_config(folder)
-            tensors = load_file(folder / "model.safetensors")
-            check_tasks(folder, config, tensors)
-            model = cls(config, BertModel(read_sizes(folder)))
+            config, sizes, tensors = read_model(folder)
+            model = cls(config, BertModel(sizes))
             model.load_state_dict(tensors)
         model.tokenizer = saved_tokenizer(folder, config)
         return model.eval()
@@ -339,12 +329,6 @@ def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> Multitas
     with torch.device("meta"):
         base = BertModel(encoder) if encoder else None
         return MultitaskBert(config.but(weights="random"), base)
-
-
-def build_adapter(config: RunConfig, encoder: BertConfig) -> Adapter:
-    """One task's adapter, drawn from torch's generator."""
-    sizes = AdapterSizes(config.adapter_size, config.adapter_heads)
-    return ADAPTERS[config.adapter](encoder, sizes)
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:

@@ -42,7 +42,7 @@ def detached(module: nn.Module, offsets: dict[str, Tensor]) -> Callable[..., Ten
 
 
 class UpstreamAttention(nn.Module):
-    """The upstream outputs y_u weighted by what a task's own features x ask for: context c, which its head sees next to x.
+    """The upstream outputs y_u weighted by what a task's own features x ask for: a context c, which joins x.
 
     q = W_q x, k_u = W_k^u y_u, v_u = W_v^u y_u, all of width w and with biases;
     a = softmax over u of q . k_u / sqrt(w); c = sum_u a_u v_u. With one upstream head a is 1 and c = v_u.

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mtbert.bert import MINILM, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
@@ -79,21 +80,23 @@ def naming_damage(folder: Path) -> Iterator[None]:
         raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
 
 
-def read_run_config(folder: Path) -> RunConfig:
-    """The configuration of a saved model; raises CheckpointError for names that are not known here."""
+def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
+    """The configuration, the encoder's sizes and the weights.
+
+    Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for files
+    that are damaged.
+    """
     params = _read_json(folder / "run_config.json")
     unknown = unknown_names(params)
     if unknown:
         raise CheckpointError(f"{folder}: {unknown}")
-    return RunConfig.from_params(params)
+    config = RunConfig.from_params(params)
+    tensors = load_file(folder / "model.safetensors")
+    _check_tasks(folder, config, tensors)
+    return config, BertConfig(**_read_json(folder / "encoder.json")), tensors
 
 
-def read_sizes(folder: Path) -> BertConfig:
-    """The sizes of a saved model's encoder."""
-    return BertConfig(**_read_json(folder / "encoder.json"))
-
-
-def check_tasks(folder: Path, config: RunConfig, tensors: dict[str, Tensor]) -> None:
+def _check_tasks(folder: Path, config: RunConfig, tensors: dict[str, Tensor]) -> None:
     """Raise CheckpointError if a task was changed since the model was saved.
 
     Of models of version 0.9.0 and earlier, which lack the definitions, only the sizes of the heads are compared.

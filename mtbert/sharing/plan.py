@@ -8,8 +8,9 @@ Source: paper 000 (every mix of frozen, shared and individual layers), paper 002
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import pandas as pd
@@ -34,21 +35,13 @@ class Level:
     mode: Literal["F", "S", "I"]
     groups: tuple[tuple[str, ...], ...]
 
-    def written(self, layers: str = "") -> str:
-        """The level in the text of a plan, for this number of layers."""
-        word = f"{self.mode}{layers}"
+    def written(self, layers: int | None = None) -> str:
+        """The level in the text of a plan, as a segment of so many layers."""
+        word = self.mode if layers is None else f"{self.mode}{layers}"
         if self.mode == "S" and len(self.groups) > 1:
             groups = [",".join(group) for group in self.groups]
             word += f"({'|'.join(groups)})"
         return word
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive layers of one level."""
-
-    level: Level
-    layers: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class SharingPlan:
 
     tasks: tuple[str, ...]
     embeddings: Level
-    segments: tuple[Segment, ...]
+    layers: tuple[Level, ...]
     pooler: Level
 
     @classmethod
@@ -72,17 +65,10 @@ class SharingPlan:
         if not tasks or len(set(tasks)) < len(tasks):
             raise PlanError(f"a plan is for one or more different tasks, got {list(tasks)}")
         reader = _Reader(_expand(text, num_layers), tasks)
-        segments, parts = reader.read(num_layers)
-        first, last = segments[0].level, segments[-1].level
-        return cls(tasks, parts.get("emb", first), _merged(segments), parts.get("pool", last))
-
-    @property
-    def layers(self) -> tuple[Level, ...]:
-        """The level of each layer, from the input upward."""
-        levels: list[Level] = []
-        for segment in self.segments:
-            levels += [segment.level] * segment.layers
-        return tuple(levels)
+        layers, parts = reader.read(num_layers)
+        embeddings = parts.get("emb", layers[0])
+        pooler = parts.get("pool", layers[-1])
+        return cls(tasks, embeddings, tuple(layers), pooler)
 
     @property
     def levels(self) -> dict[str, Level]:
@@ -100,14 +86,18 @@ class SharingPlan:
         """Layers from the input upward that are frozen, embeddings included; else 0."""
         if self.embeddings.mode != "F":
             return 0
-        first = self.segments[0]
-        return first.layers if first.level.mode == "F" else 0
+        depth = 0
+        while depth < len(self.layers) and self.layers[depth].mode == "F":
+            depth += 1
+        return depth
 
     def __str__(self) -> str:
-        words = [segment.level.written(str(segment.layers)) for segment in self.segments]
-        if self.embeddings != self.segments[0].level:
-            words.insert(0, f"emb:{self.embeddings.written()}")
-        if self.pooler != self.segments[-1].level:
+        words = []
+        if self.embeddings != self.layers[0]:
+            words.append(f"emb:{self.embeddings.written()}")
+        for level, segment in groupby(self.layers):
+            words.append(level.written(len(list(segment))))
+        if self.pooler != self.layers[-1]:
             words.append(f"pool:{self.pooler.written()}")
         return " ".join(words)
 
@@ -132,17 +122,6 @@ class SharingPlan:
             }
             rows.append(row)
         return pd.DataFrame(rows).set_index("level")
-
-
-def _merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Neighbours of one level as one segment: S2 S4 is S6."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if merged and merged[-1].level == segment.level:
-            before = merged.pop()
-            segment = Segment(segment.level, before.layers + segment.layers)
-        merged.append(segment)
-    return tuple(merged)
 
 
 def _expand(text: str, num_layers: int | None) -> str:
@@ -172,11 +151,10 @@ class _Reader:
         """An error that points at a position, counted from 0."""
         return PlanError(f"{reason}, at character {position + 1}\n  {self.text}\n  {' ' * position}^")
 
-    def read(self, num_layers: int | None) -> tuple[list[Segment], dict[str, Level]]:
-        """The segments from the input upward; and the levels of the parts that are set alone, emb and pool."""
-        segments: list[Segment] = []
+    def read(self, num_layers: int | None) -> tuple[list[Level], dict[str, Level]]:
+        """The levels of the layers from the input upward, and of the parts that are set alone, emb and pool."""
+        layers: list[Level] = []
         parts: dict[str, Level] = {}
-        total = 0  # layers so far
         for word in _WORD.finditer(self.text):
             start = word.start()
             match = self._match(word)
@@ -184,23 +162,21 @@ class _Reader:
             part = match["part"]
             if part is None and "pool" in parts:
                 raise self.error(start, "a segment after pool:")
-            if part == "emb" and (segments or parts):
+            if part == "emb" and (layers or parts):
                 raise self.error(start, "emb: must come before all segments")
             if part in parts:
                 raise self.error(start, f"{part}: is given twice")
             if part is not None:
                 parts[part] = level
                 continue
-            segment = Segment(level, int(match["layers"]))
-            segments.append(segment)
-            total += segment.layers
-            if num_layers is not None and total > num_layers:
-                raise self.error(start, f"{total} layers up to here, but the encoder has {num_layers}")
-        if not segments:
+            layers += [level] * int(match["layers"])
+            if num_layers is not None and len(layers) > num_layers:
+                raise self.error(start, f"{len(layers)} layers up to here, but the encoder has {num_layers}")
+        if not layers:
             raise self.error(0, f"no layers; {GRAMMAR}; {PRESETS}")
-        if num_layers is not None and total < num_layers:
-            raise self.error(len(self.text), f"{total} layers in all, but the encoder has {num_layers}")
-        return segments, parts
+        if num_layers is not None and len(layers) < num_layers:
+            raise self.error(len(self.text), f"{len(layers)} layers in all, but the encoder has {num_layers}")
+        return layers, parts
 
     def _match(self, word: re.Match) -> re.Match:
         """The fields of a word: part, mode, layers, groups."""
