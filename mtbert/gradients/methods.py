@@ -29,19 +29,14 @@ PROJECTIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
 }
 
 
-def constants(name: str) -> dict[str, float]:
-    """The constants of a method, by name, with their defaults; none for "sum"."""
-    method = WEIGHTS.get(name) or PROJECTIONS.get(name)
-    if method is None:
-        return {}
-    parameters = inspect.signature(method).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
 def check_options(name: str, options: dict[str, float], tasks: int) -> None:
     """Raises ValueError for an option that a method does not have, or a value that it refuses for so many tasks."""
-    known = constants(name)
-    unknown = options.keys() - known.keys()
+    known = []  # none for "sum"
+    method = WEIGHTS.get(name) or PROJECTIONS.get(name)
+    if method is not None:
+        parameters = inspect.signature(method).parameters.values()
+        known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    unknown = options.keys() - known
     if unknown:
         raise ValueError(f"{name} has no constant {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if options and name in WEIGHTS:

@@ -14,11 +14,12 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mtbert.bert import Dropout
 from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS, Task
-from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, detached, upstream_tasks
+from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, upstream_tasks
 from mtbert.pairs import pair_features, pair_width
 
 TAG_COUNT = len(TAGS)  # shares of part-of-speech tags of one sentence
@@ -142,16 +143,17 @@ class TaskHeads(nn.Module):
         return head(torch.cat((own, *seen), dim=-1))
 
     def _module(self, name: str, is_upstream: bool) -> Callable[..., Tensor]:
-        """A module by its name; upstream, with weights that receive the gradient as `upstream` says."""
+        """A module by its name; upstream, its weights receive no gradient, or their offsets do (see `upstream`)."""
         module = self.get_submodule(name)
         if not is_upstream or self.config.upstream == "free":
             return module
-        prefix = f"{name}."
-        offsets = {}
-        for weight, offset in self.offsets.items():
-            if weight.startswith(prefix):
-                offsets[weight.removeprefix(prefix)] = offset
-        return detached(module, offsets)
+        weights = {}
+        for key, parameter in module.named_parameters():
+            weights[key] = parameter.detach()
+            offset = self.offsets.get(f"{name}.{key}")
+            if offset is not None:
+                weights[key] = weights[key] + offset
+        return lambda *args: functional_call(module, weights, args)
 
     def _upstream(self, upstream: str, embeddings: Tensor, tags: Tensor | None) -> Tensor:
         """Logits of an upstream head on another task's rows: (B, classes), or (B, k classes) sentence by sentence.
@@ -204,12 +206,11 @@ class TaskHeads(nn.Module):
         """
         if self.config.upstream != "slow":
             return self.offsets
-        prefixes: tuple[str, ...] = ()
-        for task in self.upstreams:
-            for name in all_upstream(task, self.upstreams):
-                prefixes += (f"by_task.{name}.", f"attention.{name}.")
-        weights = {name: p for name, p in self.named_parameters() if name.startswith(prefixes)}
-        self.offsets = {name: torch.zeros_like(p, requires_grad=True) for name, p in weights.items()}
+        upstream: set[str] = set().union(*self.upstreams.values())
+        for name, parameter in self.named_parameters():
+            kind, task = name.split(".")[:2]  # by_task.sst.layers.0.weight, attention.sst.query.weight, norm.weight
+            if kind != "norm" and task in upstream:
+                self.offsets[name] = torch.zeros_like(parameter, requires_grad=True)
         return self.offsets
 
     def shared_parameters(self) -> dict[str, Tensor]:
@@ -217,17 +218,17 @@ class TaskHeads(nn.Module):
 
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
-        tasks = self.config.tasks
         is_free = self.config.upstream == "free"
-        parameters: dict[str, Tensor] = dict(self.named_parameters())
-        if not is_free:
-            norm = {f"norm.{name}": p for name, p in self.norm.named_parameters()}
-            parameters = norm | self.offsets
-        prefixes: tuple[str, ...] = ("norm.",) if len(tasks) > 1 else ()
-        for name in self.by_task:
-            users = [task for task in tasks if name in all_upstream(task, self.upstreams)]
-            if is_free and name in tasks:
-                users.append(name)
-            if len(users) > 1:
-                prefixes += (f"by_task.{name}.", f"attention.{name}.")
-        return {name: p for name, p in parameters.items() if name.startswith(prefixes)}
+        shared: dict[str, Tensor] = {}
+        for name, parameter in self.named_parameters():
+            kind, head = name.split(".")[:2]
+            trained = parameter if is_free or kind == "norm" else self.offsets.get(name)
+            users = []
+            for task in self.config.tasks:
+                is_above = head in all_upstream(task, self.upstreams)
+                is_own = is_free and head == task
+                if kind == "norm" or is_above or is_own:
+                    users.append(task)
+            if len(users) > 1 and trained is not None:
+                shared[name] = trained
+        return shared

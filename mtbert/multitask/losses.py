@@ -62,16 +62,10 @@ def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
 
     The score of STS is 5 times the logit, clamped to 0..5.
     """
-    logits = logits.float()
-    if task.kind == "classes":
-        confidence, label = logits.softmax(-1).max(-1)
-        return label, confidence
-    if task.kind == "binary":
-        probability = logits.sigmoid()
-        label = (probability > 0.5).long()
-        confidence = torch.where(label == 1, probability, 1 - probability)
-        return label, confidence
-    low, high = task.label_range
-    score = low + (high - low) * logits
-    score = score.clamp(low, high)
-    return score, score
+    if task.is_number:
+        low, high = task.label_range
+        score = low + (high - low) * logits.float()
+        score = score.clamp(low, high)
+        return score, score
+    confidence, label = class_probabilities(task, logits).max(-1)
+    return label, confidence

@@ -1,5 +1,6 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import class_probabilities, predict
-from mtbert.multitask.saved_model import check_files, naming_damage, read_model, saved_tokenizer, write_model
+from mtbert.multitask.saved_model import check_files, read_model, saved_tokenizer, write_model
 from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
@@ -254,10 +255,15 @@ class MultitaskBert(nn.Module):
         """
         folder = Path(folder)
         check_files(folder)
-        with naming_damage(folder):
+        try:
             config, sizes, tensors = read_model(folder)
             model = cls(config, BertModel(sizes))
             model.load_state_dict(tensors)
+        except CheckpointError:
+            raise
+        except Exception as error:  # of many types
+            reason = textwrap.shorten(str(error), 200)
+            raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
         model.tokenizer = saved_tokenizer(folder, config)
         return model.eval()
 

@@ -6,11 +6,10 @@ the upstream outputs with the input.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 
 def upstream_tasks(feeds: Sequence[str]) -> dict[str, list[str]]:
@@ -28,17 +27,6 @@ def all_upstream(task: str, upstreams: dict[str, list[str]]) -> set[str]:
     for upstream in upstreams.get(task, []):
         found |= {upstream} | all_upstream(upstream, upstreams)
     return found
-
-
-def detached(module: nn.Module, offsets: dict[str, Tensor]) -> Callable[..., Tensor]:
-    """The module with the same values, whose weights receive no gradient; its inputs do.
-
-    offsets: name of a weight -> zeros of its shape, which are added to it and receive its gradient; may be empty.
-    """
-    weights = {name: p.detach() for name, p in module.named_parameters()}
-    for name, offset in offsets.items():
-        weights[name] = weights[name] + offset
-    return lambda *args: functional_call(module, weights, args)
 
 
 class UpstreamAttention(nn.Module):

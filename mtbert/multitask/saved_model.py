@@ -2,9 +2,6 @@
 
 import json
 import logging
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,18 +63,6 @@ def check_files(folder: Path) -> None:
     faults = checksum_faults(folder, [*FILES, *later])
     if faults:
         raise CheckpointError(f"{folder}: {'; '.join(faults)}; delete the folder, train again")
-
-
-@contextmanager
-def naming_damage(folder: Path) -> Iterator[None]:
-    """Make CheckpointError of any error inside."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:  # of many types
-        reason = textwrap.shorten(str(error), 200)
-        raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
 
 
 def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:

@@ -20,6 +20,8 @@ from mtbert.sharing.plan import Level, SharingPlan
 
 Group = tuple[str, ...]  # tasks whose tokens a layer reads together
 Tokens = dict[Group, Tensor]  # (N, d) of each group
+States = dict[str, Tensor]  # (B, T, d) of each task
+Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend
 
 
 class ExportError(ValueError):
@@ -52,7 +54,7 @@ class SharedEncoder(nn.Module):
         pairs = zip(self.plan.levels.items(), modules, strict=True)
         return {name: (level, copies) for (name, level), copies in pairs}
 
-    def forward(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def forward(self, batches: dict[str, Batch], below: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
         below: what `below` gives, for the tasks where it is known already.
@@ -62,7 +64,7 @@ class SharedEncoder(nn.Module):
         states |= self.below(others)
         return self._run(states, _masks(batches), self.frozen_depth, len(self.layers))
 
-    def below(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+    def below(self, batches: dict[str, Batch]) -> States:
         """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
         return self._run(self._embed(batches), _masks(batches), 0, self.frozen_depth)
 
@@ -71,22 +73,22 @@ class SharedEncoder(nn.Module):
         """`SharingPlan.frozen_depth`, and 0 with adapters, which train in every layer."""
         return 0 if self.adapters else self.plan.frozen_depth
 
-    def _embed(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+    def _embed(self, batches: dict[str, Batch]) -> States:
         """The outputs of the embeddings, task -> (B, T, d)."""
         level, copies = self.plan.embeddings, self.embeddings
         masks = _masks(batches)
-        words: dict[str, Tensor] = {}  # task -> (B, T, d)
+        words: States = {}
         for group, embed in _used(level, copies, batches).items():
             # One look-up for all tasks of a copy: its gradient is as large as the whole table.
             ids = together(batches[task].input_ids for task in group)
             words |= _by_task({group: embed.word(ids)}, masks)
-        states: dict[str, Tensor] = {}
+        states: States = {}
         for task, batch in batches.items():
             embed = _copy_for(task, level, copies)
             states[task] = embed(batch.input_ids, batch.token_type_ids, words[task])
         return states
 
-    def _run(self, states: dict[str, Tensor], masks: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    def _run(self, states: States, masks: Masks, start: int, stop: int) -> States:
         """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d)."""
         tokens: Tokens = {(task,): hidden.flatten(0, 1) for task, hidden in states.items()}
         for depth in range(start, stop):
@@ -97,7 +99,7 @@ class SharedEncoder(nn.Module):
                 tokens[group] = self._run_layer(layer, depth, tokens[group], own)
         return _by_task(tokens, masks)
 
-    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: dict[str, Tensor]) -> Tensor:
+    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks) -> Tensor:
         """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d)."""
         adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
         hooks = GroupHooks(adapters, depth, masks)
@@ -162,26 +164,25 @@ def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
     return module
 
 
-def _masks(batches: dict[str, Batch]) -> dict[str, Tensor]:
-    """Task -> (B, 1, 1, T), True = attend."""
+def _masks(batches: dict[str, Batch]) -> Masks:
     return {task: batch.attention_mask[:, None, None, :] for task, batch in batches.items()}
 
 
-def _apart(tokens: Tensor, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+def _apart(tokens: Tensor, masks: Masks) -> States:
     """The tokens of a group (N, ...), whose masks these are -> task -> (B, T, ...)."""
     parts = apart(tokens, list(masks.values()))
     return dict(zip(masks, parts, strict=True))
 
 
-def _by_task(tokens: Tokens, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+def _by_task(tokens: Tokens, masks: Masks) -> States:
     """The tokens of each group -> task -> (B, T, d)."""
-    parts: dict[str, Tensor] = {}
+    parts: States = {}
     for group, flat in tokens.items():
         parts |= _apart(flat, {task: masks[task] for task in group})
     return parts
 
 
-def _regroup(tokens: Tokens, groups: Collection[Group], masks: dict[str, Tensor]) -> Tokens:
+def _regroup(tokens: Tokens, groups: Collection[Group], masks: Masks) -> Tokens:
     """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
     if set(tokens) == set(groups):
         return tokens
@@ -195,7 +196,7 @@ class GroupHooks(LayerHooks):
     masks: task -> (B, 1, 1, T) of the whole group, in the order of its tokens (N, d).
     """
 
-    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: dict[str, Tensor]) -> None:
+    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: Masks) -> None:
         self.adapters = adapters
         self.depth = depth
         self.masks = masks
