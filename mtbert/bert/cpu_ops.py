@@ -19,7 +19,8 @@ from mtbert.runtime import from_proc
 
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
-ONEDNN = IS_AMD and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+ONEDNN = IS_AMD and HAS_AVX512 and torch.backends.mkldnn.is_available()
 
 
 class Linear(nn.Linear):
@@ -90,7 +91,8 @@ def keep_mask(shape: torch.Size, p: float) -> Tensor:
 
 def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """x * keep * scale; torch converts int8 to floats three times as fast as bool."""
-    return keep.view(torch.int8).to(x.dtype).mul_(x).mul_(scale)
+    mask = keep.view(torch.int8).to(x.dtype)
+    return mask.mul_(x).mul_(scale)
 
 
 class _Dropout(torch.autograd.Function):
@@ -114,7 +116,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
-    if q.device.type != "cpu" or not has_graph or (dropout_p == 0 and q.dtype == exact):
+    is_plain = dropout_p == 0 and q.dtype == exact
+    if q.device.type != "cpu" or not has_graph or is_plain:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     B, h, T, d_k = q.shape
 

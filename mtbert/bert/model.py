@@ -186,8 +186,9 @@ class SelfAttention(nn.Module):
         """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
         parts = (self.query, self.key, self.value)
         weight = torch.cat([part.weight for part in parts])  # (3d, d)
-        bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
-        return linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
+        bias = torch.cat([part.bias for part in parts])  # (3d,)
+        projected = linear(hidden, weight, bias)  # (..., 3d)
+        return projected.unflatten(-1, (3, self.heads, -1))
 
     def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
         """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""

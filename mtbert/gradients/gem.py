@@ -23,7 +23,8 @@ ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often i
 
 def _check_gradient(g: Tensor, M: Tensor) -> None:
     check_matrix("M", M)
-    if g.ndim != 1 or g.dtype != M.dtype or g.device != M.device or len(g) != M.shape[1]:
+    is_alike = g.dtype == M.dtype and g.device == M.device
+    if not is_alike or g.shape != M.shape[1:]:
         raise ValueError(f"g is (P,) where M is (K, P), like it; got g {describe(g)}, M {describe(M)}")
 
 
@@ -55,7 +56,7 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     found = _project(g, M, gram, margin)
     if found is None:
         log.warning("GEM: no projection was found; the gradient of this step is 0")
-        return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
+        found = torch.zeros_like(g), np.full(len(M), np.nan)
     projected, v = found
     return projected, torch.from_numpy(v)
 
@@ -75,7 +76,8 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
     g_norm, m_norms = norms[0], norms[1:]
     kept = np.flatnonzero(m_norms)
     lengths = m_norms[kept]
-    A = gram[1:, 1:][np.ix_(kept, kept)] / lengths[:, None] / lengths  # Gram matrix of the m_k / |m_k|
+    A = gram[1:, 1:][np.ix_(kept, kept)]
+    A = A / lengths[:, None] / lengths  # Gram matrix of the m_k / |m_k|
     scale = max(g_norm, margin * lengths.max())
     b = gram[0, 1:][kept] / lengths / scale  # their products with g / scale
     projected = g
