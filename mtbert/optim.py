@@ -102,7 +102,7 @@ class AdamW(Optimizer):
             eps = eps / math.sqrt(1 - beta2**t)
         else:
             t = 1e9
-        decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks it, too
+        decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks the step as well
         step = torch.tensor(float(t), device=parameters[0].device)
         torch._fused_adamw_(
             parameters,

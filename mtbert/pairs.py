@@ -1,4 +1,4 @@
-"""Features of a pair of sentences that are encoded apart, from their two embeddings.
+"""Features of a pair of sentences that are encoded one by one, from their two embeddings.
 
 Source: papers 000 (section 3.3: summed), 001 (equations 3 to 5), 002 (section 4.2: concatenated, with their Hadamard
 product). B batch, d hidden size, D features.

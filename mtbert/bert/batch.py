@@ -11,7 +11,7 @@ Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a
 
 @dataclass(frozen=True)
 class Batch:
-    """A padded batch. B is the number of sequences: with pairs encoded apart, all first sentences, then all second."""
+    """A padded batch. B sequences: where pairs are two sequences, all first sentences, then all second ones."""
 
     input_ids: Tensor  # (B, T) int64
     attention_mask: Tensor  # (B, T) bool

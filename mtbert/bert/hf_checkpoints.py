@@ -59,9 +59,9 @@ class Layout:
     """The names under which one type of encoder is stored."""
 
     architecture: str  # the class of transformers
-    names: tuple[tuple[str, str], ...]  # of tensors
-    keys: dict[str, str] = field(default_factory=dict)  # of config.json, where they are not BERT's: ours -> theirs
-    defaults: dict[str, Any] = field(default_factory=dict)  # of a config.json without the key, where not BERT's
+    names: tuple[tuple[str, str], ...]  # parts of the tensors' names: ours, theirs
+    keys: dict[str, str] = field(default_factory=dict)  # config.json's keys that are not BERT's: ours -> theirs
+    defaults: dict[str, Any] = field(default_factory=dict)  # values without a key in config.json that are not BERT's
     fixed: dict[str, Any] = field(default_factory=dict)  # settings of the type that config.json does not name
 
 

@@ -48,7 +48,8 @@ class EpisodicMemory:
     def sample(self, task: str, n: int, step: int) -> np.ndarray:
         """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
         rows = self.rows(task)
-        random = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 1, step])
+        seed = [self.seed, zlib.crc32(task.encode()), 1, step]
+        random = np.random.default_rng(seed)
         return random.choice(rows, size=min(n, len(rows)), replace=False)
 
     def _add_to_ring(self, task: str, rows: list[int]) -> None:
@@ -61,12 +62,14 @@ class EpisodicMemory:
         stored = self._rows.setdefault(task, [])
         seen = self._seen.setdefault(task, set())
         if task not in self._random:
-            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
+            seed = [self.seed, zlib.crc32(task.encode()), 0]
+            self._random[task] = np.random.default_rng(seed)
+        random = self._random[task]
         for row in rows:
             if row in seen:
                 continue
             seen.add(row)
-            place = int(self._random[task].random() * len(seen))
+            place = int(random.random() * len(seen))
             if len(stored) < self.size:
                 stored.append(row)
             elif place < self.size:  # with probability size / number seen

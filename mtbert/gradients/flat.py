@@ -25,7 +25,8 @@ class FlatGradients:
         """The parameters themselves as one new vector (P,), float32."""
         flat = self.empty(1)[0]
         for name, parameter in self.parameters.items():
-            flat[self.spans[name]].view_as(parameter).copy_(parameter.detach())
+            place = flat[self.spans[name]]
+            place.view_as(parameter).copy_(parameter.detach())
         return flat
 
     def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -55,4 +56,5 @@ class FlatGradients:
         for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
             parameter.grad = None
             if is_used:
-                parameter.grad = flat[self.spans[name]].view_as(parameter).to(parameter.dtype)
+                place = flat[self.spans[name]]
+                parameter.grad = place.view_as(parameter).to(parameter.dtype)

@@ -100,7 +100,7 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
             return projected, v
         if not math.isfinite(norm):
             return None
-        # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
+        # g~ is far shorter than g: what was rounding error next to g is an error next to g~. Project g~ as well.
         b = products[kept] / lengths / norm
         margin = 0.0
         scale = norm

@@ -83,8 +83,10 @@ def check_finite(gram: Tensor, names: Sequence[str]) -> None:
 
     A row with an infinity or nan has a norm that is one, and float64 squares every finite float32.
     """
-    squares = gram.diagonal().tolist()
-    bad = [name for name, square in zip(names, squares, strict=True) if not math.isfinite(square)]
+    bad = []
+    for name, square in zip(names, gram.diagonal().tolist(), strict=True):
+        if not math.isfinite(square):
+            bad.append(name)
     if bad:
         raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
 
@@ -103,9 +105,11 @@ def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]
             gram += gram_matrix(G[:, span])
         gram = gram.cpu().numpy()
         norms = np.sqrt(gram.diagonal())
+        is_usable = (norms > 0) & np.isfinite(norms)
         for i, j in itertools.combinations(range(T), 2):
             cosine = math.nan
-            if 0 < norms[i] < math.inf and 0 < norms[j] < math.inf:
-                cosine = float(np.clip(gram[i, j] / norms[i] / norms[j], -1, 1))
+            if is_usable[i] and is_usable[j]:
+                cosine = gram[i, j] / norms[i] / norms[j]
+                cosine = float(np.clip(cosine, -1, 1))
             rows.append({"layer": layer, "first": tasks[i], "second": tasks[j], "cosine": cosine})
     return rows

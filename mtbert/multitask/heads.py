@@ -5,7 +5,7 @@ Source: papers 000 (section 2: dropout, then linear, on a sentence embedding; se
 sequence; heads of several layers with dropout inside; mean squared error for similarity), 004 (section 4: layer norm
 of the embeddings, dropout after the head, heads that see other heads' outputs).
 
-Symbols: B batch, T tokens, d hidden size, k sentences encoded apart (1 or 2), D features of a head, p tag features.
+Symbols: B batch, T tokens, d hidden size, k sequences of an example (1 or 2), D features of a head, p tag features.
 """
 
 from collections.abc import Callable
@@ -71,15 +71,15 @@ def output_width(task: Task) -> int:
 
 
 class TaskHeads(nn.Module):
-    """The head of every scored task, on embeddings (B, k, d) with k = 2 where a pair's sentences are encoded apart.
+    """The head of every scored task, on embeddings (B, k, d) with k = 2 where a pair is encoded as two sequences.
 
     With `head_norm` all that reads the embeddings reads them after one layer norm that the tasks share. With
     `similarity` sigmoid_cosine a task of kind similarity has no head.
 
     `feeds` (004, section 4): a fed task's head sees its own features next to its upstream heads' logits on the same
     rows, or next to one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
-    out as the module's mode says. Where sentences are encoded apart, an upstream head for single sentences gives
-    logits of each.
+    out as the module's mode says. Where a pair is two sequences, an upstream head for single sentences gives logits
+    of each.
 
     A fed task has a gradient of the weights of all heads above it. `upstream` says where this goes: nowhere (frozen),
     to `offsets`, which have a learning rate of their own (slow), or to the weights (free). The embeddings, and the
@@ -199,7 +199,7 @@ class TaskHeads(nn.Module):
         return TASKS[name].kind == "similarity" and self.config.similarity == "sigmoid_cosine"
 
     def add_offsets(self) -> dict[str, Tensor]:
-        """With `upstream` slow, zeros beside the weights of upstream heads, by the weights' names; else none.
+        """With `upstream` slow, zeros for the weights of upstream heads, by the weights' names; else none.
 
         A fed task's gradient then goes to them. The trainer gives them a learning rate of their own, adds them to the
         weights after every step and sets them to zero again: Adam's moments of the two gradients stay separate.

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from mtbert.runtime import Trimmer
 from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
-EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; of each sentence where those of a pair are apart
+EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
 
 
 class MultitaskBert(nn.Module):
@@ -170,22 +169,17 @@ class MultitaskBert(nn.Module):
         They are computed without dropout and gradients. chosen: the batches to compute, among all.
         """
         trim = Trimmer()
-        for part in list(eval_batches(lengths, EVAL_TOKENS))[chosen]:
-            with self._evaluating():  # until the result is there: the caller may train, or take no further batch
-                result = compute(part)
+        batches = list(eval_batches(lengths, EVAL_TOKENS))
+        for part in batches[chosen]:
+            was_training = self.training
+            self.eval()
+            try:
+                with torch.no_grad():
+                    result = compute(part)
+            finally:  # before the result goes out: the caller may train, or take no further batch
+                self.train(was_training)
             yield part, result
             trim()
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """A context without dropout and gradients."""
-        was_training = self.training
-        self.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            self.train(was_training)
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""

@@ -49,7 +49,7 @@ class Adapter(nn.Module):
         return x
 
     def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor | None:
-        """TS(h_att) of the feed-forward block's input; else as `beside`, also where it joins."""
+        """TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as in `beside`."""
         return None
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ MODES = {"F": "frozen", "S": "shared", "I": "individual"}
 GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
 PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
 _SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d{0,3})(?:\((?P<groups>[^()]*)\))?")
+_TASK = re.compile(r"[^,|]+")
 _WORD = re.compile(r"(?:[^\s(]|\([^)]*\)?)+")  # ends at a space outside of brackets
 
 
@@ -204,7 +205,7 @@ class _Reader:
     def _groups(self, start: int, stop: int) -> tuple[tuple[str, ...], ...]:
         """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
         group_of: dict[str, int] = {}
-        for name in re.compile(r"[^,|]+").finditer(self.text, start, stop):
+        for name in _TASK.finditer(self.text, start, stop):
             task = name[0].strip()
             indent = len(name[0]) - len(name[0].lstrip())
             position = name.start() + indent
@@ -216,7 +217,8 @@ class _Reader:
         missing = [task for task in self.tasks if task not in group_of]
         if missing:
             raise self.error(stop, f"{', '.join(missing)} in no group")
-        groups: dict[int, tuple[str, ...]] = dict.fromkeys(group_of.values(), ())
-        for task in self.tasks:
-            groups[group_of[task]] += (task,)
-        return tuple(groups.values())
+        groups = []
+        for number in sorted(set(group_of.values())):
+            group = tuple(task for task in self.tasks if group_of[task] == number)
+            groups.append(group)
+        return tuple(groups)

@@ -90,7 +90,9 @@ class SharedEncoder(nn.Module):
 
     def _run(self, states: States, masks: Masks, start: int, stop: int) -> States:
         """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d)."""
-        tokens: Tokens = {(task,): hidden.flatten(0, 1) for task, hidden in states.items()}
+        tokens: Tokens = {}
+        for task, hidden in states.items():
+            tokens[(task,)] = hidden.flatten(0, 1)
         for depth in range(start, stop):
             layers = _used(self.plan.layers[depth], self.layers[depth], states)
             tokens = _regroup(tokens, layers, masks)
@@ -165,7 +167,10 @@ def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
 
 
 def _masks(batches: dict[str, Batch]) -> Masks:
-    return {task: batch.attention_mask[:, None, None, :] for task, batch in batches.items()}
+    masks: Masks = {}
+    for task, batch in batches.items():
+        masks[task] = batch.attention_mask[:, None, None, :]
+    return masks
 
 
 def _apart(tokens: Tensor, masks: Masks) -> States:
@@ -178,7 +183,8 @@ def _by_task(tokens: Tokens, masks: Masks) -> States:
     """The tokens of each group -> task -> (B, T, d)."""
     parts: States = {}
     for group, flat in tokens.items():
-        parts |= _apart(flat, {task: masks[task] for task in group})
+        own = {task: masks[task] for task in group}
+        parts |= _apart(flat, own)
     return parts
 
 
@@ -187,7 +193,10 @@ def _regroup(tokens: Tokens, groups: Collection[Group], masks: Masks) -> Tokens:
     if set(tokens) == set(groups):
         return tokens
     parts = _by_task(tokens, masks)
-    return {group: together(parts[task] for task in group) for group in groups}
+    regrouped: Tokens = {}
+    for group in groups:
+        regrouped[group] = together(parts[task] for task in group)
+    return regrouped
 
 
 class GroupHooks(LayerHooks):
@@ -224,7 +233,8 @@ class GroupHooks(LayerHooks):
             return x
         parts = _apart(x, self.masks)
         for task, adapter in self.adapters.items():
-            parts[task] = getattr(adapter, hook)(self.depth, parts[task])
+            change = getattr(adapter, hook)
+            parts[task] = change(self.depth, parts[task])
         return together(parts.values())
 
     def _plus(self, hook: str, residual: Tensor, read: Tensor) -> Tensor:
@@ -234,12 +244,13 @@ class GroupHooks(LayerHooks):
         inputs = _apart(read, self.masks)
         sums = _apart(residual, self.masks)
         for task, adapter in self.adapters.items():
-            term = getattr(adapter, hook)(self.depth, inputs[task], self.masks[task])
+            compute = getattr(adapter, hook)
+            term = compute(self.depth, inputs[task], self.masks[task])
             if term is not None:
                 sums[task] = sums[task] + term
         return together(sums.values())
 
     def _works(self, hook: str) -> bool:
-        """Whether an adapter overrides the hook; else the tokens need not be taken apart."""
-        plain = getattr(Adapter, hook)
-        return any(getattr(type(adapter), hook) is not plain for adapter in self.adapters.values())
+        """Whether an adapter overrides the hook; if none does, the tokens need not be split by task."""
+        kinds = {type(adapter) for adapter in self.adapters.values()}
+        return any(getattr(kind, hook) is not getattr(Adapter, hook) for kind in kinds)

@@ -16,10 +16,10 @@ def soft_gradient(copies: Tensor, kind: str) -> Tensor:
     """The gradient (n, P) of the penalty of n copies (n, P) of a tensor.
 
     l2: the penalty is the sum over the copies of |p_c - mean|^2. trace: the sum of the singular values of the matrix of
-    the copies, smoothed: the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the
-    largest: U s / sqrt(s^2 + e^2) V', from the n x n Gram matrix in float64. Where s is far above e this is the
-    gradient of the norm itself, U V'; where copies are equal s is 0 and they are not pulled apart or together, which is
-    the subgradient of least norm. What the copies have in common is pulled towards 0 as well.
+    the copies, smoothed: the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the largest.
+    Its gradient is U s / sqrt(s^2 + e^2) V', computed from the n x n Gram matrix in float64. Where s is far above e
+    this is the gradient of the norm itself, U V'. Where copies are equal, s is 0 and nothing pulls them, which is the
+    subgradient of least norm. What the copies have in common is pulled towards 0 as well.
     """
     if kind == "l2":
         return 2 * (copies - copies.mean(0))
