@@ -31,7 +31,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Level:
-    """How one depth of the encoder is held: its mode and the groups of tasks, each with a copy of its own."""
+    """How tasks share one depth of the encoder: its mode, and the groups of tasks, each with a copy of its own."""
 
     mode: Literal["F", "S", "I"]
     groups: tuple[tuple[str, ...], ...]
@@ -58,7 +58,7 @@ class SharingPlan:
     def parse(cls, text: str, tasks: Sequence[str], num_layers: int | None = None) -> "SharingPlan":
         """Read a plan or a preset (1-bert, 3-bert, hybrid-K, frozen) for an encoder of `num_layers` layers.
 
-        num_layers: None reads the plan without holding it to an encoder; a preset then has as few layers as it can.
+        num_layers: None reads the plan for an encoder of any size; a preset then has as few layers as it can.
         Raises PlanError, pointing at the character: a segment that cannot be read, a wrong sum of layers, an unknown
         task, a task in two groups or in none.
         """
@@ -84,7 +84,7 @@ class SharingPlan:
 
     @property
     def frozen_depth(self) -> int:
-        """Layers from the input upward that are frozen, embeddings included; else 0."""
+        """How many layers from the input upward are frozen; 0 where the embeddings are not."""
         if self.embeddings.mode != "F":
             return 0
         depth = 0
