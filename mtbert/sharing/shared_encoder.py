@@ -61,7 +61,8 @@ class SharedEncoder(nn.Module):
         """
         states = dict(below or {})
         others = {task: batch for task, batch in batches.items() if task not in states}
-        states |= self.below(others)
+        if others:
+            states |= self.below(others)
         return self._run(states, _masks(batches), self.frozen_depth, len(self.layers))
 
     def below(self, batches: dict[str, Batch]) -> States:
