@@ -96,17 +96,21 @@ class AdamW(Optimizer):
         formula for the lr', wd' and eps' below. Without bias correction, t is so large that b^t is 0.
         """
         states = [self.state[parameter] for parameter in parameters]
-        lr, (beta1, beta2), t = group["lr"], group["betas"], states[0]["step"]
-        decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks it, too
-        eps = group["eps"] / math.sqrt(1 - beta2**t) if group["correct_bias"] else group["eps"]
-        steps = torch.tensor(float(t) if group["correct_bias"] else 1e9, device=parameters[0].device)
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        t, eps = states[0]["step"], group["eps"]
+        if group["correct_bias"]:
+            eps = eps / math.sqrt(1 - beta2**t)
+        else:
+            t = 1e9
+        decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks the step as well
+        step = torch.tensor(float(t), device=parameters[0].device)
         torch._fused_adamw_(
             parameters,
-            [parameter.grad for parameter in parameters],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [steps] * len(parameters),
+            grads=[parameter.grad for parameter in parameters],
+            exp_avgs=[state["exp_avg"] for state in states],
+            exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+            max_exp_avg_sqs=[],
+            state_steps=[step] * len(parameters),
             lr=lr * decay,
             beta1=beta1,
             beta2=beta2,
@@ -120,7 +124,9 @@ class AdamW(Optimizer):
 def _is_dense(parameter: Tensor, state: dict) -> bool:
     """Whether torch's kernel can walk over a parameter, its gradient and its moments side by side."""
     tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
-    return all(t.is_contiguous() and t.dtype == parameter.dtype and t.is_floating_point() for t in tensors)
+    is_contiguous = all(tensor.is_contiguous() for tensor in tensors)
+    has_one_type = all(tensor.dtype == parameter.dtype for tensor in tensors)
+    return is_contiguous and has_one_type and parameter.is_floating_point()
 
 
 def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: float = 0.1) -> LRScheduler:
@@ -129,8 +135,8 @@ def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: flo
     'none': constant. 'linear': up over the first `warmup` fraction of the steps, then down to 0.
     'cosine': the same warm-up, then half a cosine to 0. 'onecycle': torch's OneCycleLR with each group's
     learning rate as its peak and torch's defaults, as paper 002 names that class and no argument of it: half a cosine
-    up from a 25th of the peak, half a cosine down to nearly 0, and beta1 the other way round, whatever it was set to:
-    from 0.95 to 0.85 at the peak and back. Raises ValueError for an unknown name or a fraction outside [0, 1).
+    up from a 25th of the peak, then half a cosine down to nearly 0. It sets beta1, too, from 0.95 to 0.85 at the peak
+    and back. Raises ValueError for an unknown name or a fraction outside [0, 1).
     """
     if name not in SCHEDULES:
         raise ValueError(f"schedule is {name!r}; known are {', '.join(SCHEDULES)}")
@@ -143,13 +149,16 @@ def make_schedule(optimizer: Optimizer, name: str, total_steps: int, warmup: flo
             rise *= 1 - 1e-9
         return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_steps + 1, pct_start=rise)
     warmup_steps = round(warmup * total_steps)
+    falling_steps = max(1, total_steps - warmup_steps)
 
     def factor(step: int) -> float:
         if name == "none":
             return 1.0
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
-        done = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-        return max(0.0, 1 - done) if name == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        done = (step - warmup_steps) / falling_steps
+        if name == "linear":
+            return max(0.0, 1 - done)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     return LambdaLR(optimizer, factor)

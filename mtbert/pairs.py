@@ -1,4 +1,4 @@
-"""Features of a pair of sentences that are encoded apart, from their two embeddings.
+"""Features of a pair of sentences that are encoded one by one, from their two embeddings.
 
 Source: papers 000 (section 3.3: summed), 001 (equations 3 to 5), 002 (section 4.2: concatenated, with their Hadamard
 product). B batch, d hidden size, D features.
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Embeddings h1, h2 (B, d) of the two sentences -> features (B, any width). One of your own needs an entry here.
+# Embeddings h1, h2 (B, d) of the two sentences -> features (B, any width). To add a feature, add its entry here.
 PAIR_FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": lambda h1, h2: h1 + h2,
     "concat": lambda h1, h2: torch.cat((h1, h2), dim=-1),
@@ -21,15 +21,16 @@ PAIR_FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def pair_features(embeddings: Tensor, pairs: str) -> Tensor:
-    """(B, 2, d) -> (B, D): the parts that `pairs` joins by +, side by side in the order written.
+    """(B, 2, d) -> (B, D): the features that `pairs` joins by +, side by side in the order written.
 
     sum, product (Hadamard) and difference (absolute) are d wide, concat 2d, cosine 1.
     """
-    h1, h2 = embeddings.unbind(1)
-    parts = [PAIR_FEATURES[part](h1, h2) for part in pairs.split("+")]
-    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+    h1, h2 = embeddings.unbind(1)  # (B, d) each
+    parts = [PAIR_FEATURES[name](h1, h2) for name in pairs.split("+")]
+    return torch.cat(parts, dim=-1)
 
 
 def pair_width(pairs: str, d: int) -> int:
     """D of `pair_features`."""
-    return pair_features(torch.empty(1, 2, d, device="meta"), pairs).size(-1)
+    embeddings = torch.empty(1, 2, d, device="meta")
+    return pair_features(embeddings, pairs).size(-1)

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def round_robin(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
-    """alpha = 0: every task alike."""
+    """alpha = 0: the same weight for every task."""
     return np.ones(len(sizes))
 
 
@@ -28,16 +28,17 @@ def proportional(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
 
 def annealed(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
     """alpha = 1 - 0.8 (e - 1) / (E - 1) in epoch e of E; 1 where E is 1."""
-    return sizes ** (1 - 0.8 * (epoch - 1) / max(1, epochs - 1))
+    alpha = 1 - 0.8 * (epoch - 1) / max(1, epochs - 1)
+    return sizes**alpha
 
 
 def loss(sizes: np.ndarray, epoch: int, epochs: int, losses: np.ndarray) -> np.ndarray:
-    """p_i ~ L_i, whatever the sizes; in the first epoch, before a loss is known, every task alike."""
+    """p_i ~ L_i, whatever the sizes; in the first epoch, before a loss is known, all L_i are the same."""
     return np.maximum(losses, 1e-12)
 
 
-# Numbers of examples (T,), at most 1 as parts of the largest, epoch e of E -> weights (T,) of the tasks, N_i^alpha.
-# One with an argument `losses` also gets L (T,), the `moving_average` of each task's training losses before the epoch.
+# The tasks' numbers of examples (T,), divided by the largest, and epoch e of E -> weights (T,), N_i^alpha. A sampler
+# with an argument `losses` also gets L (T,), the `moving_average` of each task's training losses before the epoch.
 SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "round_robin": round_robin,
     "sqrt": sqrt,
@@ -62,17 +63,20 @@ def task_probabilities(
     another strategy, a size below 1 or an epoch outside 1..epochs.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
-    if sizes.ndim != 1 or not len(sizes) or not np.isfinite(sizes).all() or (sizes < 1).any():
+    is_count = np.isfinite(sizes) & (sizes >= 1)
+    if sizes.ndim != 1 or not len(sizes) or not is_count.all():
         raise ValueError(f"sizes are the numbers of examples, at least 1 each; got {sizes.tolist()}")
     if strategy not in SAMPLERS:
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
     sampler = SAMPLERS[strategy]
-    seen = {}
+    parts = sizes / sizes.max()
     if "losses" in inspect.signature(sampler).parameters:
-        seen["losses"] = np.ones(len(sizes)) if losses is None else np.asarray(losses)
-    weights = sampler(sizes / sizes.max(), epoch, epochs, **seen)
+        losses = np.ones(len(sizes)) if losses is None else np.asarray(losses)
+        weights = sampler(parts, epoch, epochs, losses=losses)
+    else:
+        weights = sampler(parts, epoch, epochs)
     return weights / weights.sum()
 
 
@@ -88,16 +92,17 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     so that every row weighs the same in the mean losses of a pass.
     """
     random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(lengths))
-    n = math.ceil(len(order) / batch_size)
-    starts = np.arange(n + 1) * len(order) // n
-    pools = np.array_split(np.arange(n), min(n, max(POOLS, math.ceil(n / POOL))))
+    rows = random.permutation(len(lengths))
+    n = math.ceil(len(rows) / batch_size)  # batches
+    starts = np.arange(n + 1) * len(rows) // n  # of the batches among the rows, and the end
+    pool_count = max(POOLS, math.ceil(n / POOL))
     batches = []
-    for numbers in pools:
-        cuts = starts[numbers[0] : numbers[-1] + 2]
-        pool = order[cuts[0] : cuts[-1]]
-        pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += np.split(pool, cuts[1:-1] - cuts[0])
+    for numbers in np.array_split(np.arange(n), min(n, pool_count)):
+        first, last = numbers[0], numbers[-1]
+        pool = rows[starts[first] : starts[last + 1]]
+        by_length = np.argsort(lengths[pool], kind="stable")
+        cuts = starts[first + 1 : last + 1] - starts[first]  # between the batches of the pool
+        batches += np.split(pool[by_length], cuts)
     return [batches[i] for i in random.permutation(n)]
 
 
@@ -106,13 +111,17 @@ def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        stop = start + max(1, token_budget // int(lengths[order[start]]))
-        yield order[start:stop]
-        start = stop
+        longest = int(lengths[order[start]])
+        rows = max(1, token_budget // longest)
+        yield order[start : start + rows]
+        start += rows
 
 
 def padding_share(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
     """The share of padding in the tokens of these batches, each padded to its longest sequence."""
-    batches = list(batches)
-    padded = sum(int(lengths[batch].max()) * len(batch) for batch in batches)
-    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded
+    own = 0  # tokens of the sequences
+    padded = 0
+    for batch in batches:
+        own += int(lengths[batch].sum())
+        padded += int(lengths[batch].max()) * len(batch)
+    return 1 - own / padded

@@ -11,7 +11,7 @@ Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a
 
 @dataclass(frozen=True)
 class Batch:
-    """A padded batch. B is the number of sequences: with pairs encoded apart, all first sentences, then all second."""
+    """A padded batch. B sequences: where pairs are two sequences, all first sentences, then all second ones."""
 
     input_ids: Tensor  # (B, T) int64
     attention_mask: Tensor  # (B, T) bool
@@ -19,14 +19,20 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        tensors = (self.input_ids, self.attention_mask, self.token_type_ids)
-        return Batch(*(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors))
+        types = self.token_type_ids
+        if types is not None:
+            types = types.to(device, non_blocking=True)
+        return Batch(
+            self.input_ids.to(device, non_blocking=True),
+            self.attention_mask.to(device, non_blocking=True),
+            types,
+        )
 
 
 def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
     """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
     sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
-    parts = tokens.split([B * T for B, T in sizes])
+    parts = tokens.split([B * T for B, T in sizes])  # (B T, ...) of each batch
     return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 
 

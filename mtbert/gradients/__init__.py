@@ -3,11 +3,11 @@
 from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
 from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import broken_constraints, gem_project
-from mtbert.gradients.gram import CHUNK, DEVICE_CHUNK, combine, gram_matrix, layer_cosines
+from mtbert.gradients.gram import combine, gram_matrix, in_double, layer_cosines
 from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
-    "CHUNK", "DEVICE_CHUNK", "MEMORIES", "PROJECTIONS", "WEIGHTS", "EpisodicMemory", "FlatGradients",
-    "broken_constraints", "check_options", "combine", "gem_project", "gram_matrix", "layer_cosines", "pcgrad",
+    "MEMORIES", "PROJECTIONS", "WEIGHTS", "EpisodicMemory", "FlatGradients", "broken_constraints", "check_options",
+    "combine", "gem_project", "gram_matrix", "in_double", "layer_cosines", "pcgrad",
 ]  # fmt: skip

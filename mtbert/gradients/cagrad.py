@@ -25,12 +25,12 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
     T = len(gram)
     gram = gram.detach().to("cpu", torch.float64)
     check_finite(gram, [f"row {i}" for i in range(T)])
-    A = gram.numpy() / T**2  # of the g_i / T
+    A = gram.numpy() / T**2  # Gram matrix of the g_i / T
     scale = A.trace()
     if c == 0 or scale == 0:
         return torch.ones(T, dtype=torch.float64)
     A = A / scale
-    root_phi = c * math.sqrt(max(A.sum(), 0))
+    root_phi = c * math.sqrt(max(A.sum(), 0))  # c |g_0|
     w = _minimise(A, root_phi)
     norm = math.sqrt(max(w @ A @ w, 0))  # |g_w|
     factor = root_phi / norm if norm > 1e-8 else 0.0
@@ -42,16 +42,21 @@ def _minimise(A: np.ndarray, root_phi: float) -> np.ndarray:
     from scipy.optimize import minimize  # here, as it is slow to import
 
     T = len(A)
-    products = A.sum(1)
+    products = A.sum(1)  # of the g_i / T with g_0
 
     def value_and_slope(w: np.ndarray) -> tuple[float, np.ndarray]:
-        norm = math.sqrt(max(w @ A @ w, 1e-24))
-        return w @ products + root_phi * norm, products + root_phi * (A @ w) / norm
+        norm = math.sqrt(max(w @ A @ w, 1e-24))  # |g_w|
+        value = w @ products + root_phi * norm
+        slope = products + root_phi * (A @ w) / norm
+        return value, slope
 
-    sum_is_one = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    options = {"ftol": 1e-14, "maxiter": 200}
     found = minimize(
-        value_and_slope, np.full(T, 1 / T), jac=True, bounds=[(0, 1)] * T, constraints=sum_is_one, options=options
+        value_and_slope,
+        x0=np.full(T, 1 / T),
+        jac=True,  # the slope comes with the value
+        bounds=[(0, 1)] * T,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
+        options={"ftol": 1e-14, "maxiter": 200},
     )
     w = np.clip(found.x, 0, 1)
     return w / w.sum()

@@ -20,9 +20,11 @@ class EpisodicMemory:
     """
 
     def __init__(self, size: int, kind: str, seed: int) -> None:
-        self.size, self.kind, self.seed = size, kind, seed
-        self._rows: dict[str, np.ndarray] = {}
-        self._seen: dict[str, np.ndarray] = {}  # reservoir: whether a row number was seen
+        self.size = size
+        self.kind = kind
+        self.seed = seed
+        self._rows: dict[str, list[int]] = {}
+        self._seen: dict[str, set[int]] = {}  # reservoir: the rows that were offered
         self._random: dict[str, np.random.Generator] = {}
 
     @property
@@ -32,62 +34,43 @@ class EpisodicMemory:
 
     def rows(self, task: str) -> np.ndarray:
         """Row numbers stored for a task, int64; ring: the oldest first; empty where there are none."""
-        stored = self._rows.get(task)
-        return np.empty(0, dtype=np.int64) if stored is None else stored.copy()
+        return np.array(self._rows.get(task, []), dtype=np.int64)
 
     def add(self, task: str, rows: np.ndarray) -> None:
         """Offer row numbers (N,) of a task, in the order seen."""
         if not len(rows):
             return
         if self.kind == "ring":
-            self._rows[task] = self._with_ring(task, rows)
+            self._add_to_ring(task, rows.tolist())
         else:
-            self._rows[task] = self._with_reservoir(task, rows)
+            self._add_to_reservoir(task, rows.tolist())
 
     def sample(self, task: str, n: int, step: int) -> np.ndarray:
         """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
         rows = self.rows(task)
-        random = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 1, step])
+        seed = [self.seed, zlib.crc32(task.encode()), 1, step]
+        random = np.random.default_rng(seed)
         return random.choice(rows, size=min(n, len(rows)), replace=False)
 
-    def _with_ring(self, task: str, rows: np.ndarray) -> np.ndarray:
-        newest_first = np.concatenate([self.rows(task), rows])[::-1]
-        kept = _distinct(newest_first)[: self.size]
-        return kept[::-1].copy()
+    def _add_to_ring(self, task: str, rows: list[int]) -> None:
+        oldest_first = self._rows.get(task, []) + rows
+        newest_first = list(dict.fromkeys(reversed(oldest_first)))  # each row once
+        kept = newest_first[: self.size]
+        self._rows[task] = kept[::-1]
 
-    def _with_reservoir(self, task: str, rows: np.ndarray) -> np.ndarray:
-        seen = self._seen_until(task, rows.max())
-        new = _distinct(rows)
-        new = new[~seen[new]]
-        count = int(seen.sum())
-        seen[new] = True
-        stored = self.rows(task).tolist()
-        for row, u in zip(new.tolist(), self._draws(task, len(new)), strict=True):
-            count += 1
-            place = int(u * count)
+    def _add_to_reservoir(self, task: str, rows: list[int]) -> None:
+        stored = self._rows.setdefault(task, [])
+        seen = self._seen.setdefault(task, set())
+        if task not in self._random:
+            seed = [self.seed, zlib.crc32(task.encode()), 0]
+            self._random[task] = np.random.default_rng(seed)
+        random = self._random[task]
+        for row in rows:
+            if row in seen:
+                continue
+            seen.add(row)
+            place = int(random.random() * len(seen))
             if len(stored) < self.size:
                 stored.append(row)
-            elif place < self.size:  # with probability size / count
+            elif place < self.size:  # with probability size / number seen
                 stored[place] = row
-        return np.array(stored, dtype=np.int64)
-
-    def _seen_until(self, task: str, row: int) -> np.ndarray:
-        """Whether each row of a task was seen, for all rows up to this one or beyond."""
-        seen = self._seen.get(task, np.zeros(0, dtype=bool))
-        missing = row + 1 - len(seen)
-        if missing > 0:
-            seen = np.concatenate([seen, np.zeros(max(missing, len(seen)), dtype=bool)])
-            self._seen[task] = seen
-        return seen
-
-    def _draws(self, task: str, n: int) -> list[float]:
-        """The next n numbers between 0 and 1 of a task's own generator."""
-        if task not in self._random:
-            self._random[task] = np.random.default_rng([self.seed, zlib.crc32(task.encode()), 0])
-        return self._random[task].random(n).tolist()
-
-
-def _distinct(rows: np.ndarray) -> np.ndarray:
-    """The distinct rows, in the order in which they first occur."""
-    _, first = np.unique(rows, return_index=True)
-    return rows[np.sort(first)]

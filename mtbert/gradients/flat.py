@@ -1,7 +1,5 @@
 """The gradients of a model as one vector, and back."""
 
-import itertools
-
 import torch
 from torch import Tensor, nn
 
@@ -11,9 +9,12 @@ class FlatGradients:
 
     def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
         self.parameters = dict(parameters)
-        ends = list(itertools.accumulate((parameter.numel() for parameter in parameters.values()), initial=0))
-        self.spans = {name: slice(*ends[i : i + 2]) for i, name in enumerate(self.parameters)}
-        self.size = ends[-1]
+        self.spans: dict[str, slice] = {}
+        self.size = 0  # P
+        for name, parameter in self.parameters.items():
+            start = self.size
+            self.size += parameter.numel()
+            self.spans[name] = slice(start, self.size)
 
     def empty(self, rows: int) -> Tensor:
         """Room for the gradients of several tasks, float32 (rows, P), on the parameters' device."""
@@ -24,7 +25,8 @@ class FlatGradients:
         """The parameters themselves as one new vector (P,), float32."""
         flat = self.empty(1)[0]
         for name, parameter in self.parameters.items():
-            flat[self.spans[name]].view_as(parameter).copy_(parameter.detach())
+            place = flat[self.spans[name]]
+            place.view_as(parameter).copy_(parameter.detach())
         return flat
 
     def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -32,20 +34,27 @@ class FlatGradients:
 
         flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU: which parameters had one.
         """
-        flat = self.empty(1)[0] if flat is None else flat
+        if flat is None:
+            flat = self.empty(1)[0]
         used = torch.zeros(len(self.parameters), dtype=torch.bool)
         for i, (name, parameter) in enumerate(self.parameters.items()):
             place = flat[self.spans[name]]
             if parameter.grad is None:
                 place.zero_()
-                continue
-            place.view_as(parameter).copy_(parameter.grad)
-            used[i], parameter.grad = True, None
+            else:
+                place.view_as(parameter).copy_(parameter.grad)
+                parameter.grad = None
+                used[i] = True
         return flat, used
 
     def put(self, flat: Tensor, used: Tensor) -> None:
-        """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere: an optimizer then leaves such a
-        parameter alone, its decay and moments included, where a gradient of zeros would not.
+        """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere.
+
+        An optimizer leaves a parameter without a gradient alone, its decay and moments included; with a gradient of
+        zeros it would not.
         """
         for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
-            parameter.grad = flat[self.spans[name]].view_as(parameter).to(parameter.dtype) if is_used else None
+            parameter.grad = None
+            if is_used:
+                place = flat[self.spans[name]]
+                parameter.grad = place.view_as(parameter).to(parameter.dtype)

@@ -23,7 +23,8 @@ ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often i
 
 def _check_gradient(g: Tensor, M: Tensor) -> None:
     check_matrix("M", M)
-    if g.ndim != 1 or g.dtype != M.dtype or g.device != M.device or len(g) != M.shape[1]:
+    is_alike = g.dtype == M.dtype and g.device == M.device
+    if not is_alike or g.shape != M.shape[1:]:
         raise ValueError(f"g is (P,) where M is (K, P), like it; got g {describe(g)}, M {describe(M)}")
 
 
@@ -44,56 +45,62 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     _check_gradient(g, M)
     if not 0 <= margin < math.inf:
         raise ValueError(f"margin is {margin}; it must be finite and at least 0")
-    gram = gram_matrix(g[None], M).cpu()
-    check_finite(gram, ["g", *(f"row {k} of M" for k in range(len(M)))])
+    gram = gram_matrix(g[None], M).cpu()  # (K + 1, K + 1)
+    names = [f"row {k} of M" for k in range(len(M))]
+    check_finite(gram, ["g", *names])
     gram = gram.numpy()
-    has_memory = gram.diagonal()[1:].any()
-    is_met = margin == 0 and (gram[0, 1:] >= 0).all()
-    if not has_memory or is_met:
+    is_zero = gram.diagonal()[1:] == 0
+    is_met = gram[0, 1:] >= 0  # g . m_k >= 0
+    if is_zero.all() or (margin == 0 and is_met.all()):
         return g, torch.zeros(len(M), dtype=torch.float64)
     found = _project(g, M, gram, margin)
     if found is None:
         log.warning("GEM: no projection was found; the gradient of this step is 0")
-        return torch.zeros_like(g), torch.full((len(M),), math.nan, dtype=torch.float64)
-    return found
+        found = torch.zeros_like(g), np.full(len(M), np.nan)
+    projected, v = found
+    return projected, torch.from_numpy(v)
 
 
 def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
-    """g~ (P,) alone of `gem`."""
-    return gem(g, M, margin)[0]
+    """The projected gradient g~ (P,) of `gem`, without v."""
+    projected, _ = gem(g, M, margin)
+    return projected
 
 
-def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Tensor, Tensor] | None:
+def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Tensor, np.ndarray] | None:
     """g~ and v; None where the dual is not solved or g~ violates a constraint.
 
-    gram (K + 1, K + 1) is the Gram matrix of g and the rows of M.
+    gram (K + 1, K + 1) is the Gram matrix of g and the rows of M. The dual is solved for memories of length 1.
     """
     norms = np.sqrt(gram.diagonal())
-    kept = np.flatnonzero(norms[1:])
-    lengths = norms[1:][kept]
-    A = gram[1:, 1:][np.ix_(kept, kept)] / lengths[:, None] / lengths  # of m_k / |m_k|
-    scale = max(norms[0], margin * lengths.max())
-    b = gram[0, 1:][kept] / lengths / scale
+    g_norm, m_norms = norms[0], norms[1:]
+    kept = np.flatnonzero(m_norms)
+    lengths = m_norms[kept]
+    A = gram[1:, 1:][np.ix_(kept, kept)]
+    A = A / lengths[:, None] / lengths  # Gram matrix of the m_k / |m_k|
+    scale = max(g_norm, margin * lengths.max())
+    b = gram[0, 1:][kept] / lengths / scale  # their products with g / scale
     projected = g
     v = np.zeros(len(M))
     for _ in range(ATTEMPTS):
+        lowest = margin * lengths / scale
         try:
-            w = _solve_dual(A, b + A @ (margin * lengths / scale))  # of u = v - margin
+            w = _solve_dual(A, b + A @ lowest)  # what v has above the margin
         except (RuntimeError, np.linalg.LinAlgError):
             return None
         added = np.zeros(len(M))
         added[kept] = margin + w * scale / lengths
         v += added
         projected = combine(np.append(1, added), projected[None], M)
-        summands = norms[0] + v @ norms[1:]
+        summands = g_norm + v @ m_norms
         products, norm = _products(projected, M, gram, v, summands)
         if norm <= ROUNDING * summands:
-            return torch.zeros_like(g), torch.from_numpy(v)
-        if (products >= -FEASIBLE * norm * norms[1:]).all():
-            return projected, torch.from_numpy(v)
+            return torch.zeros_like(g), v
+        if (products >= -FEASIBLE * norm * m_norms).all():
+            return projected, v
         if not math.isfinite(norm):
             return None
-        # g~ is far shorter than g, and what was rounding error beside g is not beside g~: project g~ as well
+        # g~ is far shorter than g: what was rounding error next to g is an error next to g~. Project g~ as well.
         b = products[kept] / lengths / norm
         margin = 0.0
         scale = norm
@@ -103,18 +110,18 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
 def _products(
     projected: Tensor, M: Tensor, gram: np.ndarray, v: np.ndarray, summands: float
 ) -> tuple[np.ndarray, float]:
-    """Products of g~ = M'v + g with the memories (K,), and its norm, from the Gram matrix where rounding cannot matter.
+    """Products (K,) of g~ = M'v + g with the memories, and its norm, from the Gram matrix where rounding cannot matter.
 
-    summands: sum of the lengths of what g~ is the sum of.
+    summands: the sum of the lengths of the vectors that g~ is the sum of.
     """
     weights = np.append(1, v)
-    with_all = gram @ weights  # products of g~ with g and the memories
-    norm = math.sqrt(max(weights @ with_all, 0))
+    products = gram @ weights  # of g~ with g and the memories
+    norm = math.sqrt(max(weights @ products, 0))
     dtype = torch.finfo(projected.dtype)
-    is_short = norm < max(CANCELLED * summands, dtype.tiny * len(projected))
-    if dtype.eps > FEASIBLE or is_short:
+    shortest = max(CANCELLED * summands, dtype.tiny * len(projected))
+    if norm < shortest or dtype.eps > FEASIBLE:
         return products_of(projected, M)
-    return with_all[1:], norm
+    return products[1:], norm
 
 
 def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -126,25 +133,30 @@ def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     eigenvalues, Q = np.linalg.eigh(A)
     root = np.sqrt(np.maximum(eigenvalues, EPS))
-    return nnls(root[:, None] * Q.T, -(Q.T @ b) / root)[0]
+    F = root[:, None] * Q.T
+    d = -(Q.T @ b) / root
+    w, _ = nnls(F, d)
+    return w
 
 
 @torch.no_grad()
 def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,) of A-GEM, and v (K,), float64 on the CPU. g (P,), M (K, P).
 
-    Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref, g_ref the mean of the memories' gradients; else g.
-    Raises ValueError for other shapes or a gradient that is not finite.
+    g_ref is the mean of the memories' gradients. Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref; else
+    g~ = g. Raises ValueError for other shapes or a gradient that is not finite.
     """
     _check_gradient(g, M)
     K = len(M)
-    reference = M.mean(0, keepdim=True)
+    reference = M.mean(0, keepdim=True)  # g_ref (1, P)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])
-    if not gram[0, 1] < 0:
+    product, square = gram[0, 1], gram[1, 1]  # g . g_ref, |g_ref|^2
+    if product >= 0:
         return g, torch.zeros(K, dtype=torch.float64)
-    factor = -gram[0, 1] / gram[1, 1]
-    return combine(np.array([1, factor]), g[None], reference), (factor / K).expand(K)
+    factor = -product / square
+    projected = combine(np.array([1, factor]), g[None], reference)
+    return projected, (factor / K).expand(K)
 
 
 @torch.no_grad()
@@ -155,4 +167,5 @@ def broken_constraints(step: Tensor, M: Tensor) -> int:
     """
     gram = gram_matrix(step[None], M).cpu().numpy()
     norms = np.sqrt(gram.diagonal())
-    return int((gram[0, 1:] > 1e-4 * norms[0] * norms[1:]).sum())
+    is_raised = gram[0, 1:] > 1e-4 * norms[0] * norms[1:]
+    return int(is_raised.sum())

@@ -2,8 +2,8 @@
 
 Every method of this room is a linear combination of gradients whose coefficients follow from their Gram matrix.
 Products and combinations are computed in float64 where the gradients lie, a chunk of columns at a time; only the Gram
-matrix, a few numbers, comes to the CPU. T tasks, K memories, P parameters; any float dtype, products of norms up to
-1e300.
+matrix, a few numbers, comes to the CPU. T tasks, K memories, R rows, P parameters; any float dtype, products of norms
+up to 1e300.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CHUNK = {"cpu": 2**16}  # columns; a few rows of them in float64 stay near the cache
+CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**20  # columns, on any other device
 SLIM = 8  # rows, up to which a matrix product on a CPU takes longer than a product for each row
 
@@ -24,11 +24,12 @@ def in_double(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
     rows = sum(len(part) for part in parts)
     P = parts[0].shape[1]
     device = parts[0].device
-    chunk = CHUNK.get(device.type, DEVICE_CHUNK)
+    chunk = CPU_CHUNK if device.type == "cpu" else DEVICE_CHUNK
     buffer = torch.empty(rows, min(chunk, P), dtype=torch.float64, device=device)
     for start in range(0, P, chunk):
-        columns = slice(start, min(start + chunk, P))
-        block = buffer[:, : columns.stop - start]
+        stop = min(start + chunk, P)
+        columns = slice(start, stop)
+        block = buffer[:, : stop - start]  # (R, c)
         row = 0
         for part in parts:
             block[row : row + len(part)] = part[:, columns]
@@ -45,7 +46,7 @@ def gram_matrix(*parts: Tensor) -> Tensor:
             gram.addmm_(block, block.T)
             continue
         for i, row in enumerate(block):
-            gram[i, i:].addmv_(block[i:], row)
+            gram[i, i:].addmv_(block[i:], row)  # the upper triangle
     return gram.triu() + gram.triu(1).T
 
 
@@ -68,6 +69,7 @@ def products_of(g: Tensor, M: Tensor) -> tuple[np.ndarray, float]:
 
 
 def check_matrix(name: str, matrix: Tensor) -> None:
+    """Raises ValueError for anything but a matrix of floats."""
     if matrix.ndim != 2 or not matrix.is_floating_point():
         raise ValueError(f"{name} is one gradient a row, (rows, P), of floats; got {describe(matrix)}")
 
@@ -81,8 +83,10 @@ def check_finite(gram: Tensor, names: Sequence[str]) -> None:
 
     A row with an infinity or nan has a norm that is one, and float64 squares every finite float32.
     """
-    squares = gram.diagonal().tolist()
-    bad = [name for name, square in zip(names, squares, strict=True) if not math.isfinite(square)]
+    bad = []
+    for name, square in zip(names, gram.diagonal().tolist(), strict=True):
+        if not math.isfinite(square):
+            bad.append(name)
     if bad:
         raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
 
@@ -93,14 +97,19 @@ def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]
 
     spans: layer -> its places in the vector. nan where one of the two is zero or not finite there.
     """
-    none = torch.zeros(len(G), len(G), dtype=torch.float64, device=G.device)
+    T = len(tasks)
     rows = []
     for layer, places in spans.items():
-        gram = sum((gram_matrix(G[:, span]) for span in places), none).cpu().numpy()
+        gram = torch.zeros(T, T, dtype=torch.float64, device=G.device)
+        for span in places:
+            gram += gram_matrix(G[:, span])
+        gram = gram.cpu().numpy()
         norms = np.sqrt(gram.diagonal())
-        for i, j in itertools.combinations(range(len(G)), 2):
+        is_usable = (norms > 0) & np.isfinite(norms)
+        for i, j in itertools.combinations(range(T), 2):
             cosine = math.nan
-            if 0 < norms[i] < math.inf and 0 < norms[j] < math.inf:
-                cosine = float(np.clip(gram[i, j] / norms[i] / norms[j], -1, 1))
+            if is_usable[i] and is_usable[j]:
+                cosine = gram[i, j] / norms[i] / norms[j]
+                cosine = float(np.clip(cosine, -1, 1))
             rows.append({"layer": layer, "first": tasks[i], "second": tasks[j], "cosine": cosine})
     return rows

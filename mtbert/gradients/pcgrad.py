@@ -20,13 +20,15 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
     total = np.zeros(T)
     for i in range(T):
         others = [j for j in range(T) if j != i]
+        order = torch.randperm(T - 1, generator=generator).tolist()
         c = np.zeros(T)  # g_i^PC = sum_k c_k g_k
         c[i] = 1
-        for place in torch.randperm(T - 1, generator=generator).tolist():
+        for place in order:
             j = others[place]
             product = c @ gram[:, j]  # g_i^PC . g_j
-            if product < 0 and gram[j, j] > 0:
-                c[j] -= product / gram[j, j]
+            square = gram[j, j]  # |g_j|^2
+            if product < 0 and square > 0:
+                c[j] -= product / square  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
         total += c
     return torch.from_numpy(total)
 
@@ -40,4 +42,5 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     that is not finite.
     """
     check_matrix("G", G)
-    return combine(pcgrad_weights(gram_matrix(G), generator).numpy(), G)
+    weights = pcgrad_weights(gram_matrix(G), generator)
+    return combine(weights.numpy(), G)

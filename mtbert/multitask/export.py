@@ -50,7 +50,8 @@ def export_task(
     folder = Path(folder)
     task = model.checked(task)
     encoder = model.encoder.task_encoder(task)
-    if not encoder_only and (reasons := _why_without_head(model, task)):
+    reasons = [] if encoder_only else _why_without_head(model, task)
+    if reasons:
         raise ExportError(
             f"transformers has no head like the one of {task}: {'; '.join(reasons)}. Train with other values, or leave "
             "the head out with --encoder-only (encoder_only=True); transformers would put random weights in its place"
@@ -62,44 +63,51 @@ def export_task(
     if not encoder_only:
         _add_head(model, task, folder)
     write_text(card, _card(model.run_config, task, encoder_only, run_id, scores))
-    return WITH_HEAD if not encoder_only else _read_config(folder)["architectures"][0]
+    [architecture] = _read_config(folder)["architectures"]
+    return architecture
 
 
 def _why_without_head(model: MultitaskBert, task: str) -> list[str]:
     """What `BertForSequenceClassification` does not do; nothing where it computes the task's head."""
-    config, encoder = model.run_config, model.encoder.config
-    reasons = [
-        f"{name} is {getattr(config, name)!r}, not {value!r}"
-        for name, value in PLAIN.items()
-        if getattr(config, name) != value
-    ]
+    config = model.run_config
+    reasons = []
+    for name, plain in PLAIN.items():
+        value = getattr(config, name)
+        if value != plain:
+            reasons.append(f"{name} is {value!r}, not {plain!r}")
     if config.encodings(task) == 2:
         reasons.append(f"pairs is {config.pairs!r}, not 'joint'")
     if task in model.heads.upstreams:
         reasons.append("feeds show it the outputs of other heads")
-    if encoder.model_type != "bert":
-        reasons.append(f"the encoder is a {encoder.model_type}, not a bert")
+    model_type = model.encoder.config.model_type
+    if model_type != "bert":
+        reasons.append(f"the encoder is a {model_type}, not a bert")
     return reasons
 
 
 def _add_head(model: MultitaskBert, task: str, folder: Path) -> None:
+    """Add a task's head to its encoder in the folder."""
     about = TASKS[task]
-    content = _read_config(folder)
     [linear] = model.heads.by_task[task].layers
     weight, bias = linear.weight.detach(), linear.bias.detach()  # (logits, d), (logits,)
     if about.kind == "binary":
-        weight, bias = (torch.cat((torch.zeros_like(part), part)) for part in (weight, bias))
+        weight = torch.cat((torch.zeros_like(weight), weight))  # (2, d)
+        bias = torch.cat((torch.zeros_like(bias), bias))  # (2,)
     if about.is_number:
         low, high = about.label_range
-        weight, bias = (high - low) * weight, (high - low) * bias + low
+        weight = (high - low) * weight
+        bias = (high - low) * bias + low
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
-    tensors |= {"classifier.weight": weight, "classifier.bias": bias}
+    tensors["classifier.weight"] = weight
+    tensors["classifier.bias"] = bias
     write_tensors(folder / "model.safetensors", tensors)
     names = [task] if about.is_number else about.names
-    content |= {"architectures": [WITH_HEAD], "id2label": dict(enumerate(names))}
-    content |= {"label2id": {name: i for i, name in enumerate(names)}}
+    content = _read_config(folder)
+    content["architectures"] = [WITH_HEAD]
+    content["id2label"] = dict(enumerate(names))
+    content["label2id"] = {name: i for i, name in enumerate(names)}
     # Without it pipelines apply a sigmoid to a number.
-    content |= {"problem_type": "regression" if about.is_number else "single_label_classification"}
+    content["problem_type"] = "regression" if about.is_number else "single_label_classification"
     write_json(folder / "config.json", content)
     write_checksums(folder)
 
@@ -112,36 +120,47 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
     """The model card: task, plan, scores with intervals, data and licences, in Markdown."""
     about = TASKS[task]
     pipeline = "feature-extraction" if encoder_only else "text-classification"
-    if about.is_number:
-        answer = "a number from {:g} to {:g}; outputs may lie a little beyond the ends".format(*about.label_range)
-    else:
-        answer = f"one of {', '.join(about.names)}"
+    head = "without a head: transformers would give one random weights" if encoder_only else "with its head"
     given = '{"text": first, "text_pair": second}' if about.is_pair and not encoder_only else "text"
     rows = {
-        "task": f"{task} ({about.kind}): {answer}",
+        "task": f"{task} ({about.kind}): {_answer(about)}",
         "texts": " and ".join(about.sentence_columns),
         "plan": f"{config.plan_text}, trained on {', '.join(config.tasks)}",
         "weights before training": f"{config.encoder} ({config.weights})",
         "run": f"{run_id or config.digest} of mtbert {__version__}",
     }
-    head = "without a head: transformers would give one random weights" if encoder_only else "with its head"
     lines = [
         f"{FRONT}pipeline_tag: {pipeline}\n---\n",
         f"# {task}, plan {config.plan_text}\n",
         f"A BERT encoder for the task {task}, {head}, exported by mtbert.\n",
         "| | |\n|---|---|",
-        *(f"| {name} | {text} |" for name, text in rows.items()),
-        "\n## Scores on dev\n",
     ]
-    own = scores[scores["task"] == task].itertuples() if scores is not None else ()
-    table = [f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |" for row in own]
-    lines += ["| metric | score | 95 % interval | examples |\n|---|---|---|---|", *table] if table else ["Not stored."]
-    lines += ["\n## Data\n", *(f"- {name}: {_data(config, TASKS[name])}" for name in config.scored)]
-    lines += [USE.format(pipeline=pipeline, given=given)]
+    lines += [f"| {name} | {text} |" for name, text in rows.items()]
+    lines += ["\n## Scores on dev\n", _score_table(task, scores)]
+    lines.append("\n## Data\n")
+    lines += [f"- {name}: {_data(config, TASKS[name])}" for name in config.scored]
+    lines.append(USE.format(pipeline=pipeline, given=given))
     return "\n".join(lines)
 
 
+def _answer(task: Task) -> str:
+    """What the model says about an example."""
+    if not task.is_number:
+        return f"one of {', '.join(task.names)}"
+    low, high = task.label_range
+    return f"a number from {low:g} to {high:g}; outputs may lie a little beyond the ends"
+
+
+def _score_table(task: str, scores: pd.DataFrame | None) -> str:
+    lines = ["| metric | score | 95 % interval | examples |\n|---|---|---|---|"]
+    if scores is not None:
+        for row in scores[scores["task"] == task].itertuples():
+            lines.append(f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |")
+    return "\n".join(lines) if len(lines) > 1 else "Not stored."
+
+
 def _data(config: RunConfig, task: Task) -> str:
+    """Where a task's examples come from."""
     if config.corpus == "demo" and task.folder is None:
         return "synthetic, the demo corpus of mtbert; licence Apache-2.0"
     return f"licence {task.licence or 'not stated'}"

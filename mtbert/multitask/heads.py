@@ -5,7 +5,7 @@ Source: papers 000 (section 2: dropout, then linear, on a sentence embedding; se
 sequence; heads of several layers with dropout inside; mean squared error for similarity), 004 (section 4: layer norm
 of the embeddings, dropout after the head, heads that see other heads' outputs).
 
-Symbols: B batch, T tokens, d hidden size, k sentences encoded apart (1 or 2), D features of a head, p tag features.
+Symbols: B batch, T tokens, d hidden size, k sequences of an example (1 or 2), D features of a head, p tag features.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mtbert.bert import Dropout
 from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS, Task
-from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, detached, upstream_tasks
+from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, upstream_tasks
 from mtbert.pairs import pair_features, pair_width
 
 TAG_COUNT = len(TAGS)  # shares of part-of-speech tags of one sentence
@@ -40,8 +41,9 @@ class TaskHead(nn.Module):
 
     def __init__(self, task: Task, width: int, config: RunConfig) -> None:
         super().__init__()
-        widths = [width, *[config.head_width] * (config.head_layers - 1), output_width(task)]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        hidden = [config.head_width] * (config.head_layers - 1)
+        widths = [width, *hidden, output_width(task)]
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
         self.dropout = Dropout(config.head_dropout)
         self.place = config.dropout_place
         for linear in self.layers:
@@ -52,11 +54,14 @@ class TaskHead(nn.Module):
         """features (B, D) -> logits (B, classes) or (B,)."""
         x = features
         for i, linear in enumerate(self.layers):
-            x = F.relu(x) if i else x
-            if self.place == "inside" or (self.place == "before" and i == 0):
+            is_first = i == 0
+            if not is_first:
+                x = F.relu(x)
+            if self.place == "inside" or (self.place == "before" and is_first):
                 x = self.dropout(x)
             x = linear(x)
-        x = self.dropout(x) if self.place == "after" else x
+        if self.place == "after":
+            x = self.dropout(x)
         return x.squeeze(-1) if x.size(-1) == 1 else x
 
 
@@ -66,34 +71,38 @@ def output_width(task: Task) -> int:
 
 
 class TaskHeads(nn.Module):
-    """The head of every scored task, on embeddings (B, k, d) with k = 2 where a pair's sentences are encoded apart.
+    """The head of every scored task, on embeddings (B, k, d) with k = 2 where a pair is encoded as two sequences.
 
     With `head_norm` all that reads the embeddings reads them after one layer norm that the tasks share. With
     `similarity` sigmoid_cosine a task of kind similarity has no head.
 
     `feeds` (004, section 4): a fed task's head sees its own features next to its upstream heads' logits on the same
     rows, or next to one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
-    out as the module's mode says. Where sentences are encoded apart, an upstream head for single sentences gives
-    logits of each. `upstream` says where a fed task's gradient of the weights of the heads above it, near or far,
-    goes: nowhere (frozen), to `offsets`, which have a learning rate of their own (slow), or to the weights (free). The
-    embeddings, and the layer norm, always receive all.
+    out as the module's mode says. Where a pair is two sequences, an upstream head for single sentences gives logits
+    of each.
+
+    A fed task has a gradient of the weights of all heads above it. `upstream` says where this goes: nowhere (frozen),
+    to `offsets`, which have a learning rate of their own (slow), or to the weights (free). The embeddings, and the
+    layer norm, always receive their gradient.
     """
 
     def __init__(self, config: RunConfig, hidden_size: int) -> None:
         super().__init__()
-        self.config, self.hidden_size = config, hidden_size
+        self.config = config
+        self.hidden_size = hidden_size
         self.upstreams = upstream_tasks(config.feeds)
         self.offsets: dict[str, Tensor] = {}  # name of an upstream head's weight -> zeros, see `add_offsets`
         self.norm = nn.LayerNorm(hidden_size, eps=1e-12) if config.head_norm else nn.Identity()
+        attending = self.upstreams if config.combine == "attention" else ()
         self.by_task = nn.ModuleDict()
         for name in config.scored:
-            if not self._is_cosine(name):
-                widths = [self._own_width(name), *self._fed_widths(name)]
-                if name in self.upstreams and config.combine == "attention":
-                    widths[1:] = [config.head_width]
-                self.by_task[name] = TaskHead(TASKS[name], sum(widths), config)
+            if self._is_cosine(name):
+                continue
+            fed_width = config.head_width if name in attending else sum(self._fed_widths(name))
+            width = self._own_width(name) + fed_width
+            self.by_task[name] = TaskHead(TASKS[name], width, config)
         self.attention = nn.ModuleDict()  # drawn last: the heads' weights do not depend on it
-        for name in self.upstreams if config.combine == "attention" else ():
+        for name in attending:
             widths = self._fed_widths(name)
             self.attention[name] = UpstreamAttention(self._own_width(name), widths, config.head_width)
 
@@ -105,35 +114,46 @@ class TaskHeads(nn.Module):
         """
         B = len(embeddings)
         k = self.config.encodings(task)
+        d = self.hidden_size
         p = TAG_COUNT * len(TASKS[task].sentence_columns)
-        if embeddings.shape != (B, k, self.hidden_size):
-            raise ValueError(f"embeddings of {task} are {tuple(embeddings.shape)}, not (B, {k}, {self.hidden_size})")
+        if embeddings.shape != (B, k, d):
+            raise ValueError(f"embeddings of {task} are {tuple(embeddings.shape)}, not (B, {k}, {d})")
         if not self.config.pos_features:
             tags = None
         elif tags is None or tags.shape != (B, p):
-            raise ValueError(f"tags of {task} are {tags if tags is None else tuple(tags.shape)}, not ({B}, {p})")
+            shape = None if tags is None else tuple(tags.shape)
+            raise ValueError(f"tags of {task} are {shape}, not ({B}, {p})")
         embeddings = self.norm(embeddings)
-        if self._is_cosine(task):  # 001, equation 5, without its factor 5
-            return torch.sigmoid(F.cosine_similarity(*embeddings.unbind(1), dim=-1))
+        if self._is_cosine(task):
+            h1, h2 = embeddings.unbind(1)  # (B, d) each
+            return torch.sigmoid(F.cosine_similarity(h1, h2, dim=-1))  # 001, equation 5, without its factor 5
         return self._logits(task, embeddings, tags, is_upstream=False)
 
     def _logits(self, task: str, embeddings: Tensor, tags: Tensor | None, is_upstream: bool) -> Tensor:
         """Logits of a task's head, for its own rows or, upstream, for those of a task that it feeds."""
-
-        def module(name: str) -> Callable[..., Tensor]:
-            whole = self.get_submodule(name)
-            if not is_upstream or self.config.upstream == "free":
-                return whole
-            prefix = f"{name}."
-            offsets = {n.removeprefix(prefix): offset for n, offset in self.offsets.items() if n.startswith(prefix)}
-            return detached(whole, offsets)
-
-        own = pair_features(embeddings, self.config.pairs) if embeddings.size(1) == 2 else embeddings[:, 0]
-        own = own if tags is None else torch.cat((own, tags.to(own.dtype)), dim=-1)  # (B, D)
+        is_pair = embeddings.size(1) == 2
+        own = pair_features(embeddings, self.config.pairs) if is_pair else embeddings[:, 0]
+        if tags is not None:
+            own = torch.cat((own, tags.to(own.dtype)), dim=-1)  # (B, D)
         seen = [self._upstream(upstream, embeddings, tags) for upstream in self.upstreams.get(task, ())]
         if task in self.attention:
-            seen = [module(f"attention.{task}")(own, seen)]
-        return module(f"by_task.{task}")(torch.cat((own, *seen), dim=-1) if seen else own)
+            attention = self._module(f"attention.{task}", is_upstream)
+            seen = [attention(own, seen)]
+        head = self._module(f"by_task.{task}", is_upstream)
+        return head(torch.cat((own, *seen), dim=-1))
+
+    def _module(self, name: str, is_upstream: bool) -> Callable[..., Tensor]:
+        """A module by its name; upstream, its weights receive no gradient, or their offsets do (see `upstream`)."""
+        module = self.get_submodule(name)
+        if not is_upstream or self.config.upstream == "free":
+            return module
+        weights = {}
+        for key, parameter in module.named_parameters():
+            weights[key] = parameter.detach()
+            offset = self.offsets.get(f"{name}.{key}")
+            if offset is not None:
+                weights[key] = weights[key] + offset
+        return lambda *args: functional_call(module, weights, args)
 
     def _upstream(self, upstream: str, embeddings: Tensor, tags: Tensor | None) -> Tensor:
         """Logits of an upstream head on another task's rows: (B, classes), or (B, k classes) sentence by sentence.
@@ -142,41 +162,55 @@ class TaskHeads(nn.Module):
         the mean of both sentences' for a head of single sentences; a single sentence's block twice for a pair's head.
         """
         B, k, _ = embeddings.shape
-        if k == 2 and not TASKS[upstream].is_pair:
+        is_for_pairs = TASKS[upstream].is_pair
+        one_by_one = k == 2 and not is_for_pairs
+        if one_by_one:
             embeddings = embeddings.flatten(0, 1).unsqueeze(1)  # (2B, 1, d), a pair's sentences one after the other
-            tags = None if tags is None else tags.reshape(2 * B, TAG_COUNT)
-        elif tags is not None:
-            blocks = tags.unflatten(1, (-1, TAG_COUNT))
-            if not TASKS[upstream].is_pair:
-                tags = blocks.mean(1)
+        if tags is not None:
+            blocks = tags.unflatten(1, (-1, TAG_COUNT))  # (B, 1 or 2, TAG_COUNT)
+            if one_by_one:
+                tags = blocks.flatten(0, 1)  # (2B, TAG_COUNT)
+            elif not is_for_pairs:
+                tags = blocks.mean(1)  # (B, TAG_COUNT)
             elif blocks.size(1) == 1:
-                tags = tags.repeat(1, 2)
-        return self._logits(upstream, embeddings, tags, is_upstream=True).reshape(B, -1)
+                tags = tags.repeat(1, 2)  # (B, 2 TAG_COUNT)
+        logits = self._logits(upstream, embeddings, tags, is_upstream=True)
+        return logits.reshape(B, -1)
 
     def _own_width(self, name: str) -> int:
-        d = self.hidden_size
-        task = TASKS[name]
-        width = pair_width(self.config.pairs, d) if self.config.encodings(name) == 2 else d
-        return width + TAG_COUNT * len(task.sentence_columns) * self.config.pos_features
+        """D without what upstream heads add."""
+        width = self.hidden_size
+        if self.config.encodings(name) == 2:
+            width = pair_width(self.config.pairs, width)
+        if self.config.pos_features:
+            width += TAG_COUNT * len(TASKS[name].sentence_columns)
+        return width
 
     def _fed_widths(self, name: str) -> list[int]:
-        upstreams = [TASKS[upstream] for upstream in self.upstreams.get(name, ())]
-        return [output_width(task) * (1 if task.is_pair else self.config.encodings(name)) for task in upstreams]
+        """The numbers of logits that a task's upstream heads give for an example."""
+        widths = []
+        for upstream in self.upstreams.get(name, ()):
+            task = TASKS[upstream]
+            times = 1 if task.is_pair else self.config.encodings(name)
+            widths.append(times * output_width(task))
+        return widths
 
     def _is_cosine(self, name: str) -> bool:
         return TASKS[name].kind == "similarity" and self.config.similarity == "sigmoid_cosine"
 
     def add_offsets(self) -> dict[str, Tensor]:
-        """With `upstream` slow, zeros beside the weights of upstream heads, by the weights' names; else none.
+        """With `upstream` slow, zeros for the weights of upstream heads, by the weights' names; else none.
 
         A fed task's gradient then goes to them. The trainer gives them a learning rate of their own, adds them to the
         weights after every step and sets them to zero again: Adam's moments of the two gradients stay separate.
         """
-        if self.config.upstream == "slow":
-            upstream = set().union(*(all_upstream(task, self.upstreams) for task in self.upstreams))
-            prefixes = tuple(f"{kind}.{name}." for name in upstream for kind in ("by_task", "attention"))
-            weights = {name: p for name, p in self.named_parameters() if name.startswith(prefixes)}
-            self.offsets = {name: torch.zeros_like(p, requires_grad=True) for name, p in weights.items()}
+        if self.config.upstream != "slow":
+            return self.offsets
+        upstream: set[str] = set().union(*self.upstreams.values())
+        for name, parameter in self.named_parameters():
+            kind, task = name.split(".")[:2]  # by_task.sst.layers.0.weight, attention.sst.query.weight, norm.weight
+            if kind != "norm" and task in upstream:
+                self.offsets[name] = torch.zeros_like(parameter, requires_grad=True)
         return self.offsets
 
     def shared_parameters(self) -> dict[str, Tensor]:
@@ -184,16 +218,17 @@ class TaskHeads(nn.Module):
 
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
-        tasks = self.config.tasks
-        parameters = dict(self.named_parameters())
         is_free = self.config.upstream == "free"
-        if not is_free:
-            parameters = {name: p for name, p in parameters.items() if name.startswith("norm.")} | self.offsets
-        shared = ["norm."] if len(tasks) > 1 else []
-        for name in self.by_task:
-            users = [task for task in tasks if name in all_upstream(task, self.upstreams)]
-            if is_free and name in tasks:
-                users.append(name)
-            if len(users) > 1:
-                shared += [f"by_task.{name}.", f"attention.{name}."]
-        return {name: p for name, p in parameters.items() if name.startswith(tuple(shared))}
+        shared: dict[str, Tensor] = {}
+        for name, parameter in self.named_parameters():
+            kind, head = name.split(".")[:2]
+            trained = parameter if is_free or kind == "norm" else self.offsets.get(name)
+            users = []
+            for task in self.config.tasks:
+                is_above = head in all_upstream(task, self.upstreams)
+                is_own = is_free and head == task
+                if kind == "norm" or is_above or is_own:
+                    users.append(task)
+            if len(users) > 1 and trained is not None:
+                shared[name] = trained
+        return shared

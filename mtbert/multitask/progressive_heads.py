@@ -6,40 +6,31 @@ the upstream outputs with the input.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 
 def upstream_tasks(feeds: Sequence[str]) -> dict[str, list[str]]:
     """'upstream>task' feeds -> each fed task with the tasks that feed it, in the order written."""
     upstreams: dict[str, list[str]] = {}
     for feed in feeds:
-        upstream, _, task = feed.partition(">")
+        upstream, task = feed.split(">")
         upstreams.setdefault(task, []).append(upstream)
     return upstreams
 
 
 def all_upstream(task: str, upstreams: dict[str, list[str]]) -> set[str]:
     """The tasks that feed a task, and those that feed them, and so on; the feeds have no circle."""
-    direct = upstreams.get(task, [])
-    return set(direct).union(*(all_upstream(upstream, upstreams) for upstream in direct))
-
-
-def detached(module: nn.Module, offsets: dict[str, Tensor]) -> Callable[..., Tensor]:
-    """The module with the same values, whose weights receive no gradient; its inputs do.
-
-    offsets: name of a weight -> zeros of its shape, which are added to it and receive its gradient; may be empty.
-    """
-    weights = {name: p.detach() for name, p in module.named_parameters()}
-    weights = {name: p + offsets[name] if name in offsets else p for name, p in weights.items()}
-    return lambda *args: functional_call(module, weights, args)
+    found: set[str] = set()
+    for upstream in upstreams.get(task, []):
+        found |= {upstream} | all_upstream(upstream, upstreams)
+    return found
 
 
 class UpstreamAttention(nn.Module):
-    """The upstream outputs y_u weighted by what a task's own features x ask for: context c, put beside x.
+    """The upstream outputs y_u weighted by what a task's own features x ask for: a context c, which joins x.
 
     q = W_q x, k_u = W_k^u y_u, v_u = W_v^u y_u, all of width w and with biases;
     a = softmax over u of q . k_u / sqrt(w); c = sum_u a_u v_u. With one upstream head a is 1 and c = v_u.
@@ -56,8 +47,11 @@ class UpstreamAttention(nn.Module):
 
     def forward(self, features: Tensor, outputs: Sequence[Tensor]) -> Tensor:
         """features (B, D), an output (B, size) of each of n upstream heads -> context (B, w)."""
+        keys = [W_k(y) for W_k, y in zip(self.keys, outputs, strict=True)]
+        values = [W_v(y) for W_v, y in zip(self.values, outputs, strict=True)]
         q = self.query(features)  # (B, w)
-        k = torch.stack([key(y) for key, y in zip(self.keys, outputs, strict=True)], dim=1)  # (B, n, w)
-        v = torch.stack([value(y) for value, y in zip(self.values, outputs, strict=True)], dim=1)  # (B, n, w)
-        a = (k @ q.unsqueeze(-1) / math.sqrt(q.size(-1))).softmax(dim=1)  # (B, n, 1)
+        k = torch.stack(keys, dim=1)  # (B, n, w)
+        v = torch.stack(values, dim=1)  # (B, n, w)
+        scores = k @ q.unsqueeze(-1) / math.sqrt(q.size(-1))  # (B, n, 1)
+        a = scores.softmax(dim=1)  # (B, n, 1)
         return (a * v).sum(1)  # (B, w)

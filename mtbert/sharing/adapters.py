@@ -7,7 +7,6 @@ Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and 
 Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers of the encoder.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,7 +49,7 @@ class Adapter(nn.Module):
         return x
 
     def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor | None:
-        """TS(h_att) of the feed-forward block's input; else as `beside`, also where it joins."""
+        """TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as in `beside`."""
         return None
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
@@ -69,17 +68,19 @@ class PAL(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        d, s = encoder.hidden_size, sizes.size
+        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        s = sizes.size
         a = s - s % sizes.heads
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
         self.encode = Linear(d, s)  # V_E
         self.decode = Linear(a, d)  # V_D
-        self.attention = _by_depth(encoder, lambda: SelfAttention(small, s))  # g
+        self.attention = nn.ModuleList(SelfAttention(small, s) for _ in range(L))  # g
         _initialize(self)
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
-        attended = self.attention[str(depth)](self.encode(hidden), mask)  # (B, T, a)
+        encoded = self.encode(hidden)  # (B, T, s)
+        attended = self.attention[depth](encoded, mask)  # (B, T, a)
         return F.gelu(self.decode(attended))  # (B, T, d)
 
 
@@ -96,6 +97,11 @@ class Bottleneck(nn.Module):
         return self.decode(F.gelu(self.encode(x)))
 
 
+def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleList:
+    """A bottleneck for every layer of the encoder."""
+    return nn.ModuleList(Bottleneck(encoder.hidden_size, s) for _ in range(encoder.num_hidden_layers))
+
+
 class LowRank(Adapter):
     """TS(h) = V_D GELU(V_E h) beside the layer, like a PAL; every layer has its own V_E and V_D."""
 
@@ -106,7 +112,7 @@ class LowRank(Adapter):
 
     def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
-        return self.blocks[str(depth)](hidden)
+        return self.blocks[depth](hidden)
 
 
 class TwoBottlenecks(Adapter):
@@ -120,7 +126,7 @@ class TwoBottlenecks(Adapter):
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
         """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
-        return x + self.attention_blocks[str(depth)](x)
+        return x + self.attention_blocks[depth](x)
 
 
 class Houlsby(TwoBottlenecks):
@@ -139,7 +145,7 @@ class Houlsby(TwoBottlenecks):
 
     def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
         """x + V_D GELU(V_E x): (B, T, d) -> (B, T, d)."""
-        return x + self.feed_forward_blocks[str(depth)](x)
+        return x + self.feed_forward_blocks[depth](x)
 
 
 class HoulsbyPals(TwoBottlenecks):
@@ -150,7 +156,7 @@ class HoulsbyPals(TwoBottlenecks):
 
     def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""
-        return self.feed_forward_blocks[str(depth)](attended)
+        return self.feed_forward_blocks[depth](attended)
 
 
 class LHUC(Adapter):
@@ -158,12 +164,13 @@ class LHUC(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        depths = range(encoder.num_hidden_layers)
-        self.a = nn.ParameterDict({str(depth): torch.zeros(encoder.hidden_size) for depth in depths})
+        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        self.a = nn.ParameterList(torch.zeros(d) for _ in range(L))
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
         """h * 2 sigmoid(a): (B, T, d) -> (B, T, d)."""
-        return x * (2 * torch.sigmoid(self.a[str(depth)]))
+        amplitude = 2 * torch.sigmoid(self.a[depth])  # (d,)
+        return x * amplitude
 
 
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -176,21 +183,17 @@ ADAPTERS: dict[str, type[Adapter]] = {
 
 
 def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with_biases: bool = True) -> int:
-    """Number of parameters of one task's adapter: of a PAL without biases 2sd + L 3s^2, where the heads divide s
-    (001, section 4.2).
+    """Number of parameters of one task's adapter.
+
+    A PAL without biases has 2sd + L 3s^2, where the heads divide s (001, section 4.2).
     """
     with torch.device("meta"):
-        named = ADAPTERS[name](encoder, sizes).named_parameters()
-    return sum(parameter.numel() for name, parameter in named if with_biases or not name.endswith("bias"))
-
-
-def _by_depth(encoder: BertConfig, build: Callable[[], nn.Module]) -> nn.ModuleDict:
-    """A module for each layer of the encoder, by its depth from 0."""
-    return nn.ModuleDict({str(depth): build() for depth in range(encoder.num_hidden_layers)})
-
-
-def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleDict:
-    return _by_depth(encoder, lambda: Bottleneck(encoder.hidden_size, s))
+        adapter = ADAPTERS[name](encoder, sizes)
+    total = 0
+    for path, parameter in adapter.named_parameters():
+        if with_biases or not path.endswith("bias"):
+            total += parameter.numel()
+    return total
 
 
 def _initialize(adapter: Adapter) -> None:

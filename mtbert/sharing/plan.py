@@ -2,14 +2,15 @@
 
 A plan is a line of segments from the input upward: `F2 S4 I6` is two frozen layers, four shared by all tasks and six
 of every task's own. `S4(sst,quora|sts)` shares the layers among some tasks and not with the others. The embeddings
-follow the first segment and the pooler the last; `emb:F` in front and `pool:S` at the end set them apart.
+follow the first segment and the pooler the last; `emb:F` in front and `pool:S` at the end set them alone.
 
 Source: paper 000 (every mix of frozen, shared and individual layers), paper 002 (1-bert, 3-bert, hybrid-bert).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import pandas as pd
@@ -19,7 +20,9 @@ from mtbert.bert import BertConfig, part_sizes
 MODES = {"F": "frozen", "S": "shared", "I": "individual"}
 GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
 PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
-_SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d{0,3})(?:\((?P<groups>[^()]*)\))?$")
+_SEGMENT = re.compile(r"(?:(?P<part>emb|pool):)?(?P<mode>[FSI])(?P<layers>\d{0,3})(?:\((?P<groups>[^()]*)\))?")
+_TASK = re.compile(r"[^,|]+")
+_WORD = re.compile(r"(?:[^\s(]|\([^)]*\)?)+")  # ends at a space outside of brackets
 
 
 class PlanError(ValueError):
@@ -28,25 +31,18 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Level:
-    """How one depth of the encoder is held: its mode and the groups of tasks, each with a copy of its own."""
+    """How tasks share one depth of the encoder: its mode, and the groups of tasks, each with a copy of its own."""
 
     mode: Literal["F", "S", "I"]
     groups: tuple[tuple[str, ...], ...]
 
-    def __str__(self) -> str:
-        explicit = self.mode == "S" and len(self.groups) > 1
-        return "(" + "|".join(",".join(group) for group in self.groups) + ")" if explicit else ""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive layers of one level."""
-
-    level: Level
-    layers: int
-
-    def __str__(self) -> str:
-        return f"{self.level.mode}{self.layers}{self.level}"
+    def written(self, layers: int | None = None) -> str:
+        """The level in the text of a plan, as a segment of so many layers."""
+        word = self.mode if layers is None else f"{self.mode}{layers}"
+        if self.mode == "S" and len(self.groups) > 1:
+            groups = [",".join(group) for group in self.groups]
+            word += f"({'|'.join(groups)})"
+        return word
 
 
 @dataclass(frozen=True)
@@ -55,49 +51,25 @@ class SharingPlan:
 
     tasks: tuple[str, ...]
     embeddings: Level
-    segments: tuple[Segment, ...]
+    layers: tuple[Level, ...]
     pooler: Level
 
     @classmethod
     def parse(cls, text: str, tasks: Sequence[str], num_layers: int | None = None) -> "SharingPlan":
         """Read a plan or a preset (1-bert, 3-bert, hybrid-K, frozen) for an encoder of `num_layers` layers.
 
-        num_layers: None reads the plan without holding it to an encoder; a preset then has as few layers as it can.
+        num_layers: None reads the plan for an encoder of any size; a preset then has as few layers as it can.
         Raises PlanError, pointing at the character: a segment that cannot be read, a wrong sum of layers, an unknown
         task, a task in two groups or in none.
         """
         tasks = tuple(tasks)
         if not tasks or len(set(tasks)) < len(tasks):
             raise PlanError(f"a plan is for one or more different tasks, got {list(tasks)}")
-        segments: list[tuple[int, Segment]] = []  # with the position of each in the text
-        parts: dict[str, Level] = {}
         reader = _Reader(_expand(text, num_layers), tasks)
-        for start, part, segment in reader.segments():
-            if part is None and "pool" in parts:
-                raise reader.error(start, "a segment after pool:")
-            if part == "emb" and (segments or parts):
-                raise reader.error(start, "emb: must come before all segments")
-            if part in parts:
-                raise reader.error(start, f"{part}: is given twice")
-            if part is None:
-                segments.append((start, segment))
-            else:
-                parts[part] = segment.level
-        if not segments:
-            raise reader.error(0, f"no layers; {GRAMMAR}; {PRESETS}")
-        if num_layers is not None:
-            reader.check_layers(segments, num_layers)
-        merged = _merged(segment for _, segment in segments)
-        first, last = merged[0].level, merged[-1].level
-        return cls(tasks, parts.get("emb", first), tuple(merged), parts.get("pool", last))
-
-    @property
-    def layers(self) -> tuple[Level, ...]:
-        """The level of each layer, from the input upward."""
-        levels: list[Level] = []
-        for segment in self.segments:
-            levels += [segment.level] * segment.layers
-        return tuple(levels)
+        layers, parts = reader.read(num_layers)
+        embeddings = parts.get("emb", layers[0])
+        pooler = parts.get("pool", layers[-1])
+        return cls(tasks, embeddings, tuple(layers), pooler)
 
     @property
     def levels(self) -> dict[str, Level]:
@@ -112,18 +84,22 @@ class SharingPlan:
 
     @property
     def frozen_depth(self) -> int:
-        """Layers from the input upward that are frozen, embeddings included; else 0."""
+        """How many layers from the input upward are frozen; 0 where the embeddings are not."""
         if self.embeddings.mode != "F":
             return 0
-        trained = (depth for depth, level in enumerate(self.layers) if level.mode != "F")
-        return next(trained, len(self.layers))
+        depth = 0
+        while depth < len(self.layers) and self.layers[depth].mode == "F":
+            depth += 1
+        return depth
 
     def __str__(self) -> str:
-        words = [str(segment) for segment in self.segments]
-        if self.embeddings != self.segments[0].level:
-            words.insert(0, f"emb:{self.embeddings.mode}{self.embeddings}")
-        if self.pooler != self.segments[-1].level:
-            words.append(f"pool:{self.pooler.mode}{self.pooler}")
+        words = []
+        if self.embeddings != self.layers[0]:
+            words.append(f"emb:{self.embeddings.written()}")
+        for level, segment in groupby(self.layers):
+            words.append(level.written(len(list(segment))))
+        if self.pooler != self.layers[-1]:
+            words.append(f"pool:{self.pooler.written()}")
         return " ".join(words)
 
     def table(self, config: BertConfig | None = None) -> pd.DataFrame:
@@ -134,32 +110,29 @@ class SharingPlan:
         sizes = part_sizes(config or BertConfig())
         rows = []
         for name, level in self.levels.items():
-            one = sizes["layer" if name.startswith("layer") else name]
-            copies = len(level.groups)
-            groups = " | ".join(", ".join(group) for group in level.groups)
-            trained = 0 if level.mode == "F" else copies * one
-            rows.append(dict(level=name, mode=MODES[level.mode], groups=groups, copies=copies,
-                             parameters=copies * one, trained=trained))  # fmt: skip
+            part = "layer" if name.startswith("layer") else name
+            groups = [", ".join(group) for group in level.groups]
+            parameters = len(groups) * sizes[part]
+            row = {
+                "level": name,
+                "mode": MODES[level.mode],
+                "groups": " | ".join(groups),
+                "copies": len(groups),
+                "parameters": parameters,
+                "trained": 0 if level.mode == "F" else parameters,
+            }
+            rows.append(row)
         return pd.DataFrame(rows).set_index("level")
-
-
-def _merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Neighbours of one level as one segment: S2 S4 is S6."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if merged and merged[-1].level == segment.level:
-            merged[-1] = replace(segment, layers=merged[-1].layers + segment.layers)
-        else:
-            merged.append(segment)
-    return merged
 
 
 def _expand(text: str, num_layers: int | None) -> str:
     """A preset's segments; any other text as it is."""
     name = text.strip()
-    if mode := {"1-bert": "S", "3-bert": "I", "frozen": "F"}.get(name):
-        return f"{mode}{num_layers or 1}"
-    if not (match := re.fullmatch(r"hybrid-(\d{1,3})", name)):
+    modes = {"1-bert": "S", "3-bert": "I", "frozen": "F"}
+    if name in modes:
+        return f"{modes[name]}{num_layers or 1}"
+    match = re.fullmatch(r"hybrid-(\d{1,3})", name)
+    if match is None:
         return text
     shared = int(match[1])
     total = num_layers or shared + 1
@@ -169,59 +142,83 @@ def _expand(text: str, num_layers: int | None) -> str:
 
 
 class _Reader:
-    """Reads the segments of a text, and knows how to point into it."""
+    """Reads the text of a plan, and knows how to point into it."""
 
     def __init__(self, text: str, tasks: tuple[str, ...]) -> None:
-        self.text, self.tasks = text, tasks
+        self.text = text
+        self.tasks = tasks
 
     def error(self, position: int, reason: str) -> PlanError:
+        """An error that points at a position, counted from 0."""
         return PlanError(f"{reason}, at character {position + 1}\n  {self.text}\n  {' ' * position}^")
 
-    def segments(self) -> Iterator[tuple[int, str | None, Segment]]:
-        """(position, 'emb', 'pool' or None, segment): words end at spaces outside of brackets."""
-        for word in re.finditer(r"(?:[^\s(]|\([^)]*\)?)+", self.text):
-            match = _SEGMENT.match(word[0])
+    def read(self, num_layers: int | None) -> tuple[list[Level], dict[str, Level]]:
+        """The levels of the layers from the input upward, and of the parts that are set alone, emb and pool."""
+        layers: list[Level] = []
+        parts: dict[str, Level] = {}
+        for word in _WORD.finditer(self.text):
             start = word.start()
-            if match is None:
-                raise self.error(start, f"{word[0]!r} cannot be read: {GRAMMAR}; {PRESETS}")
-            part, mode, layers = match["part"], match["mode"], match["layers"]
-            if part is None and (not layers or int(layers) == 0):
-                raise self.error(start, f"{word[0]!r} has no layers: {GRAMMAR}")
-            if part is not None and layers:
-                raise self.error(start + match.start("layers"), f"{part}: is not layers and takes no number")
-            if match["groups"] is not None and mode != "S":
-                raise self.error(start + match.start("groups") - 1, f"groups are for S; {MODES[mode]} layers have none")
-            if match["groups"] is not None:
-                groups = self._groups(start + match.start("groups"), match["groups"])
-            else:
-                groups = tuple((task,) for task in self.tasks) if mode == "I" else (self.tasks,)
-            yield start, part, Segment(Level(mode, groups), int(layers or 0))
+            match = self._match(word)
+            level = self._level(match)
+            part = match["part"]
+            if part is None and "pool" in parts:
+                raise self.error(start, "a segment after pool:")
+            if part == "emb" and (layers or parts):
+                raise self.error(start, "emb: must come before all segments")
+            if part in parts:
+                raise self.error(start, f"{part}: is given twice")
+            if part is not None:
+                parts[part] = level
+                continue
+            layers += [level] * int(match["layers"])
+            if num_layers is not None and len(layers) > num_layers:
+                raise self.error(start, f"{len(layers)} layers up to here, but the encoder has {num_layers}")
+        if not layers:
+            raise self.error(0, f"no layers; {GRAMMAR}; {PRESETS}")
+        if num_layers is not None and len(layers) < num_layers:
+            raise self.error(len(self.text), f"{len(layers)} layers in all, but the encoder has {num_layers}")
+        return layers, parts
 
-    def check_layers(self, segments: list[tuple[int, Segment]], num_layers: int) -> None:
-        """Raises PlanError where the segments, each with its position, have not as many layers as the encoder."""
-        total = 0
-        for start, segment in segments:
-            total += segment.layers
-            if total > num_layers:
-                raise self.error(start, f"{total} layers up to here, but the encoder has {num_layers}")
-        if total < num_layers:
-            raise self.error(len(self.text), f"{total} layers in all, but the encoder has {num_layers}")
+    def _match(self, word: re.Match) -> re.Match:
+        """The fields of a word: part, mode, layers, groups."""
+        start = word.start()
+        match = _SEGMENT.fullmatch(self.text, start, word.end())
+        if match is None:
+            raise self.error(start, f"{word[0]!r} cannot be read: {GRAMMAR}; {PRESETS}")
+        part, mode, layers = match["part"], match["mode"], match["layers"]
+        if part is None and int(layers or 0) == 0:
+            raise self.error(start, f"{word[0]!r} has no layers: {GRAMMAR}")
+        if part is not None and layers:
+            raise self.error(match.start("layers"), f"{part}: is not layers and takes no number")
+        if match["groups"] is not None and mode != "S":
+            raise self.error(match.start("groups") - 1, f"groups are for S; {MODES[mode]} layers have none")
+        return match
 
-    def _groups(self, start: int, text: str) -> tuple[tuple[str, ...], ...]:
+    def _level(self, match: re.Match) -> Level:
+        mode = match["mode"]
+        if match["groups"] is not None:
+            return Level(mode, self._groups(*match.span("groups")))
+        if mode == "I":
+            return Level(mode, tuple((task,) for task in self.tasks))
+        return Level(mode, (self.tasks,))
+
+    def _groups(self, start: int, stop: int) -> tuple[tuple[str, ...], ...]:
         """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
         group_of: dict[str, int] = {}
-        for number, group in enumerate(re.finditer(r"[^|]*(?:\||$)", text)):
-            for name in re.finditer(r"[^,|]+", group[0]):
-                task = name[0].strip()
-                position = start + group.start() + name.start() + len(name[0]) - len(name[0].lstrip())
-                if task not in self.tasks:
-                    raise self.error(position, f"unknown task {task!r}; the run's tasks are {', '.join(self.tasks)}")
-                if task in group_of:
-                    raise self.error(position, f"task {task!r} is given twice")
-                group_of[task] = number
-        if missing := [task for task in self.tasks if task not in group_of]:
-            raise self.error(start + len(text), f"{', '.join(missing)} in no group")
-        groups: dict[int, tuple[str, ...]] = dict.fromkeys(group_of.values(), ())
-        for task in self.tasks:
-            groups[group_of[task]] += (task,)
-        return tuple(groups.values())
+        for name in _TASK.finditer(self.text, start, stop):
+            task = name[0].strip()
+            indent = len(name[0]) - len(name[0].lstrip())
+            position = name.start() + indent
+            if task not in self.tasks:
+                raise self.error(position, f"unknown task {task!r}; the run's tasks are {', '.join(self.tasks)}")
+            if task in group_of:
+                raise self.error(position, f"task {task!r} is given twice")
+            group_of[task] = self.text.count("|", start, position)
+        missing = [task for task in self.tasks if task not in group_of]
+        if missing:
+            raise self.error(stop, f"{', '.join(missing)} in no group")
+        groups = []
+        for number in sorted(set(group_of.values())):
+            group = tuple(task for task in self.tasks if group_of[task] == number)
+            groups.append(group)
+        return tuple(groups)

@@ -8,7 +8,7 @@ N is the number of tokens, padding included, of all sequences that a group encod
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from mtbert.sharing.plan import Level, SharingPlan
 
 Group = tuple[str, ...]  # tasks whose tokens a layer reads together
 Tokens = dict[Group, Tensor]  # (N, d) of each group
+States = dict[str, Tensor]  # (B, T, d) of each task
+Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend
 
 
 class ExportError(ValueError):
@@ -37,75 +39,76 @@ class SharedEncoder(nn.Module):
 
     def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
         super().__init__()
-        self.config, self.plan = base.config, plan
+        self.config = base.config
+        self.plan = plan
         self.embeddings = _copies(base.embeddings, plan.embeddings)
-        self.layers = nn.ModuleList(_copies(*pair) for pair in zip(base.layers, plan.layers, strict=True))
+        self.layers = nn.ModuleList()
+        for layer, level in zip(base.layers, plan.layers, strict=True):
+            self.layers.append(_copies(layer, level))
         self.poolers = _copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
 
     def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
         """Name (embeddings, layer 1, ..., pooler) -> its mode in the plan, and its copies."""
-        levels = self.plan.levels
-        pairs = zip(levels.values(), [self.embeddings, *self.layers, self.poolers], strict=True)
-        return dict(zip(levels, pairs, strict=True))
+        modules = [self.embeddings, *self.layers, self.poolers]
+        pairs = zip(self.plan.levels.items(), modules, strict=True)
+        return {name: (level, copies) for (name, level), copies in pairs}
 
-    def forward(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def forward(self, batches: dict[str, Batch], below: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
         below: what `below` gives, for the tasks where it is known already.
         """
-        masks = _masks(batches)
-        known = below or {}
-        tokens = {(task,): hidden.flatten(0, 1) for task, hidden in known.items()}
-        others = {task: batch for task, batch in batches.items() if task not in known}
-        tokens |= self._run_below(others, masks)
-        tokens = self._run(tokens, masks, self.frozen_depth, len(self.layers))
-        return _by_task(tokens, masks)
+        states = dict(below or {})
+        others = {task: batch for task, batch in batches.items() if task not in states}
+        if others:
+            states |= self.below(others)
+        return self._run(states, _masks(batches), self.frozen_depth, len(self.layers))
 
-    def below(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+    def below(self, batches: dict[str, Batch]) -> States:
         """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
-        masks = _masks(batches)
-        return _by_task(self._run_below(batches, masks), masks)
+        return self._run(self._embed(batches), _masks(batches), 0, self.frozen_depth)
 
     @property
     def frozen_depth(self) -> int:
         """`SharingPlan.frozen_depth`, and 0 with adapters, which train in every layer."""
         return 0 if self.adapters else self.plan.frozen_depth
 
-    def _run_below(self, batches: dict[str, Batch], masks: dict[str, Tensor]) -> Tokens:
-        """The embeddings and the layers below `frozen_depth`."""
-        words: dict[str, Tensor] = {}
-        for group, embed in zip(self.plan.embeddings.groups, self.embeddings, strict=True):
-            present = [task for task in group if task in batches]
-            if present:  # one look-up for all tasks: its gradient is as large as the whole table
-                ids = together(batches[task].input_ids for task in present)
-                words |= _apart(embed.word(ids), present, masks)
-        tokens: Tokens = {}
+    def _embed(self, batches: dict[str, Batch]) -> States:
+        """The outputs of the embeddings, task -> (B, T, d)."""
+        level, copies = self.plan.embeddings, self.embeddings
+        masks = _masks(batches)
+        words: States = {}
+        for group, embed in _used(level, copies, batches).items():
+            # One look-up for all tasks of a copy: its gradient is as large as the whole table.
+            ids = together(batches[task].input_ids for task in group)
+            words |= _by_task({group: embed.word(ids)}, masks)
+        states: States = {}
         for task, batch in batches.items():
-            embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            hidden = embed(batch.input_ids, batch.token_type_ids, words[task])  # (B, T, d)
+            embed = _copy_for(task, level, copies)
+            states[task] = embed(batch.input_ids, batch.token_type_ids, words[task])
+        return states
+
+    def _run(self, states: States, masks: Masks, start: int, stop: int) -> States:
+        """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d)."""
+        tokens: Tokens = {}
+        for task, hidden in states.items():
             tokens[(task,)] = hidden.flatten(0, 1)
-        return self._run(tokens, masks, 0, self.frozen_depth)
-
-    def _run(self, tokens: Tokens, masks: dict[str, Tensor], start: int, stop: int) -> Tokens:
-        """The layers from `start` to `stop`."""
-        present = set().union(*tokens)
         for depth in range(start, stop):
-            groups = [_among(group, present) for group in self.plan.layers[depth].groups]
-            tokens = _regroup(tokens, list(filter(None, groups)), masks)
-            for group, layer in zip(groups, self.layers[depth], strict=True):
-                if group:
-                    own = {task: masks[task] for task in group}
-                    tokens[group] = self._run_layer(layer, depth, tokens[group], own)
-        return tokens
+            layers = _used(self.plan.layers[depth], self.layers[depth], states)
+            tokens = _regroup(tokens, layers, masks)
+            for group, layer in layers.items():
+                own = {task: masks[task] for task in group}
+                tokens[group] = self._run_layer(layer, depth, tokens[group], own)
+        return _by_task(tokens, masks)
 
-    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: dict[str, Tensor]) -> Tensor:
+    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks) -> Tensor:
         """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d)."""
         adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
-        inputs = hidden, list(masks.values()), GroupHooks(adapters, depth, masks)
+        hooks = GroupHooks(adapters, depth, masks)
         if self.checkpoint_layers and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
+            return checkpoint(layer, hidden, list(masks.values()), hooks, use_reentrant=False)
+        return layer(hidden, list(masks.values()), hooks)
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
@@ -122,8 +125,9 @@ class SharedEncoder(nn.Module):
         with torch.device("meta"):
             model = BertModel(self.config)
         model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
-        layers = zip(self.plan.layers, self.layers, strict=True)
-        model.layers = nn.ModuleList(_copy_for(task, level, copies) for level, copies in layers)
+        model.layers = nn.ModuleList()
+        for level, copies in zip(self.plan.layers, self.layers, strict=True):
+            model.layers.append(_copy_for(task, level, copies))
         model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
         model.training = self.training  # the levels, which are this encoder's own, keep their modes
         return model
@@ -143,40 +147,57 @@ class SharedEncoder(nn.Module):
 
 
 def _copies(module: nn.Module, level: Level) -> nn.ModuleList:
-    return nn.ModuleList([module] + [copy.deepcopy(module) for _ in level.groups[1:]])
+    """The module for the first group of a level, and a copy of it for each of the others."""
+    others = [copy.deepcopy(module) for _ in level.groups[1:]]
+    return nn.ModuleList([module, *others])
+
+
+def _used(level: Level, copies: nn.ModuleList, tasks: Collection[str]) -> dict[Group, nn.Module]:
+    """The copies of a level that these tasks use, by which of the tasks use each."""
+    used = {}
+    for group, module in zip(level.groups, copies, strict=True):
+        users = tuple(task for task in group if task in tasks)
+        if users:
+            used[users] = module
+    return used
 
 
 def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
-    return next(module for group, module in zip(level.groups, copies, strict=True) if task in group)
+    [module] = _used(level, copies, [task]).values()
+    return module
 
 
-def _masks(batches: dict[str, Batch]) -> dict[str, Tensor]:
-    return {task: batch.attention_mask[:, None, None, :] for task, batch in batches.items()}  # (B, 1, 1, T)
+def _masks(batches: dict[str, Batch]) -> Masks:
+    masks: Masks = {}
+    for task, batch in batches.items():
+        masks[task] = batch.attention_mask[:, None, None, :]
+    return masks
 
 
-def _apart(flat: Tensor, group: Iterable[str], masks: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tokens of a group (N, ...) -> task -> (B, T, ...)."""
-    return dict(zip(group, apart(flat, [masks[task] for task in group]), strict=True))
+def _apart(tokens: Tensor, masks: Masks) -> States:
+    """The tokens of a group (N, ...), whose masks these are -> task -> (B, T, ...)."""
+    parts = apart(tokens, list(masks.values()))
+    return dict(zip(masks, parts, strict=True))
 
 
-def _by_task(tokens: Tokens, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+def _by_task(tokens: Tokens, masks: Masks) -> States:
     """The tokens of each group -> task -> (B, T, d)."""
-    parts: dict[str, Tensor] = {}
+    parts: States = {}
     for group, flat in tokens.items():
-        parts |= _apart(flat, group, masks)
+        own = {task: masks[task] for task in group}
+        parts |= _apart(flat, own)
     return parts
 
 
-def _regroup(tokens: Tokens, groups: list[Group], masks: dict[str, Tensor]) -> Tokens:
+def _regroup(tokens: Tokens, groups: Collection[Group], masks: Masks) -> Tokens:
     """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
     if set(tokens) == set(groups):
         return tokens
     parts = _by_task(tokens, masks)
-    return {group: together(parts[task] for task in group) for group in groups}
-
-
-def _among(group: Group, present: set[str]) -> Group:
-    return tuple(task for task in group if task in present)
+    regrouped: Tokens = {}
+    for group in groups:
+        regrouped[group] = together(parts[task] for task in group)
+    return regrouped
 
 
 class GroupHooks(LayerHooks):
@@ -185,8 +206,10 @@ class GroupHooks(LayerHooks):
     masks: task -> (B, 1, 1, T) of the whole group, in the order of its tokens (N, d).
     """
 
-    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: dict[str, Tensor]) -> None:
-        self.adapters, self.depth, self.masks = adapters, depth, masks
+    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: Masks) -> None:
+        self.adapters = adapters
+        self.depth = depth
+        self.masks = masks
 
     def after_attention(self, x: Tensor) -> Tensor:
         """`Adapter.after_attention` of each task: (N, d) -> (N, d)."""
@@ -198,30 +221,37 @@ class GroupHooks(LayerHooks):
 
     def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
         """LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): the sum without and with TS(h), each (N, d)."""
-        for hook, read in (("beside", hidden), ("beside_feed_forward", attended)):
-            if not self._works(hook):
-                continue
-            inputs = _apart(read, self.masks, self.masks)
-            sums = _apart(residual, self.masks, self.masks)
-            for task, adapter in self.adapters.items():
-                term = getattr(adapter, hook)(self.depth, inputs[task], self.masks[task])
-                if term is not None:
-                    sums[task] = sums[task] + term
-            residual = together(sums.values())
-        return residual
+        residual = self._plus("beside", residual, hidden)
+        return self._plus("beside_feed_forward", residual, attended)
 
     def after_layer(self, x: Tensor) -> Tensor:
         """`Adapter.after_layer` of each task: (N, d) -> (N, d)."""
         return self._through("after_layer", x)
 
     def _through(self, hook: str, x: Tensor) -> Tensor:
+        """The hook's output for each task's part of x."""
         if not self._works(hook):
             return x
-        parts = _apart(x, self.masks, self.masks)
+        parts = _apart(x, self.masks)
         for task, adapter in self.adapters.items():
-            parts[task] = getattr(adapter, hook)(self.depth, parts[task])
+            change = getattr(adapter, hook)
+            parts[task] = change(self.depth, parts[task])
         return together(parts.values())
 
+    def _plus(self, hook: str, residual: Tensor, read: Tensor) -> Tensor:
+        """The residual plus the hook's term, which it computes from each task's part of `read`."""
+        if not self._works(hook):
+            return residual
+        inputs = _apart(read, self.masks)
+        sums = _apart(residual, self.masks)
+        for task, adapter in self.adapters.items():
+            compute = getattr(adapter, hook)
+            term = compute(self.depth, inputs[task], self.masks[task])
+            if term is not None:
+                sums[task] = sums[task] + term
+        return together(sums.values())
+
     def _works(self, hook: str) -> bool:
-        """Whether an adapter overrides the hook; else the tokens need not be taken apart."""
-        return any(getattr(type(adapter), hook) is not getattr(Adapter, hook) for adapter in self.adapters.values())
+        """Whether an adapter overrides the hook; if none does, the tokens need not be split by task."""
+        kinds = {type(adapter) for adapter in self.adapters.values()}
+        return any(getattr(kind, hook) is not getattr(Adapter, hook) for kind in kinds)

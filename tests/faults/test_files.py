@@ -271,7 +271,7 @@ def test_a_save_that_is_interrupted_is_not_read_as_a_model(stored, monkeypatch):
     model = load_model(stored.run_id)
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    monkeypatch.setattr("mtbert.multitask.model.write_checksums", lambda *_: 1 / 0)
+    monkeypatch.setattr("mtbert.multitask.saved_model.write_checksums", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save(model_folder(stored.run_id))
     assert not has_model(stored.run_id)

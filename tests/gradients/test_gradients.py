@@ -102,13 +102,13 @@ def test_pcgrad_of_a_gradient_whose_square_is_zero():
 
 @pytest.mark.parametrize("rows", [1, gram.SLIM, gram.SLIM + 1, 24])
 def test_gram_matrix_of_few_and_many_gradients(rows, monkeypatch):
-    monkeypatch.setitem(gram.CHUNK, "cpu", 100)
+    monkeypatch.setattr(gram, "CPU_CHUNK", 100)
     G = torch.randn(rows, 250, generator=torch.Generator().manual_seed(rows))
     torch.testing.assert_close(gram.gram_matrix(G), G.double() @ G.double().T, rtol=1e-12, atol=1e-12)
 
 
 def test_pcgrad_over_several_chunks(monkeypatch):
-    monkeypatch.setitem(gram.CHUNK, "cpu", 4)
+    monkeypatch.setattr(gram, "CPU_CHUNK", 4)
     for seed in range(20):
         G = tasks_case(seed)
         torch.testing.assert_close(pcgrad(G, seeded(1)), algorithm_1(G, seeded(1)), rtol=1e-9, atol=1e-9)
@@ -293,7 +293,7 @@ def test_gem_weights_name_the_memories_that_took_part():
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_gem_in_many_dimensions(scale, monkeypatch):
     """Float32, several chunks, memories nearly parallel and nearly opposite to g: g~ is far shorter than g."""
-    monkeypatch.setitem(gram.CHUNK, "cpu", 2**12)
+    monkeypatch.setattr(gram, "CPU_CHUNK", 2**12)
     random = np.random.default_rng(1)
     base, P = random.normal(size=50_001), 50_001
     for angle in (1e-1, 1e-3, 1e-5, 1e-7):

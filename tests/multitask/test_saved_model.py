@@ -14,7 +14,8 @@ from mtbert.config import RunConfig
 from mtbert.data.tasks import COURSE, TASKS, Task
 from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask.export import export_task
-from mtbert.multitask.model import FILES, MultitaskBert
+from mtbert.multitask.model import MultitaskBert
+from mtbert.multitask.saved_model import FILES
 from mtbert.paths import results_dir, write_checksums
 from mtbert.results.runs import load_model, load_or_run, model_folder
 from mtbert.results.store import StoreError, read_run

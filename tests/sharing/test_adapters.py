@@ -9,8 +9,6 @@ from torch.nn.functional import gelu
 
 from mtbert.bert.cpu_ops import attend
 from mtbert.bert.model import BertConfig
-from mtbert.config import RunConfig
-from mtbert.multitask.model import build_adapter
 from mtbert.sharing.adapters import LHUC, PAL, Adapter, AdapterSizes, Houlsby, HoulsbyPals, LowRank, adapter_parameters
 
 B, T, D, S, HEADS, L = 3, 5, 16, 6, 2, 4
@@ -27,13 +25,13 @@ HOOKS = {
 ALL = pytest.mark.parametrize("kind", list(KINDS))
 
 
-def config_of(kind: str, **fields) -> RunConfig:
-    return RunConfig(**{"adapter": kind, "adapter_size": S, "adapter_heads": HEADS, **fields})
+def new(kind: str, encoder: BertConfig = ENCODER, adapter_size: int = S, adapter_heads: int = HEADS) -> Adapter:
+    return KINDS[kind](encoder, AdapterSizes(adapter_size, adapter_heads))
 
 
 def build(kind: str, encoder: BertConfig = ENCODER, **fields) -> Adapter:
     """An adapter in evaluation mode with random biases, which are zero at the start."""
-    adapter = build_adapter(config_of(kind, **fields), encoder).eval()
+    adapter = new(kind, encoder, **fields).eval()
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.normal_(std=0.5)
@@ -60,7 +58,7 @@ def affine(linear: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 def naive_pal(pal: PAL, depth: int, h: torch.Tensor, length: int) -> torch.Tensor:
     """GELU(V_D g(V_E h)) of one sequence (T, d): every head, query and key by itself."""
-    attention = pal.attention[str(depth)]
+    attention = pal.attention[depth]
     d_k = pal.encode.out_features // attention.heads
     small = [affine(pal.encode, token) for token in h]
     q, k, v = ([affine(w, x) for x in small] for w in (attention.query, attention.key, attention.value))
@@ -128,21 +126,21 @@ def test_low_rank_and_houlsby_are_their_definitions(hidden):
         for b in range(B):
             for t in range(T):
                 x = hidden[b, t]
-                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[str(depth)], x))
+                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[depth], x))
                 for result, blocks in (
                     (attention, houlsby.attention_blocks),
                     (feed_forward, houlsby.feed_forward_blocks),
                 ):
-                    torch.testing.assert_close(result[b, t], x + naive(blocks[str(depth)], x))
-                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[str(depth)], x))
-                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[str(depth)], x))
+                    torch.testing.assert_close(result[b, t], x + naive(blocks[depth], x))
+                torch.testing.assert_close(first[b, t], x + naive(pals.attention_blocks[depth], x))
+                torch.testing.assert_close(second[b, t], naive(pals.feed_forward_blocks[depth], x))
 
 
 @torch.no_grad()
 def test_houlsby_starts_near_the_identity(hidden):
     encoder = BertConfig(num_hidden_layers=2)
     x = torch.randn(B, T, encoder.hidden_size)
-    adapter = build_adapter(config_of("houlsby", adapter_size=64), encoder)
+    adapter = new("houlsby", encoder, adapter_size=64)
     for hook in HOOKS["houlsby"]:
         change = getattr(adapter, hook)(1, x) - x
         assert 0 < change.norm() < 0.02 * x.norm()
@@ -150,11 +148,11 @@ def test_houlsby_starts_near_the_identity(hidden):
 
 @torch.no_grad()
 def test_lhuc_scales_every_unit(hidden):
-    start = build_adapter(config_of("lhuc"), ENCODER)
+    start = new("lhuc")
     assert torch.equal(start.after_layer(3, hidden), hidden)
     lhuc = build("lhuc")
     for unit in range(D):
-        factor = 2 / (1 + math.exp(-lhuc.a["3"][unit]))
+        factor = 2 / (1 + math.exp(-lhuc.a[3][unit]))
         torch.testing.assert_close(lhuc.after_layer(3, hidden)[..., unit], factor * hidden[..., unit])
 
 
@@ -219,7 +217,7 @@ def test_the_other_size_of_paper_001():
 def test_weights_are_drawn_from_a_normal_distribution(kind):
     encoder = BertConfig(num_hidden_layers=1)
     torch.manual_seed(0)
-    for name, parameter in build_adapter(config_of(kind, adapter_size=120), encoder).named_parameters():
+    for name, parameter in new(kind, encoder, adapter_size=120).named_parameters():
         if name.endswith("bias"):
             assert not parameter.any()
         else:
@@ -229,7 +227,7 @@ def test_weights_are_drawn_from_a_normal_distribution(kind):
 
 @ALL
 def test_gradients_are_finite_and_reach_everything(hidden, mask, kind):
-    adapter = build_adapter(config_of(kind), replace(ENCODER, attention_probs_dropout_prob=0)).train()
+    adapter = new(kind, replace(ENCODER, attention_probs_dropout_prob=0)).train()
     hidden.requires_grad_()
     total = sum(call(adapter, hook, depth, hidden, mask).square().sum() for hook in HOOKS[kind] for depth in range(L))
     total.backward()

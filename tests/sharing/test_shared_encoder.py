@@ -8,8 +8,7 @@ import torch
 from mtbert.bert.batch import Batch
 from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.model import BertConfig, BertLayer, BertModel
-from mtbert.config import RunConfig
-from mtbert.multitask.model import build_adapter
+from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
 from mtbert.sharing.plan import SharingPlan
 from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 
@@ -59,8 +58,9 @@ def batches_of(tasks: tuple[str, ...]) -> dict[str, Batch]:
 def encoder_of(text: str, tasks: tuple[str, ...], adapter: str = "none") -> SharedEncoder:
     """The plan's encoder, its copies made different from one another."""
     torch.manual_seed(7)
-    config = RunConfig(tasks=tasks, adapter=adapter, adapter_size=8, adapter_heads=2)
-    adapters = {task: build_adapter(config, SIZES) for task in tasks} if adapter != "none" else {}
+    adapters = {}
+    if adapter != "none":
+        adapters = {task: ADAPTERS[adapter](SIZES, AdapterSizes(8, 2)) for task in tasks}
     encoder = SharedEncoder(BertModel(SIZES), SharingPlan.parse(text, tasks, 4), adapters)
     with torch.no_grad():
         for parameter in encoder.parameters():

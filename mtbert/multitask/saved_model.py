@@ -1,0 +1,126 @@
+"""The folder of a saved model: all that its predictions depend on."""
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mtbert.bert import MINILM, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
+from mtbert.config import RunConfig, unknown_names
+from mtbert.data import COURSE, TASKS, changed_tasks
+from mtbert.multitask.heads import output_width
+from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_json
+
+log = logging.getLogger(__name__)
+FILES = ("run_config.json", "encoder.json", "model.safetensors")
+DEFINITIONS = "tasks.json"  # models of version 0.9.0 and earlier have neither this nor a tokenizer
+TOKENIZER = "tokenizer"
+
+
+def write_model(
+    folder: Path, config: RunConfig, encoder: BertConfig, tensors: dict[str, Tensor], tokenizer: str
+) -> None:
+    """Write the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
+
+    tokenizer: the checkpoint that has it.
+    """
+    (folder / "run_config.json").unlink(missing_ok=True)  # without it this is no model: it is written last
+    write_tensors(folder / "model.safetensors", tensors)
+    write_json(folder / "encoder.json", asdict(encoder))
+    write_json(folder / DEFINITIONS, {task: TASKS[task].definition for task in config.scored})
+    names = ["encoder.json", "model.safetensors", DEFINITIONS, *_write_tokenizer(folder, tokenizer)]
+    with replacing(folder / "run_config.json") as partial:
+        write_json(partial, config.model_dump(mode="json"))
+        write_checksums(folder, names, {"run_config.json": partial})
+
+
+def _write_tokenizer(folder: Path, tokenizer: str) -> list[str]:
+    """Write the tokenizer next to the weights; returns the names of its files."""
+    try:
+        names = copy_tokenizer(locate(tokenizer), folder / TOKENIZER)
+    except CheckpointError as error:
+        log.warning("%s: the model is saved without its tokenizer: %s", folder, error)
+        return []
+    return [f"{TOKENIZER}/{name}" for name in names]
+
+
+def check_files(folder: Path) -> None:
+    """Raise CheckpointError unless all files of a saved model are there, and are those that were written."""
+    missing = [name for name in FILES if not (folder / name).exists()]
+    if missing:
+        raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
+    later = []  # what older models lack
+    for path in (folder / DEFINITIONS, *(folder / TOKENIZER).glob("*")):
+        if path.exists():
+            later.append(path.relative_to(folder).as_posix())
+    if not later and not (folder / CHECKSUMS).exists():
+        log.warning("%s: not checked: it has no %s, as models of version 0.4.0 and earlier", folder, CHECKSUMS)
+        return
+    faults = checksum_faults(folder, [*FILES, *later])
+    if faults:
+        raise CheckpointError(f"{folder}: {'; '.join(faults)}; delete the folder, train again")
+
+
+def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
+    """The configuration, the encoder's sizes and the weights.
+
+    Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for files
+    that are damaged.
+    """
+    params = _read_json(folder / "run_config.json")
+    unknown = unknown_names(params)
+    if unknown:
+        raise CheckpointError(f"{folder}: {unknown}")
+    config = RunConfig.from_params(params)
+    tensors = load_file(folder / "model.safetensors")
+    _check_tasks(folder, config, tensors)
+    return config, BertConfig(**_read_json(folder / "encoder.json")), tensors
+
+
+def _check_tasks(folder: Path, config: RunConfig, tensors: dict[str, Tensor]) -> None:
+    """Raise CheckpointError if a task was changed since the model was saved.
+
+    Of models of version 0.9.0 and earlier, which lack the definitions, only the sizes of the heads are compared.
+    """
+    definitions = folder / DEFINITIONS
+    if definitions.exists():
+        stored = _read_json(definitions)
+        changed = changed_tasks({task: stored[task] for task in config.scored})
+    else:
+        own = [task for task in config.scored if task not in COURSE]
+        if own:
+            log.warning("%s: saved without the definition of %s; was it changed since?", folder, ", ".join(own))
+        changed = _changed_heads(config, tensors)
+    if changed:
+        raise CheckpointError(
+            f"{folder}: the model was trained with other tasks than those here: {changed}; restore the file "
+            "of the task, or give the changed task another name and train it"
+        )
+
+
+def _changed_heads(config: RunConfig, tensors: dict[str, Tensor]) -> str:
+    """The heads that have another number of outputs than their tasks."""
+    changes = []
+    for task in config.scored:
+        bias = tensors.get(f"heads.by_task.{task}.layers.{config.head_layers - 1}.bias")
+        width = output_width(TASKS[task])
+        if bias is not None and len(bias) != width:
+            changes.append(f"{task}: its head has {len(bias)} outputs, the task {width}")
+    return "; ".join(changes)
+
+
+def saved_tokenizer(folder: Path, config: RunConfig) -> str:
+    """The folder of a saved model's tokenizer; of a model without one the encoder of today, with a warning."""
+    if (folder / TOKENIZER).is_dir():
+        return str(folder / TOKENIZER)
+    if config.encoder != MINILM:
+        log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)
+    return config.encoder
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf8"))
