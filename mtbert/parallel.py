@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor, distributed, nn
 
 TIMEOUT = timedelta(days=1)  # others wait while the first process pretrains; the launcher notices one that died
@@ -34,7 +35,7 @@ class Processes:
         """Whether this is the process that writes files."""
         return self.index == 0
 
-    def part(self, rows: np.ndarray) -> tuple[np.ndarray, float]:
+    def part(self, rows: ndarray) -> tuple[ndarray, float]:
         """This process's rows of a batch, and its share of the batch.
 
         If a batch has fewer rows than there are processes, some take a row with share 0, so that all use the same

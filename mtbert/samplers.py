@@ -9,37 +9,38 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy import ndarray
 
 
-def round_robin(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+def round_robin(sizes: ndarray, epoch: int, epochs: int) -> ndarray:
     """alpha = 0: the same weight for every task."""
     return np.ones(len(sizes))
 
 
-def sqrt(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+def sqrt(sizes: ndarray, epoch: int, epochs: int) -> ndarray:
     """alpha = 1/2."""
     return sizes**0.5
 
 
-def proportional(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+def proportional(sizes: ndarray, epoch: int, epochs: int) -> ndarray:
     """alpha = 1."""
     return sizes
 
 
-def annealed(sizes: np.ndarray, epoch: int, epochs: int) -> np.ndarray:
+def annealed(sizes: ndarray, epoch: int, epochs: int) -> ndarray:
     """alpha = 1 - 0.8 (e - 1) / (E - 1) in epoch e of E; 1 where E is 1."""
     alpha = 1 - 0.8 * (epoch - 1) / max(1, epochs - 1)
     return sizes**alpha
 
 
-def loss(sizes: np.ndarray, epoch: int, epochs: int, losses: np.ndarray) -> np.ndarray:
+def loss(sizes: ndarray, epoch: int, epochs: int, losses: ndarray) -> ndarray:
     """p_i ~ L_i, whatever the sizes; in the first epoch, before a loss is known, all L_i are the same."""
     return np.maximum(losses, 1e-12)
 
 
 # The tasks' numbers of examples (T,), divided by the largest, and epoch e of E -> weights (T,), N_i^alpha. A sampler
 # with an argument `losses` also gets L (T,), the `moving_average` of each task's training losses before the epoch.
-SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
+SAMPLERS: dict[str, Callable[..., ndarray]] = {
     "round_robin": round_robin,
     "sqrt": sqrt,
     "proportional": proportional,
@@ -56,7 +57,7 @@ def moving_average(before: float | None, loss: float) -> float:
 
 def task_probabilities(
     sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1, losses: Sequence[float] | None = None
-) -> np.ndarray:
+) -> ndarray:
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
     strategy: a name in SAMPLERS; losses (T,): what some of these see, by default equal ones. Raises ValueError for
@@ -84,7 +85,7 @@ POOL = 64  # batches at most that are sorted by length together: enough for litt
 POOLS = 4  # of a pass at least: drawn again for every pass, they mix the batches of a small dataset
 
 
-def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+def train_batches(lengths: ndarray, batch_size: int, seed: int, epoch: int) -> list[ndarray]:
     """One pass over all rows in random order: row numbers of each batch, a function of seed and epoch alone.
 
     Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches, and the batches are
@@ -106,7 +107,7 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     return [batches[i] for i in random.permutation(n)]
 
 
-def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
+def eval_batches(lengths: ndarray, token_budget: int) -> Iterator[ndarray]:
     """All rows once, longest first, in batches of at most `token_budget` padded tokens (but at least one row)."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -117,7 +118,7 @@ def eval_batches(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]
         start += rows
 
 
-def padding_share(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
+def padding_share(lengths: ndarray, batches: Iterable[ndarray]) -> float:
     """The share of padding in the tokens of these batches, each padded to its longest sequence."""
     own = 0  # tokens of the sequences
     padded = 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import softmax
 
@@ -15,17 +16,17 @@ from mtbert.statistics import Estimate, Resamples
 
 BINS = 10  # of equal width
 FEW = 30  # predictions, below which a bin says little
-Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # values to fit, their labels, values to change
+Method = Callable[[ndarray, ndarray, ndarray], ndarray]  # values to fit, their labels, values to change
 
 
-def log_loss(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def log_loss(p: ndarray, labels: ndarray) -> ndarray:
     """-log of the probability of the label: p (..., N, C), labels (N,) -> (..., N), in nats."""
     examples = np.arange(len(labels))
     of_label = p[..., examples, labels.astype(int)]
     return -np.log(of_label)
 
 
-def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+def reliability(resamples: Resamples, p: ndarray, labels: ndarray) -> pd.DataFrame:
     """A row per bin of confidence: confidence (mean), n, and the accuracy's value, low, high (95 %, over examples).
 
     p (S, N, C): the seeds are pooled. Bins of fewer than FEW predictions are left out.
@@ -45,7 +46,7 @@ def reliability(resamples: Resamples, p: np.ndarray, labels: np.ndarray) -> pd.D
     return pd.DataFrame(rows)
 
 
-def _bins(confidence: np.ndarray) -> list[np.ndarray]:
+def _bins(confidence: ndarray) -> list[ndarray]:
     """Which confidences lie in each of BINS bins; a confidence of 1 is in the last one."""
     number = (confidence * BINS).astype(int)
     number = np.minimum(number, BINS - 1)
@@ -55,9 +56,9 @@ def _bins(confidence: np.ndarray) -> list[np.ndarray]:
 def calibration_error(
     resamples: Resamples,
     system: str,
-    p: np.ndarray,
-    labels: np.ndarray,
-) -> np.ndarray:
+    p: ndarray,
+    labels: ndarray,
+) -> ndarray:
     """Expected calibration error (R + 1,) of p (S, N, C): the mean gap of accuracy and confidence over BINS bins.
 
     Chance alone makes it positive, the more so the fewer the examples: compare it between systems, not with 0.
@@ -72,7 +73,7 @@ def calibration_error(
     return resamples.over_seeds(system, gaps / len(labels))
 
 
-def temperature(p: np.ndarray, labels: np.ndarray) -> float:
+def temperature(p: ndarray, labels: ndarray) -> float:
     """The T that gives p ** (1 / T), scaled to a sum of 1, the least log loss on these examples: p (N, C)."""
 
     def loss(log_T: float) -> float:
@@ -83,12 +84,12 @@ def temperature(p: np.ndarray, labels: np.ndarray) -> float:
     return float(np.exp(found.x))
 
 
-def sharpened(p: np.ndarray, T: float) -> np.ndarray:
+def sharpened(p: ndarray, T: float) -> ndarray:
     """Probabilities (..., C) at another temperature: the softmax of the logits divided by T."""
     return softmax(np.log(p) / T, axis=-1)
 
 
-def cross_fitted(method: Method, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def cross_fitted(method: Method, values: ndarray, labels: ndarray) -> ndarray:
     """Values changed by a method on halves of the examples, each half by a fit on the other.
 
     values: (S, N, ...), every seed by itself; labels (N,). No example is evaluated with a fit that has seen it.
@@ -105,13 +106,13 @@ def cross_fitted(method: Method, values: np.ndarray, labels: np.ndarray) -> np.n
     return np.stack(changed)
 
 
-def thresholded(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+def thresholded(p: ndarray, labels: ndarray, other: ndarray) -> ndarray:
     """Labels 0 or 1 of `other` (M,), at the threshold that gives p (N,) the highest accuracy."""
     threshold = best_threshold(p, labels)
     return (other > threshold).astype(int)
 
 
-def recalibrated(scores: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+def recalibrated(scores: ndarray, labels: ndarray, other: ndarray) -> ndarray:
     """Scores `other` (M,) by the isotonic regression of labels on scores (N,), linear between its points."""
     x, index, counts = np.unique(scores, return_inverse=True, return_counts=True)  # equal scores get one value
     means = np.bincount(index, labels) / counts

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.analysis.groups import known_features
 from mtbert.analysis.probabilities import dev_predictions, dev_table
@@ -14,7 +15,7 @@ WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond i
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
 
 
-def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def dev_errors(runs: list[Run], task: str) -> tuple[ndarray, ndarray, ndarray]:
     """Errors (S, N), predictions (S, N) and labels (N,) of the seeds of a configuration.
 
     An error is 1 for a wrong label, and the absolute residual for a number.
@@ -27,7 +28,7 @@ def dev_errors(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray, np.n
     return errors, predicted, labels
 
 
-def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def error_kinds(task: str, predicted: ndarray, labels: ndarray) -> ndarray:
     """A word for each error, "" where there is none: both (N,). Classes without names are taken as ordered."""
     about = TASKS[task]
     gap = predicted - labels
@@ -46,7 +47,7 @@ def error_kinds(task: str, predicted: np.ndarray, labels: np.ndarray) -> np.ndar
     return np.select(list(kinds.values()), list(kinds), "")
 
 
-def confusion(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+def confusion(predicted: ndarray, labels: ndarray, classes: int) -> ndarray:
     """(C, C): the share of each label's examples that each class is predicted for; predicted (S, N), labels (N,)."""
     counts = np.zeros((classes, classes))
     labels = labels.astype(int)
@@ -55,7 +56,7 @@ def confusion(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.nda
     return counts / counts.sum(1, keepdims=True)
 
 
-def precision_recall_curve(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def precision_recall_curve(p: ndarray, labels: ndarray) -> tuple[ndarray, ndarray]:
     """Recall and precision, both (N,), of the k most probable examples for k from 1 to N: p, labels (N,)."""
     order = np.argsort(-p, kind="stable")
     is_positive = labels[order] == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.analysis.probabilities import dev_predictions, dev_table, kept
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
@@ -106,7 +107,7 @@ def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.Da
     return kept(f"features/{task}-{digest}", compute)
 
 
-def groups(table: pd.DataFrame) -> dict[str, np.ndarray]:
+def groups(table: pd.DataFrame) -> dict[str, ndarray]:
     """Name -> its examples (N,) bool: each truth value that is true, and the lowest and highest third of each number.
 
     Groups of fewer than FEWEST examples, or of all but so few, are left out.
@@ -125,7 +126,7 @@ def groups(table: pd.DataFrame) -> dict[str, np.ndarray]:
     return {name: found[name] for name, size in sizes.items() if FEWEST <= size <= most}
 
 
-def at_equal_labels(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def at_equal_labels(values: ndarray, labels: ndarray) -> ndarray:
     """Values (S, N) minus their mean over the examples with the same label (N,), which is rounded if a number."""
     by_example = pd.DataFrame(values.T)
     means = by_example.groupby(np.rint(labels)).transform("mean")
@@ -135,10 +136,10 @@ def at_equal_labels(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def inside_minus_outside(
     resamples: Resamples,
     system: str,
-    values: np.ndarray,
-    labels: np.ndarray,
-    mask: np.ndarray,
-) -> np.ndarray:
+    values: ndarray,
+    labels: ndarray,
+    mask: ndarray,
+) -> ndarray:
     """The statistic of the mean of a group, mask (N,), minus the mean of the other examples, adjusted for the label.
 
     values: (S, N). A group with many examples of a hard label would otherwise seem hard itself.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from scipy.stats import rankdata
 from torch import Tensor
 
@@ -80,7 +81,7 @@ def _gradient(
     model: MultitaskBert,
     task: str,
     table: TaskRows,
-    rows: np.ndarray,
+    rows: ndarray,
     shared: list[Tensor],
 ) -> Tensor:
     """Gradient (P,) of the mean loss of these rows, AT_ONCE or fewer at a time."""
@@ -106,7 +107,7 @@ class ConflictEffect:
     parts: pd.DataFrame  # by fifths of the examples, from the lowest cosine: cosine (mean), value, low, high (loss)
 
 
-def conflict_effect(cosine: np.ndarray, lost: np.ndarray, labels: np.ndarray) -> ConflictEffect:
+def conflict_effect(cosine: ndarray, lost: ndarray, labels: ndarray) -> ConflictEffect:
     """cosine: with another task's gradient; lost: the loss with sharing minus the loss without it; all (n,).
 
     A label alone can cause a correlation, as it decides much of a gradient's direction: hence `at_equal_labels`.

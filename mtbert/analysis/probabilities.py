@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.bert import CheckpointError
 from mtbert.data import TASKS, DataError, load_table
@@ -60,7 +61,7 @@ def probabilities(
     task: str,
     data: str | Path | None = None,
     device: str = "auto",
-) -> np.ndarray | None:
+) -> ndarray | None:
     """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
     if TASKS[task].kind == "binary":
         stored = dev_predictions(run, task)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.analysis import calibration
 from mtbert.analysis.systems import Systems
@@ -21,8 +22,8 @@ class Trial:
     remedy: str
     task: str
     metric: str
-    before: np.ndarray
-    after: np.ndarray
+    before: ndarray
+    after: ndarray
     is_cost: bool = False  # whether a lower value of the metric is better
 
     @property
@@ -37,13 +38,13 @@ class Trial:
         return self.change
 
 
-def scaled(p: np.ndarray, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
+def scaled(p: ndarray, labels: ndarray, other: ndarray) -> ndarray:
     """Probabilities `other` (M, C) at the temperature that fits p (N, C), for `cross_fitted`."""
     T = calibration.temperature(p, labels)
     return calibration.sharpened(other, T)
 
 
-def mean_class(p: np.ndarray) -> np.ndarray:
+def mean_class(p: ndarray) -> ndarray:
     """The class nearest to the expected class: (..., C) -> (...)."""
     classes = np.arange(p.shape[-1])
     return np.rint(p @ classes)
@@ -113,7 +114,7 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
         single = on.predicted[system]
         whole = single.mean(0)
 
-    def of_means(remedy: str, before: np.ndarray, after: np.ndarray) -> Trial:
+    def of_means(remedy: str, before: ndarray, after: ndarray) -> Trial:
         return Trial(remedy, on.task, metric, _score(on, before), _score(on, after))
 
     return [
@@ -122,7 +123,7 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
     ]
 
 
-def _score(on: Systems, predicted: np.ndarray) -> np.ndarray:
+def _score(on: Systems, predicted: ndarray) -> ndarray:
     """The statistic of accuracy or of Pearson's correlation, mean over predictions (K, N)."""
     draws = on.resamples
     if on.probabilities:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.analysis.errors import dev_errors
 from mtbert.analysis.probabilities import probabilities
@@ -17,7 +18,7 @@ from mtbert.data import TASKS, DataError
 from mtbert.results import Run
 from mtbert.statistics import Resamples
 
-Pairs = dict[tuple[str, str], np.ndarray]  # two systems -> a statistic
+Pairs = dict[tuple[str, str], ndarray]  # two systems -> a statistic
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Systems:
     """What some systems predict on one task's dev examples, by system."""
 
     task: str
-    labels: np.ndarray  # (N,)
-    errors: dict[str, np.ndarray]  # (S, N), as in `dev_errors`
-    predicted: dict[str, np.ndarray]  # (S, N)
-    probabilities: dict[str, np.ndarray]  # (S, N, C); none where labels are numbers
+    labels: ndarray  # (N,)
+    errors: dict[str, ndarray]  # (S, N), as in `dev_errors`
+    predicted: dict[str, ndarray]  # (S, N)
+    probabilities: dict[str, ndarray]  # (S, N, C); none where labels are numbers
 
     @classmethod
     def read(
@@ -57,32 +58,32 @@ class Systems:
         return Resamples(len(self.labels), seeds)
 
     @property
-    def gap(self) -> dict[str, np.ndarray]:
+    def gap(self) -> dict[str, ndarray]:
         """Predicted minus true label (S, N), by system."""
         return {name: predicted - self.labels for name, predicted in self.predicted.items()}
 
-    def mean(self, system: str, values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    def mean(self, system: str, values: ndarray, among: ndarray | None = None) -> ndarray:
         """The statistic of a mean of values (S, N) over seeds and examples; among: (N,) bool, those that count."""
         return self.resamples.mean(system, values, among)
 
-    def share_of_errors(self, system: str, kind: np.ndarray) -> np.ndarray:
+    def share_of_errors(self, system: str, kind: ndarray) -> ndarray:
         """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
         part = self.resamples.sums(kind)
         whole = self.resamples.sums(self.errors[system] > 0)
         shares = part / np.maximum(whole, 1)
         return self.resamples.over_seeds(system, shares)
 
-    def correlation(self, system: str) -> np.ndarray:
+    def correlation(self, system: str) -> ndarray:
         """The statistic of Pearson's correlation of predictions and labels."""
         correlations = self.resamples.correlation(self.predicted[system], self.labels)
         return self.resamples.over_seeds(system, correlations)
 
-    def slope(self, system: str) -> np.ndarray:
+    def slope(self, system: str) -> ndarray:
         """The statistic of the slope of the label on the prediction: below 1 where predictions are spread too wide."""
         slopes = self.resamples.slope(self.predicted[system], self.labels)
         return self.resamples.over_seeds(system, slopes)
 
-    def rates(self, system: str) -> dict[str, np.ndarray]:
+    def rates(self, system: str) -> dict[str, ndarray]:
         """The statistics precision, recall and F1 of class 1 of two."""
         draws = self.resamples
         predicted = self.predicted[system] == 1
@@ -99,29 +100,29 @@ class Systems:
             "F1": draws.over_seeds(system, f1),
         }
 
-    def wrong_in_all(self) -> np.ndarray:
+    def wrong_in_all(self) -> ndarray:
         """Which examples (N,) every seed of every system gets wrong."""
         errors = np.vstack(list(self.errors.values()))
         return (errors > 0).all(0)
 
-    def disagreement(self, one: str, other: str) -> np.ndarray:
+    def disagreement(self, one: str, other: str) -> ndarray:
         """Whether every two runs of two systems differ in a prediction, or by how much if numbers: (S, S', N)."""
         first, second = _crossed(self.predicted, one, other)
         if TASKS[self.task].is_number:
             return np.abs(first - second)
         return (first != second).astype(np.float32)
 
-    def oracle_error(self, one: str, other: str) -> np.ndarray:
+    def oracle_error(self, one: str, other: str) -> ndarray:
         """The error of the better of every two runs of two systems, example by example: (S, S', N)."""
         first, second = _crossed(self.errors, one, other)
         return np.minimum(first, second)
 
     def against_seeds(
         self,
-        measure: Callable[[str, str], np.ndarray],
+        measure: Callable[[str, str], ndarray],
         one: str,
         other: str,
-    ) -> tuple[Pairs, np.ndarray]:
+    ) -> tuple[Pairs, ndarray]:
         """A measure of two runs: between two seeds of each system, and between the systems.
 
         measure: `disagreement` or `oracle_error`. The second result is the statistic of the excess of two systems over
@@ -134,7 +135,7 @@ class Systems:
         of_seeds = (found[one, one] + found[other, other]) / 2
         return found, found[one, other] - of_seeds
 
-    def mixed(self, one: str, other: str) -> np.ndarray:
+    def mixed(self, one: str, other: str) -> ndarray:
         """Predictions of the mean of every two runs of two systems, of different seeds within one: (pairs, N)."""
         values = self.probabilities or self.predicted
         first, second = _crossed(values, one, other)
@@ -146,6 +147,6 @@ class Systems:
         return pairs[is_wanted]
 
 
-def _crossed(values: dict[str, np.ndarray], one: str, other: str) -> tuple[np.ndarray, np.ndarray]:
+def _crossed(values: dict[str, ndarray], one: str, other: str) -> tuple[ndarray, ndarray]:
     """Values (S, 1, N, ...) and (1, S', N, ...) of two systems, so that an operation on both is of every two runs."""
     return values[one][:, None], values[other][None]

@@ -7,7 +7,25 @@ from mtbert.bert.hub import MINILM, CheckpointError, content_digest, copy_tokeni
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
 
 __all__ = [
-    "MINILM", "Batch", "BertConfig", "BertEmbeddings", "BertLayer", "BertModel", "CheckpointError", "Dropout",
-    "LayerHooks", "Linear", "SelfAttention", "apart", "content_digest", "copy_tokenizer", "has_token_types", "locate",
-    "part_sizes", "their_name", "together", "vocab_size", "write_tensors",
-]  # fmt: skip
+    "MINILM",
+    "Batch",
+    "BertConfig",
+    "BertEmbeddings",
+    "BertLayer",
+    "BertModel",
+    "CheckpointError",
+    "Dropout",
+    "LayerHooks",
+    "Linear",
+    "SelfAttention",
+    "apart",
+    "content_digest",
+    "copy_tokenizer",
+    "has_token_types",
+    "locate",
+    "part_sizes",
+    "their_name",
+    "together",
+    "vocab_size",
+    "write_tensors",
+]

@@ -8,6 +8,15 @@ from mtbert.cost.planner import describe, parse_memory, plan_table, read_candida
 from mtbert.cost.time import Speeds
 
 __all__ = [
-    "PARTS", "Speeds", "compare_parameters", "describe", "parameter_table", "parse_memory",
-    "plan_table", "predict_runs", "read_candidates", "renew_measurements", "step_timeline",
-]  # fmt: skip
+    "PARTS",
+    "Speeds",
+    "compare_parameters",
+    "describe",
+    "parameter_table",
+    "parse_memory",
+    "plan_table",
+    "predict_runs",
+    "read_candidates",
+    "renew_measurements",
+    "step_timeline",
+]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -185,7 +186,7 @@ class _Numbers(TorchFunctionMode):
         self.ledger.phase = "forward"
 
 
-def _constant(tensor: Tensor) -> np.ndarray:
+def _constant(tensor: Tensor) -> ndarray:
     """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
     if tensor.dtype == torch.bool:
         return np.ones(tensor.shape, bool)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.cost.dry_run import DryRun, at_peak
@@ -175,7 +176,7 @@ class Forecast:
         return int(len(self.steps) * min(1.0, max(0.0, share)))
 
 
-def _tokens(config: RunConfig, lengths: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _tokens(config: RunConfig, lengths: dict[str, ndarray]) -> dict[str, ndarray]:
     """Tokens of every example in all its sequences."""
     return {task: part * config.encodings(task) for task, part in lengths.items()}
 

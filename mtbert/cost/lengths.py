@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import DataError, tokenize
@@ -19,8 +20,8 @@ LENGTHS = "lengths.csv"
 class Lengths:
     """Tokens of every example, task -> (N,), of the train and dev splits."""
 
-    train: dict[str, np.ndarray]
-    dev: dict[str, np.ndarray]
+    train: dict[str, ndarray]
+    dev: dict[str, ndarray]
 
 
 def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
@@ -38,7 +39,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
     return Lengths(_token_counts(config, corpus.train), _token_counts(config, corpus.dev))
 
 
-def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, np.ndarray]:
+def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, ndarray]:
     counts = {}
     for task, table in tables.items():
         counts[task] = tokenize(task, table, config.encoder, config.pairs, config.max_length).lengths
@@ -67,7 +68,7 @@ def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
     counts = counts[counts["pairs"] == pairs]
     random = np.random.default_rng(config.seed)
 
-    def draw(task: str, split: str) -> np.ndarray:
+    def draw(task: str, split: str) -> ndarray:
         part = counts.query("task == @task and split == @split")
         lengths = np.repeat(part["tokens"], part["rows"])
         return random.permutation(lengths.clip(upper=config.max_length))

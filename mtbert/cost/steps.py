@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.bert import Batch
@@ -31,7 +32,7 @@ class RandomRows:
         self,
         model: MultitaskBert,
         task: str,
-        lengths: np.ndarray,
+        lengths: ndarray,
         remembered: int = 0,
         known: bool = False,
     ) -> None:
@@ -52,7 +53,7 @@ class RandomRows:
         if config.pos_features:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
-    def batch(self, rows: np.ndarray) -> Batch:
+    def batch(self, rows: ndarray) -> Batch:
         """A batch of these rows, on the CPU."""
         longest = int(self.lengths[rows].max())
         ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
@@ -60,13 +61,13 @@ class RandomRows:
         types = torch.zeros_like(ids) if self.has_types else None
         return Batch(ids, mask, types)
 
-    def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
+    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
         if not self.known:
             return None
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
-    def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
+    def fixed_embeddings(self, rows: ndarray) -> Tensor:
         """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 

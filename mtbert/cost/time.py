@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch.utils.benchmark import timer
 
 from mtbert.config import RunConfig
@@ -83,7 +84,7 @@ class Speeds:
         """What `measure` returns for these arguments, which the cache has under this key and the machine."""
         machine = environment(pick_device(self.device)) | {"threads": self.threads}
 
-        def compute() -> list[np.ndarray]:
+        def compute() -> list[ndarray]:
             if not self.is_announced:
                 print("timing steps on this machine, some seconds for each new kind", file=sys.stderr, flush=True)
                 self.is_announced = True

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
 
@@ -24,15 +25,15 @@ TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
 class MappedArray(NamedTuple):
     """An array on disk, and the time that computing it took, whenever that was: of the clock, and of the processor."""
 
-    array: np.ndarray
+    array: ndarray
     seconds: float
     cpu_seconds: float
 
 
 def cached_arrays(
-    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[np.ndarray]], made_with: str = "",
+    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[ndarray]], made_with: str = "",
     again: bool = False,
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[ndarray]:  # fmt: skip
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
     names: of the arrays in the file. again: compute them even so. A damaged file is computed again; a full or read-only
@@ -56,7 +57,7 @@ def cached_arrays(
     return arrays
 
 
-def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]) -> MappedArray:
+def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[ndarray], None]) -> MappedArray:
     """A float32 array of this shape, memory-mapped from disk; changes to it stay in memory.
 
     If there is no such file, or it is damaged, `fill` computes the array. The file's room is reserved before, since a
@@ -101,7 +102,7 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> MappedArray:
     return MappedArray(array, seconds, cpu_seconds)
 
 
-def _timed(fill: Callable[[np.ndarray], None], array: np.ndarray) -> tuple[float, float]:
+def _timed(fill: Callable[[ndarray], None], array: ndarray) -> tuple[float, float]:
     """Fill an array; the seconds of the clock and of the processor."""
     started = time.perf_counter()
     cpu_started = time.process_time()

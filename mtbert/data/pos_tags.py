@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.data.array_cache import cached_arrays
 from mtbert.data.tasks import TASKS
@@ -24,7 +25,7 @@ class PosError(ValueError):
     """NLTK or its data are missing; the message says what to do."""
 
 
-def pos_features(task: str, table: pd.DataFrame) -> np.ndarray:
+def pos_features(task: str, table: pd.DataFrame) -> ndarray:
     """(N, 12 k) float32: `tag_shares` of each of the k sentences of an example, concatenated; cached.
 
     Raises PosError if texts have to be tagged and NLTK or its data are missing.
@@ -36,7 +37,7 @@ def pos_features(task: str, table: pd.DataFrame) -> np.ndarray:
     return np.hstack(shares)
 
 
-def tag_shares(texts: list[str]) -> np.ndarray:
+def tag_shares(texts: list[str]) -> ndarray:
     """(N, 12) float32: the share of each of TAGS among the tokens of each text; zeros for a text without tokens.
 
     Raises PosError if NLTK or its data are missing.
@@ -47,7 +48,7 @@ def tag_shares(texts: list[str]) -> np.ndarray:
 
 
 @functools.cache
-def _tagger() -> Callable[[str], np.ndarray]:
+def _tagger() -> Callable[[str], ndarray]:
     """text -> (12,) shares; loaded once per process."""
     try:
         from nltk.tag import PerceptronTagger, tagset_mapping
@@ -61,7 +62,7 @@ def _tagger() -> Callable[[str], np.ndarray]:
         raise PosError(f"NLTK does not find the data of its tagger: {GET_DATA}") from error
     tokenizer = NLTKWordTokenizer()
 
-    def shares(text: str) -> np.ndarray:
+    def shares(text: str) -> ndarray:
         tags = [universal[tag] for _, tag in tagger.tag(tokenizer.tokenize(text))]
         counts = np.array([tags.count(tag) for tag in TAGS], dtype=np.float32)
         return counts / max(1, len(tags))

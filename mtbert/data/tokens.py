@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from tokenizers import AddedToken, Tokenizer
 
 from mtbert.bert import Batch, CheckpointError, has_token_types, locate, vocab_size
@@ -29,17 +30,17 @@ SPECIAL = {  # start of a sequence, end of a sentence, padding
 class Ragged:
     """N token sequences in one array: sequence i is ids[offsets[i]:offsets[i + 1]]."""
 
-    ids: np.ndarray  # (total tokens,) int32
-    offsets: np.ndarray  # (N + 1,) int64
+    ids: ndarray  # (total tokens,) int32
+    offsets: ndarray  # (N + 1,) int64
 
-    def __getitem__(self, i: int) -> np.ndarray:
+    def __getitem__(self, i: int) -> ndarray:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> ndarray:
         """(N,) tokens of each sequence."""
         return np.diff(self.offsets)
 
@@ -115,13 +116,13 @@ class TokenizedTable:
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def sequences(self, rows: np.ndarray) -> np.ndarray:
+    def sequences(self, rows: ndarray) -> ndarray:
         """Indices of these rows' sequences, in the order of `batch`; a table of pairs has 2N unless they are joint."""
         if self.joint:
             return rows
         return np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
 
-    def batch(self, rows: np.ndarray) -> Batch:
+    def batch(self, rows: ndarray) -> Batch:
         """The batch of these rows, padded to the longest sequence (T tokens)."""
         if self.joint:
             first, second = self.columns
@@ -140,10 +141,10 @@ class TokenizedTable:
         token_types = torch.from_numpy(types) if self.token_types else None
         return Batch(torch.from_numpy(input_ids), torch.from_numpy(mask), token_types)
 
-    def _single(self, ids: np.ndarray) -> np.ndarray:
+    def _single(self, ids: ndarray) -> ndarray:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
-    def _pair(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, int]:
+    def _pair(self, first: ndarray, second: ndarray) -> tuple[ndarray, int]:
         """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first."""
         room = self.max_length - 2 - len(self.between)
         if len(first) + len(second) > room:
@@ -194,7 +195,7 @@ def _load_once(folder: Path, changed: tuple[int, ...]) -> tuple[Tokenizer, str]:
     return tokenizer, tokenizer.to_str()
 
 
-def _encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+def _encode(texts: list[str], tokenizer: Tokenizer) -> list[ndarray]:
     """ids and offsets of `Ragged`."""
     ids = []
     for i in range(0, len(texts), 4096):

@@ -8,6 +8,17 @@ from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
-    "MEMORIES", "PROJECTIONS", "WEIGHTS", "EpisodicMemory", "FlatGradients", "broken_constraints", "check_options",
-    "combine", "gem_project", "gram_matrix", "in_double", "layer_cosines", "pcgrad",
-]  # fmt: skip
+    "MEMORIES",
+    "PROJECTIONS",
+    "WEIGHTS",
+    "EpisodicMemory",
+    "FlatGradients",
+    "broken_constraints",
+    "check_options",
+    "combine",
+    "gem_project",
+    "gram_matrix",
+    "in_double",
+    "layer_cosines",
+    "pcgrad",
+]

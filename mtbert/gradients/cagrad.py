@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.gradients.gram import check_finite
@@ -37,14 +38,14 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
     return torch.from_numpy(1 + factor * w)
 
 
-def _minimise(A: np.ndarray, root_phi: float) -> np.ndarray:
+def _minimise(A: ndarray, root_phi: float) -> ndarray:
     """w (T,) in W that minimises the convex F(w) = w'A 1 + sqrt(phi) sqrt(w'A w), A the Gram matrix of the g_i / T."""
     from scipy.optimize import minimize  # here, as it is slow to import
 
     T = len(A)
     products = A.sum(1)  # of the g_i / T with g_0
 
-    def value_and_slope(w: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_slope(w: ndarray) -> tuple[float, ndarray]:
         norm = math.sqrt(max(w @ A @ w, 1e-24))  # |g_w|
         value = w @ products + root_phi * norm
         slope = products + root_phi * (A @ w) / norm

@@ -6,6 +6,7 @@ Sources: Lopez-Paz and Ranzato 2017, paper 003, section 2.2.2; Vitter 1985 (rese
 import zlib
 
 import numpy as np
+from numpy import ndarray
 
 MEMORIES = ("reservoir", "ring")
 
@@ -32,11 +33,11 @@ class EpisodicMemory:
         """The tasks that have something stored, in the order in which they came."""
         return tuple(self._rows)
 
-    def rows(self, task: str) -> np.ndarray:
+    def rows(self, task: str) -> ndarray:
         """Row numbers stored for a task, int64; ring: the oldest first; empty where there are none."""
         return np.array(self._rows.get(task, []), dtype=np.int64)
 
-    def add(self, task: str, rows: np.ndarray) -> None:
+    def add(self, task: str, rows: ndarray) -> None:
         """Offer row numbers (N,) of a task, in the order seen."""
         if not len(rows):
             return
@@ -45,7 +46,7 @@ class EpisodicMemory:
         else:
             self._add_to_reservoir(task, rows.tolist())
 
-    def sample(self, task: str, n: int, step: int) -> np.ndarray:
+    def sample(self, task: str, n: int, step: int) -> ndarray:
         """min(n, stored) different rows of a task, a function of the content, seed, task and step."""
         rows = self.rows(task)
         seed = [self.seed, zlib.crc32(task.encode()), 1, step]

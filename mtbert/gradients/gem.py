@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.gradients.gram import check_finite, check_matrix, combine, describe, gram_matrix, products_of
@@ -67,7 +68,7 @@ def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
     return projected
 
 
-def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Tensor, np.ndarray] | None:
+def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor, ndarray] | None:
     """g~ and v; None where the dual is not solved or g~ violates a constraint.
 
     gram (K + 1, K + 1) is the Gram matrix of g and the rows of M. The dual is solved for memories of length 1.
@@ -107,9 +108,7 @@ def _project(g: Tensor, M: Tensor, gram: np.ndarray, margin: float) -> tuple[Ten
     return None
 
 
-def _products(
-    projected: Tensor, M: Tensor, gram: np.ndarray, v: np.ndarray, summands: float
-) -> tuple[np.ndarray, float]:
+def _products(projected: Tensor, M: Tensor, gram: ndarray, v: ndarray, summands: float) -> tuple[ndarray, float]:
     """Products (K,) of g~ = M'v + g with the memories, and its norm, from the Gram matrix where rounding cannot matter.
 
     summands: the sum of the lengths of the vectors that g~ is the sum of.
@@ -124,7 +123,7 @@ def _products(
     return products[1:], norm
 
 
-def _solve_dual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _solve_dual(A: ndarray, b: ndarray) -> ndarray:
     """w (K,) >= 0 that minimises 1/2 w'Aw + b'w, for a Gram matrix A (K, K) of unit vectors, by an active-set method.
 
     With A = F'F it is the non-negative least squares problem |F w - d| where F'd = -b (Lawson and Hanson 1974).

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
@@ -50,7 +51,7 @@ def gram_matrix(*parts: Tensor) -> Tensor:
     return gram.triu() + gram.triu(1).T
 
 
-def combine(weights: np.ndarray, *parts: Tensor) -> Tensor:
+def combine(weights: ndarray, *parts: Tensor) -> Tensor:
     """Sum of the rows of stacked parts (R_i, P), weighted (R,): (P,) in their dtype."""
     coefficients = torch.as_tensor(weights, dtype=torch.float64, device=parts[0].device)
     total = torch.empty_like(parts[0][0])
@@ -59,7 +60,7 @@ def combine(weights: np.ndarray, *parts: Tensor) -> Tensor:
     return total
 
 
-def products_of(g: Tensor, M: Tensor) -> tuple[np.ndarray, float]:
+def products_of(g: Tensor, M: Tensor) -> tuple[ndarray, float]:
     """Products of g (P,) with the rows of M (K, P), and the norm of g."""
     products = torch.zeros(1 + len(M), dtype=torch.float64, device=g.device)
     for _, block in in_double(g[None], M):

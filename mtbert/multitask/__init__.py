@@ -15,6 +15,17 @@ from mtbert.multitask.model import (
 )
 
 __all__ = [
-    "EVAL_TOKENS", "MultitaskBert", "TaskHead", "autocast", "build_encoder", "divergence", "encoder_config",
-    "export_task", "in_order", "meta_model", "parameter_counts", "predict", "task_loss",
-]  # fmt: skip
+    "EVAL_TOKENS",
+    "MultitaskBert",
+    "TaskHead",
+    "autocast",
+    "build_encoder",
+    "divergence",
+    "encoder_config",
+    "export_task",
+    "in_order",
+    "meta_model",
+    "parameter_counts",
+    "predict",
+    "task_loss",
+]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
@@ -154,7 +155,7 @@ class MultitaskBert(nn.Module):
         if config.pos_features:
             tags = torch.from_numpy(pos_features(task, table)).to(self.device)
 
-        def compute(rows: np.ndarray) -> Tensor:
+        def compute(rows: ndarray) -> Tensor:
             batches = {task: tokens.batch(rows).to(self.device)}
             own_tags = None if tags is None else {task: tags[rows]}
             return self(batches, own_tags)[task]
@@ -162,8 +163,8 @@ class MultitaskBert(nn.Module):
         return in_order(self.in_batches(tokens.lengths, compute))
 
     def in_batches(
-        self, lengths: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
-    ) -> Iterator[tuple[np.ndarray, Any]]:
+        self, lengths: ndarray, compute: Callable[[ndarray], Any], chosen: slice = slice(None)
+    ) -> Iterator[tuple[ndarray, Any]]:
         """Indices of examples of these lengths (tokens) and compute(indices), in batches of similar length.
 
         They are computed without dropout and gradients. chosen: the batches to compute, among all.
@@ -282,7 +283,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not UNDECODED.search(value)
 
 
-def in_order(batches: Iterable[tuple[np.ndarray, Tensor]]) -> Tensor:
+def in_order(batches: Iterable[tuple[ndarray, Tensor]]) -> Tensor:
     """What `MultitaskBert.in_batches` computed, in the order of the examples."""
     order, parts = [], []
     for indices, part in batches:

@@ -19,6 +19,7 @@ from itertools import chain, product
 from statistics import NormalDist
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.report.claims import Compared, check_claims
@@ -45,16 +46,16 @@ class Open:
         return self.compared.found.sides
 
     @property
-    def counts(self) -> np.ndarray:
+    def counts(self) -> ndarray:
         """Seeds of either side, (2,)."""
         return np.array([len(side.scores) for side in self.sides])
 
-    def noise(self, guess: float) -> np.ndarray:
+    def noise(self, guess: float) -> ndarray:
         """Variance of one seed of either side, (2,), beyond the examples; guess: where neither side knows it."""
         first, second = (_seed_variance(side) for side in self.sides)
         return np.array([first or second or guess, second or first or guess])
 
-    def chance(self, seeds: Seeds, noise: np.ndarray, spread: float) -> float:
+    def chance(self, seeds: Seeds, noise: ndarray, spread: float) -> float:
         """Probability of a verdict with these numbers of seeds; noise: as of `noise`; spread: of true differences."""
         counts = np.array([seeds[key] for key in self.keys])
         is_alone = np.array([side.prior is None for side in self.sides])
@@ -151,7 +152,7 @@ class Planner:
         self.minutes = {key: _minutes(runs) for key, (_, runs) in self.stored.items()}
         self._noise, self._spread = _expected(self.open)
 
-    def chances(self, further: Seeds, among: Sequence[int] | None = None) -> np.ndarray:
+    def chances(self, further: Seeds, among: Sequence[int] | None = None) -> ndarray:
         """The probability of a verdict with further seeds, for every open comparison or for some of them."""
         seeds = self.seeds + further
         chances = []
@@ -257,7 +258,7 @@ def _minutes(runs: Sequence[Run]) -> float:
     return float(np.median(seconds)) / 60
 
 
-def _expected(found: Sequence[Open]) -> tuple[list[np.ndarray], dict[str, float]]:
+def _expected(found: Sequence[Open]) -> tuple[list[ndarray], dict[str, float]]:
     """The variance of one seed of either side of each comparison; metric -> variance of its true differences."""
     known = defaultdict(list)
     for one in found:

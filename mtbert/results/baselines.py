@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
@@ -50,7 +51,7 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
     return pd.concat(tables, ignore_index=True)
 
 
-def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+def best_threshold(scores: ndarray, labels: ndarray) -> float:
     """Scores (N,), labels (N,) of 0 and 1 -> the t for which `score > t` agrees with most labels."""
     zeros = np.sort(scores[labels == 0])
     ones = np.sort(scores[labels == 1])
@@ -60,7 +61,7 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(thresholds[np.argmax(right_zeros - wrong_ones)])
 
 
-def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> np.ndarray:
+def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> ndarray:
     """Cosine (N,) of the two sentences of every pair."""
     place = pick_device(device)
     untrained = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")

@@ -11,6 +11,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
@@ -26,7 +27,7 @@ Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
 
 
-def stack_predictions(runs: list[Run], task: str) -> tuple[np.ndarray, np.ndarray]:
+def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
     predicted = []
     first = None
@@ -56,7 +57,7 @@ def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pe
     return function, parts, labels
 
 
-def _scaled(metric: Callable, factor: float, *sides: np.ndarray) -> np.ndarray:
+def _scaled(metric: Callable, factor: float, *sides: ndarray) -> ndarray:
     return factor * metric(*sides) + 1 - factor
 
 

@@ -6,6 +6,13 @@ from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
 __all__ = [
-    "ADAPTERS", "Adapter", "AdapterSizes", "ExportError", "PlanError", "SharedEncoder", "SharingPlan",
-    "adapter_parameters", "add_pull",
-]  # fmt: skip
+    "ADAPTERS",
+    "Adapter",
+    "AdapterSizes",
+    "ExportError",
+    "PlanError",
+    "SharedEncoder",
+    "SharingPlan",
+    "adapter_parameters",
+    "add_pull",
+]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.statistics.variances import (
     QUANTILES,
@@ -32,7 +33,7 @@ class Difference:
     """A difference between two configurations, and draws of its variance."""
 
     value: float
-    variances: np.ndarray
+    variances: ndarray
     seeds: int  # the smaller number of the two
     is_decided: bool = True  # else there are too few seeds for a verdict
     of_examples: float = 0.0  # the part of the variance that comes from the examples
@@ -117,7 +118,7 @@ class Difference:
         return f"{self.value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
-def _total(of_examples: float, sides: Sequence[Side]) -> np.ndarray:
+def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
     """Draws (Q^2,) of the variance of a difference."""
     first, second = sides
     return of_examples + np.add.outer(first.variances, second.variances).ravel()

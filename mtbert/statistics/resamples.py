@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 
 class Estimate(NamedTuple):
@@ -19,7 +20,7 @@ class Estimate(NamedTuple):
     p: float
 
     @classmethod
-    def of(cls, draws: np.ndarray) -> "Estimate":
+    def of(cls, draws: ndarray) -> "Estimate":
         """From a statistic (R + 1,); resamples on which it is not defined (nan) are left out."""
         value = float(draws[0])
         drawn = np.round(draws[1:], 10)
@@ -59,23 +60,23 @@ class Resamples:
             drawn = random.multinomial(S, uniform, size=count) / S  # (R, S)
             self.seeds[name] = np.vstack([uniform, drawn]).T
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
+    def sums(self, values: ndarray) -> ndarray:
         """(..., N) -> (..., R + 1)."""
         values = np.asarray(values, dtype=np.float32)
         return (values @ self.weights.T).astype(float)
 
-    def over_seeds(self, system: str, statistics: np.ndarray) -> np.ndarray:
+    def over_seeds(self, system: str, statistics: ndarray) -> ndarray:
         """The statistic of every seed (S, R + 1) -> its mean over the resampled seeds (R + 1,)."""
         return (statistics * self.seeds[system]).sum(0)
 
-    def mean(self, system: str, values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    def mean(self, system: str, values: ndarray, among: ndarray | None = None) -> ndarray:
         """Mean of values (S, N) over seeds and examples; among: (N,) bool, the examples that count."""
         if among is None:
             among = np.ones(values.shape[-1])
         means = _ratio(self.sums(values * among), self.sums(among))
         return self.over_seeds(system, means)
 
-    def pairs(self, first: str, second: str, values: np.ndarray) -> np.ndarray:
+    def pairs(self, first: str, second: str, values: ndarray) -> ndarray:
         """Mean of values (S, S', N) of pairs of runs; within one system over pairs of different seeds.
 
         nan where a resample contains a single seed of the system.
@@ -88,23 +89,23 @@ class Resamples:
         total = (means * weights).sum((0, 1))
         return _ratio(total, weights.sum((0, 1)))
 
-    def correlation(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    def correlation(self, first: ndarray, second: ndarray) -> ndarray:
         """Pearson correlation of first and second, both (..., N) -> (..., R + 1); of ranks it is Spearman's."""
         x = first - first.mean(-1, keepdims=True)
         y = second - second.mean(-1, keepdims=True)
         variances = self._covariance(x, x) * self._covariance(y, y)
         return self._covariance(x, y) / np.sqrt(variances)
 
-    def slope(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def slope(self, x: ndarray, y: ndarray) -> ndarray:
         """Slope of the line of least squares of y on x, both (..., N) -> (..., R + 1)."""
         return self._covariance(x, y) / self._covariance(x, x)
 
-    def _covariance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _covariance(self, x: ndarray, y: ndarray) -> ndarray:
         """n times the covariance: (..., N) -> (..., R + 1)."""
         n = self.sums(np.ones(x.shape[-1]))
         return self.sums(x * y) - self.sums(x) * self.sums(y) / n
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _ratio(part: ndarray, whole: ndarray) -> ndarray:
     """nan where the whole is 0."""
     return part / np.where(whole, whole, np.nan)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy import ndarray
 
 SEEDS = 3  # needed where no stratum lends its seed variance
 LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
@@ -14,12 +15,12 @@ BELOW = 2.0  # standard deviations below the lowest of these configurations, fro
 QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
 BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
 # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
-Metric = Callable[..., np.ndarray]
+Metric = Callable[..., ndarray]
 # A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
-Scored = tuple[Metric, list[np.ndarray], np.ndarray]
+Scored = tuple[Metric, list[ndarray], ndarray]
 
 
-def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
+def _jackknife(metric: Metric, parts: list[ndarray], labels: ndarray) -> ndarray:
     """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
     examples = np.vstack([*parts, labels])
     kinds, counts = _count_columns(examples)  # K kinds of examples
@@ -35,7 +36,7 @@ def _jackknife(metric: Metric, parts: list[np.ndarray], labels: np.ndarray) -> n
     return (len(labels) - 1) * np.atleast_2d(covariance)
 
 
-def _count_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _count_columns(table: ndarray) -> tuple[ndarray, ndarray]:
     """The different columns of a table, (rows, K), and how often each occurs, (K,): np.unique, 30 times as fast."""
     order = np.lexsort(table[::-1])
     table = table[:, order]
@@ -45,7 +46,7 @@ def _count_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return table[:, starts], counts
 
 
-def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarray]:
+def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[ndarray, ndarray]:
     """The mean of the tasks' metrics of every seed, (S,), and its covariance over the examples, (S, S)."""
     scores, covariances = [], []
     for metric, parts, labels in tasks:
@@ -55,19 +56,19 @@ def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[np.ndarray, np.ndarr
     return np.mean(scores, axis=0), covariance
 
 
-def example_share(covariance: np.ndarray) -> float:
+def example_share(covariance: ndarray) -> float:
     """The part e of the variance of S > 1 scores over seeds that the examples explain; covariance: (S, S)."""
     S = len(covariance)
     beyond_mean = np.trace(covariance) - covariance.sum() / S
     return float(beyond_mean / (S - 1))
 
 
-def _levels(count: int) -> np.ndarray:
+def _levels(count: int) -> ndarray:
     """The probabilities of mid-quantiles."""
     return (np.arange(count) + 0.5) / count
 
 
-def chi2_quantiles(freedom: np.ndarray | float, count: int) -> np.ndarray:
+def chi2_quantiles(freedom: ndarray | float, count: int) -> ndarray:
     """Mid-quantiles of chi^2 with these degrees of freedom: (...) -> (..., count)."""
     from scipy.special import gammaincinv  # here, as it is slow to import
 
@@ -81,14 +82,14 @@ class Prior:
 
     lenders: int  # configurations with two seeds or more
     freedom: int  # their degrees of freedom
-    d0: np.ndarray  # (G,) prior degrees of freedom
-    variances: np.ndarray  # (G,) s0^2 of each d0
-    weights: np.ndarray  # (G,) likelihood of each d0
+    d0: ndarray  # (G,) prior degrees of freedom
+    variances: ndarray  # (G,) s0^2 of each d0
+    weights: ndarray  # (G,) likelihood of each d0
     examples: float  # mean part of the seed variance that the examples explain
     lowest: float  # lowest mean score of a lender
 
     @classmethod
-    def fit(cls, scores: Sequence[np.ndarray], shares: Sequence[float]) -> "Prior":
+    def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior":
         """scores: the seeds' scores (S,) of every lender, S > 1; shares: its `example_share`."""
         freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
         variances = np.array([one.var(ddof=1) for one in scores])
@@ -131,11 +132,11 @@ class Prior:
 
 
 def _log_likelihood(
-    d0: np.ndarray,
-    s0: np.ndarray,
-    variances: np.ndarray,
-    freedoms: np.ndarray,
-) -> np.ndarray:
+    d0: ndarray,
+    s0: ndarray,
+    variances: ndarray,
+    freedoms: ndarray,
+) -> ndarray:
     """Log-likelihood (G,) of each d0 and s0^2 (G,), where the variances (K,) are s0^2 F(freedoms, d0).
 
     Terms of neither d0 nor s0^2 are left out: they are infinite for a variance of 0.
@@ -152,7 +153,7 @@ def _log_likelihood(
     return terms.sum(1)
 
 
-def _likeliest_variances(d0: np.ndarray, variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+def _likeliest_variances(d0: ndarray, variances: ndarray, freedoms: ndarray) -> ndarray:
     """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls, by bisection."""
     largest = np.log(max(variances.max(), 1e-300))
     low = np.full(len(d0), largest - 40)  # of log s0^2
@@ -168,7 +169,7 @@ def _likeliest_variances(d0: np.ndarray, variances: np.ndarray, freedoms: np.nda
     return np.exp((low + high) / 2)
 
 
-def draw_variances(scores: np.ndarray, prior: Prior | None) -> np.ndarray:
+def draw_variances(scores: ndarray, prior: Prior | None) -> ndarray:
     """Quantiles (Q,) of sigma^2, the variance over seeds, given the scores (S,) of some; S > 1 without a prior."""
     S = len(scores)
     own = (S - 1) * scores.var(ddof=1) if S > 1 else 0.0
@@ -192,7 +193,7 @@ def draw_variances(scores: np.ndarray, prior: Prior | None) -> np.ndarray:
 class Side:
     """The seeds of one configuration of a difference."""
 
-    scores: np.ndarray  # (S,)
+    scores: ndarray  # (S,)
     explained: float  # the part of their variance that the examples explain
     prior: Prior | None  # of a stratum that lends to it
 
@@ -201,7 +202,7 @@ class Side:
         return self.prior is not None or len(self.scores) >= SEEDS
 
     @property
-    def variances(self) -> np.ndarray:
+    def variances(self) -> ndarray:
         """Draws (Q,) of what its seeds add to the variance; 0 for one seed that borrows nothing."""
         S = len(self.scores)
         if self.prior is None and S == 1:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.statistics.differences import LEVEL, Difference
 from mtbert.statistics.resamples import Estimate
@@ -21,7 +22,7 @@ NOT_DECIDED = "not decided"
 OF_DIFFERENCES = {REPRODUCED: "better", CONTRADICTED: "worse"}
 
 
-def holm(p_values: np.ndarray) -> np.ndarray:
+def holm(p_values: ndarray) -> ndarray:
     """p-values of m comparisons (m,), corrected for their number: at most 5 % risk of any false one below 0.05.
 
     Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
@@ -35,7 +36,7 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def benjamini_hochberg(p_values: np.ndarray) -> np.ndarray:
+def benjamini_hochberg(p_values: ndarray) -> ndarray:
     """p-values of m comparisons (m,), corrected so that at most 5 % of those below 0.05 are false on average.
 
     Benjamini and Hochberg 1995: the k-th smallest times m / k, at most the one behind it.

@@ -10,8 +10,28 @@ from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_
 from mtbert.training.task_losses import HEAVY, batch_shapes, step_parts
 
 __all__ = [
-    "HEAVY", "KEPT_FROM", "LOG", "TRAIN_ROWS", "Stop", "TaskRows", "Trainer", "batch_shapes",
-    "evaluation_steps", "expected_passes", "load_corpus", "mean_logits", "metrics_of", "overall",
-    "predict_table", "score_table", "step_parts", "stopping", "task_logits", "teacher_logits", "train",
-    "training_steps", "turn_ends", "watch",
-]  # fmt: skip
+    "HEAVY",
+    "KEPT_FROM",
+    "LOG",
+    "TRAIN_ROWS",
+    "Stop",
+    "TaskRows",
+    "Trainer",
+    "batch_shapes",
+    "evaluation_steps",
+    "expected_passes",
+    "load_corpus",
+    "mean_logits",
+    "metrics_of",
+    "overall",
+    "predict_table",
+    "score_table",
+    "step_parts",
+    "stopping",
+    "task_logits",
+    "teacher_logits",
+    "train",
+    "training_steps",
+    "turn_ends",
+    "watch",
+]

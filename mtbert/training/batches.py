@@ -8,11 +8,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities, train_batches
 
-Rows = dict[str, np.ndarray]  # task -> numbers of some rows of its table
+Rows = dict[str, ndarray]  # task -> numbers of some rows of its table
 Losses = dict[str, float]  # task -> mean loss, before weighting
 
 
@@ -50,7 +51,7 @@ def turn_ends(config: RunConfig, sizes: Sequence[int]) -> dict[int, str]:
     return dict(zip(ends.tolist(), config.tasks * config.epochs, strict=True))
 
 
-def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
+def expected_passes(config: RunConfig, sizes: Sequence[int]) -> ndarray:
     """How often a run trains on each example, by task (T,); the expectation where tasks are drawn."""
     sizes = np.asarray(sizes)
     epochs = config.epochs
@@ -66,7 +67,7 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> np.ndarray:
     return examples * np.mean(shares, axis=0) / sizes
 
 
-def training_steps(config: RunConfig, lengths: dict[str, np.ndarray], losses: Sequence[Losses] = ()) -> Iterator[Rows]:
+def training_steps(config: RunConfig, lengths: dict[str, ndarray], losses: Sequence[Losses] = ()) -> Iterator[Rows]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
     lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each
@@ -93,7 +94,7 @@ def training_steps(config: RunConfig, lengths: dict[str, np.ndarray], losses: Se
             yield {task: next(passes[task])}
 
 
-def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> np.ndarray:
+def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> ndarray:
     """The index of the task that each step of an epoch trains. epoch: from 0; losses: of each task, where known."""
     steps = steps_per_epoch(config, sizes)
     tasks = np.arange(len(sizes))
@@ -115,7 +116,7 @@ def _by_task(losses: Losses, tasks: Sequence[str]) -> list[float]:
     return [losses.get(task, mean) for task in tasks]
 
 
-def _passes(lengths: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
+def _passes(lengths: ndarray, batch_size: int, seed: int) -> Iterator[ndarray]:
     """Batches of one task without end: every pass has every example once, in an order of its own."""
     for number in itertools.count():
         yield from train_batches(lengths, batch_size, seed, number)

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.config import RunConfig
@@ -93,7 +94,7 @@ def teacher_logits(
     load: reads its model, if it is needed.
     """
 
-    def compute() -> list[np.ndarray]:
+    def compute() -> list[ndarray]:
         model = load().to(device)
         logits = TaskRows(model, task, table, device).logits()
         return [logits.cpu().numpy().astype(np.float16)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 
 from mtbert.data import MappedArray, TokenizedTable, mapped_array
@@ -30,13 +31,13 @@ class TokenStates:
         encoder: SharedEncoder,
         tokens: TokenizedTable,
         about: str,
-        batches: Iterable[tuple[np.ndarray, tuple[Tensor, Tensor]]],
+        batches: Iterable[tuple[ndarray, tuple[Tensor, Tensor]]],
     ) -> None:
         lengths = tokens.sequence_lengths
         self.tokens = tokens
         self.starts = np.cumsum(lengths) - lengths  # places of the sequences' first tokens
 
-        def fill(array: np.ndarray) -> None:
+        def fill(array: ndarray) -> None:
             for rows, (states, mask) in batches:
                 starts = self.starts[tokens.sequences(rows)]
                 counts = mask.sum(1).tolist()
@@ -52,7 +53,7 @@ class TokenStates:
         self.mapped = mapped_array(path, shape, fill)
         self.states = torch.from_numpy(self.mapped.array)
 
-    def batch(self, rows: np.ndarray, mask: Tensor) -> Tensor:
+    def batch(self, rows: ndarray, mask: Tensor) -> Tensor:
         """The states of some rows: mask (B, T) of their batch -> (B, T, d); padding repeats a sequence's last token."""
         starts = self.starts[self.tokens.sequences(rows)]
         first = torch.from_numpy(starts)[:, None]  # (B, 1)
@@ -62,14 +63,14 @@ class TokenStates:
 
 
 def embeddings_of_all_rows(
-    encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, batches: Iterable[tuple[np.ndarray, Tensor]]
+    encoder: SharedEncoder, tokens: TokenizedTable, k: int, about: str, batches: Iterable[tuple[ndarray, Tensor]]
 ) -> MappedArray:
     """The sentence embeddings (N, k, d) of a whole table under an encoder that is frozen as a whole.
 
     batches: rows and their embeddings (B, k, d), of the whole table; not computed where they are on disk.
     """
 
-    def fill(array: np.ndarray) -> None:
+    def fill(array: ndarray) -> None:
         for rows, embeddings in batches:
             array[rows] = embeddings.cpu().numpy()
 

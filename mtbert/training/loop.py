@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.bert import BertModel
@@ -286,7 +287,7 @@ class _Run:
         if step % self.epoch_steps == 0:
             state.epoch_averages.append(dict(state.averages))
 
-    def broken(self, step: int, task: str, loss: float, rows: np.ndarray, trainer: Trainer) -> str:
+    def broken(self, step: int, task: str, loss: float, rows: ndarray, trainer: Trainer) -> str:
         """The message about a loss that is not finite."""
         epoch = (step - 1) // self.epoch_steps + 1
         ids = ", ".join(self.corpus.train[task]["id"].iloc[rows[:4]])
@@ -450,7 +451,7 @@ def _step_scores(config: RunConfig, state: _Progress, last: Predictions, rows: _
     return pd.concat(tables, ignore_index=True)
 
 
-def _subset(n: int | None, size: int) -> np.ndarray:
+def _subset(n: int | None, size: int) -> ndarray:
     """Indices of n of `size` examples, the same for every seed; n None: of all."""
     if n is None or n >= size:
         return np.arange(size)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy import ndarray
 from torch import Tensor, nn
 
 from mtbert.bert import BertModel, CheckpointError, Linear
@@ -164,7 +165,7 @@ def _special_tokens(texts: TokenizedTable) -> list[int]:
     return [texts.cls, texts.sep, texts.pad, texts.mask]
 
 
-def _rows_to_mask(texts: TokenizedTable) -> np.ndarray:
+def _rows_to_mask(texts: TokenizedTable) -> ndarray:
     """The rows with a token that can be masked; raises TrainingError if there are none."""
     [column] = texts.columns
     can_be_masked = ~np.isin(column.ids, _special_tokens(texts))
@@ -195,7 +196,7 @@ class _Pretraining:
         self.total_steps = config.pretrain_epochs * self.epoch_steps
         self.schedule = make_schedule(self.optimizer, "linear", self.total_steps)
 
-    def batches(self) -> Iterator[np.ndarray]:
+    def batches(self) -> Iterator[ndarray]:
         """The rows of every step."""
         lengths = self.texts.lengths[self.rows]
         for epoch in range(self.config.pretrain_epochs):
@@ -206,7 +207,7 @@ class _Pretraining:
         """Whether the curve has a point after this step, counted from 1."""
         return step * POINTS // self.epoch_steps > (step - 1) * POINTS // self.epoch_steps
 
-    def step(self, number: int, rows: np.ndarray) -> tuple[float, int, int]:
+    def step(self, number: int, rows: ndarray) -> tuple[float, int, int]:
         """Train on these rows; number: of the step, from 1.
 
         Returns the summed loss of the predictions, the number of right ones, and that of all. Raises TrainingError
@@ -227,7 +228,7 @@ class _Pretraining:
         self.schedule.step()
         return value * len(targets), int(right), len(targets)
 
-    def _predict(self, number: int, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _predict(self, number: int, rows: ndarray) -> tuple[Tensor, Tensor]:
         """Mask M tokens of these rows; returns the logits at their places (M, V), and the tokens (M,)."""
         batch = self.texts.batch(rows)
         special_tokens = torch.tensor(_special_tokens(self.texts))

@@ -8,12 +8,13 @@ import functools
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.data import OWN_METRICS, TASKS, Task
 from mtbert.statistics import Metric, seed_mean
 
-Array = np.ndarray
-Weights = np.ndarray | None  # (R, N)
+Array = ndarray
+Weights = ndarray | None  # (R, N)
 
 
 def _total(terms: Array, weights: Weights) -> Array:

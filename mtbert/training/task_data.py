@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.bert import Batch
@@ -69,18 +70,18 @@ class TaskRows:
         return len(self.table)
 
     def _in_batches(
-        self, rows: np.ndarray, compute: Callable[[np.ndarray], Any], chosen: slice = slice(None)
-    ) -> Iterator[tuple[np.ndarray, Any]]:
+        self, rows: ndarray, compute: Callable[[ndarray], Any], chosen: slice = slice(None)
+    ) -> Iterator[tuple[ndarray, Any]]:
         """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
         lengths = self.tokens.lengths[rows]
         return self.model.in_batches(lengths, lambda positions: compute(rows[positions]), chosen)
 
-    def logits(self, rows: np.ndarray | None = None) -> Tensor:
+    def logits(self, rows: ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
         if rows is None:
             rows = np.arange(len(self))
 
-        def compute(part: np.ndarray) -> Tensor:
+        def compute(part: ndarray) -> Tensor:
             return task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
 
         own = slice(self.processes.index, None, self.processes.count)
@@ -89,7 +90,7 @@ class TaskRows:
             batches = self.processes.gather((positions, logits.cpu()) for positions, logits in batches)
         return in_order(batches)
 
-    def predictions(self, split: str, rows: np.ndarray | None = None) -> pd.DataFrame:
+    def predictions(self, split: str, rows: ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
         table = self.table
         if rows is not None:
@@ -102,13 +103,13 @@ class TaskRows:
         result["confidence"] = confidence.cpu().numpy()
         return result
 
-    def fixed_embeddings(self, rows: np.ndarray) -> Tensor:
+    def fixed_embeddings(self, rows: ndarray) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
         if self._keeps_embeddings:
             return self._kept_embeddings[rows]
         return in_order(self._in_batches(rows, self._embed))
 
-    def _embed(self, rows: np.ndarray) -> Tensor:
+    def _embed(self, rows: ndarray) -> Tensor:
         batch = self.tokens.batch(rows).to(self.device)
         return self.model.embed({self.task: batch})[self.task]
 
@@ -124,7 +125,7 @@ class TaskRows:
         k = self.config.encodings(self.task)
         return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches)
 
-    def below(self, rows: np.ndarray, batch: Batch) -> Tensor | None:
+    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
         if not self._keeps_states:
             return None
@@ -146,7 +147,7 @@ class TaskRows:
 
     @cached_property
     def _states(self) -> TokenStates:
-        def compute(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        def compute(rows: ndarray) -> tuple[Tensor, Tensor]:
             batch = self.tokens.batch(rows).to(self.device)
             with autocast(self.config, self.device):
                 states = self.model.encoder.below({self.task: batch})[self.task]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from mtbert.config import RunConfig
@@ -21,7 +22,7 @@ HEAVY = 128  # tokens of a text whose attention weights count as much as all els
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
 
 
-def batch_shapes(rows: Rows, lengths: dict[str, np.ndarray]) -> Shapes:
+def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
     """The shapes of a step's batches; lengths: task -> tokens of all its examples."""
     shapes = {}
     for task, part in rows.items():
@@ -148,7 +149,7 @@ class TaskLosses:
             losses[task] = loss
         return losses
 
-    def _loss(self, step: int, task: str, logits: Tensor, rows: np.ndarray) -> Tensor:
+    def _loss(self, step: int, task: str, logits: Tensor, rows: ndarray) -> Tensor:
         """The mean loss of some rows of a task, against their labels and teachers."""
         table = self.tables[task]
         labels = table.labels[rows]
