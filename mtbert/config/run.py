@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo,
 from mtbert.bert import MINILM, content_digest
 from mtbert.config.updates import UpdateFields
 from mtbert.config.values import REGISTRIES, ConfigError, Real, TaskName
-from mtbert.data import OWN_METRICS, TASKS
+from mtbert.data import TASKS
+from mtbert.metrics import OWN_METRICS
 from mtbert.sources import SourceError, is_own, source_digest
 
 LONGEST = 2000  # characters of an error, which quotes what it is about

@@ -5,12 +5,11 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.tables import UNDECODED, class_counts, fault_of, find_data, load_table, load_texts
-from mtbert.data.tasks import COURSE, OWN_METRICS, TASKS, DataError, Task, changed_tasks, unknown_task
+from mtbert.data.tasks import COURSE, TASKS, DataError, Task, changed_tasks, unknown_task
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
     "COURSE",
-    "OWN_METRICS",
     "TAGS",
     "TASKS",
     "UNDECODED",

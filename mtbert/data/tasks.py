@@ -20,7 +20,7 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 import difflib
 import reprlib
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -29,14 +29,11 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 
+from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
-METRICS = {"classes": ("accuracy", "macro_f1"), "binary": ("accuracy", "macro_f1", "f1"),
-           "similarity": ("pearson",), "regression": ("pearson", "r2")}  # fmt: skip
-# Metrics of users, by name, for tasks of any kind: arguments and shapes are those of `accuracy` in training/metrics.py.
-OWN_METRICS: dict[str, Callable[..., Any]] = {}
 # The fields that say what a head's output means; the others say how files are read and models selected.
 DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
@@ -93,7 +90,7 @@ class Task(BaseModel):
         kind, names = str(fields.get("kind")), fields.get("class_names")
         derived = {}
         if kind in METRICS:
-            derived["metric"] = METRICS[kind][0]
+            derived["metric"] = next(iter(METRICS[kind]))
         if names and isinstance(names, list | tuple):
             derived["num_classes"] = len(names)
         elif kind == "binary":

@@ -15,7 +15,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
 from mtbert.cost import PARTS
-from mtbert.data.tasks import METRICS, TASKS
+from mtbert.data import TASKS
+from mtbert.metrics import METRICS
 from mtbert.report import plots, plots_sweeps
 from mtbert.report.plots_sweeps import CLAIM_COLOURS, VERDICTS
 from mtbert.sharing.plan import SharingPlan
@@ -36,7 +37,8 @@ def drawn(ax: plt.Axes) -> set[tuple[float, float]]:
 def test_every_task_and_metric_has_a_name_and_every_task_a_colour_of_its_own():
     assert set(plots.TASK_LABELS) == set(TASKS)
     assert len({plots.COLOURS[task] for task in TASKS}) == len(TASKS)
-    assert {name for names in METRICS.values() for name in names} == set(plots.METRIC_LABELS)
+    selecting = {next(iter(metrics)) for metrics in METRICS.values()}
+    assert selecting <= set(plots.METRIC_LABELS)
 
 
 def test_figures_are_written_as_the_same_bytes(isolated):

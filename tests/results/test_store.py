@@ -16,10 +16,11 @@ import yaml
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import OWN_METRICS, TASKS, Task, demo
+from mtbert.data import TASKS, Task, demo
 from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
 from mtbert.gradients import WEIGHTS
+from mtbert.metrics import OWN_METRICS
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs

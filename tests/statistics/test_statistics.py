@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mtbert.metrics import accuracy, pearson
 from mtbert.paths import REPOSITORY
 from mtbert.report.tables import read_runs
 from mtbert.results import lent_to, scored
@@ -34,7 +35,6 @@ from mtbert.statistics import (
     welch,
 )
 from mtbert.statistics.variances import LENDERS, _count_columns
-from mtbert.training.metrics import accuracy, pearson
 
 
 def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
 from mtbert.data.tokens import tokenize
+from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.losses import divergence
 from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
@@ -20,7 +21,6 @@ from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
-from mtbert.training.metrics import accuracy, pearson
 from mtbert.training.step import UPSTREAM_RATE, parameter_groups
 from mtbert.training.task_data import load_corpus
 

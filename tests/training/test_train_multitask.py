@@ -12,6 +12,7 @@ from test_loop import assert_goes_on_bit_for_bit, assert_same_bits, counted
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
 from mtbert.data.tokens import tokenize
+from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import results_dir
 from mtbert.results import runs as stored_runs
@@ -21,7 +22,6 @@ from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
-from mtbert.training.metrics import accuracy, pearson
 from mtbert.training.step_gradients import StepGradients
 from mtbert.training.task_data import load_corpus, predict_table
 

@@ -1,0 +1,89 @@
+"""The metrics of predictions: one to add is a function here and its name in METRICS.
+
+Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often each example is in it. Every
+metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+Weights = ndarray | None  # (R, N)
+
+
+def _total(terms: ndarray, weights: Weights) -> ndarray:
+    """Sum over the examples, the last axis: (..., N) -> (...,), or with weights (..., R)."""
+    return terms.sum(-1) if weights is None else terms @ weights.T
+
+
+def _mean(terms: ndarray, weights: Weights) -> ndarray:
+    """Mean over the examples, shapes as of `_total`."""
+    n = terms.shape[-1]
+    return _total(terms, weights) / _total(np.ones(n), weights)
+
+
+def accuracy(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
+    """Fraction of equal entries: (..., N) -> (...,), or with weights (..., R)."""
+    return _mean(predicted == labels, weights)
+
+
+def f1(predicted: ndarray, labels: ndarray, weights: Weights = None, positive: int = 1) -> ndarray:
+    """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
+    is_predicted = predicted == positive
+    is_label = labels == positive
+    hits = _total(is_predicted & is_label, weights)
+    both = _total(is_predicted, weights) + _total(is_label, weights)  # 2 TP + FP + FN
+    return 2 * hits / np.maximum(both, 1)
+
+
+def macro_f1(predicted: ndarray, labels: ndarray, weights: Weights = None, num_classes: int = 2) -> ndarray:
+    """Mean of the F1 of every class, shapes as of `accuracy`."""
+    by_class = [f1(predicted, labels, weights, positive=c) for c in range(num_classes)]
+    return np.mean(by_class, axis=0)
+
+
+def pearson(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
+    """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
+    p = _centred(predicted)
+    y = _centred(labels)
+    covariance = _mean(p * y, weights) - _mean(p, weights) * _mean(y, weights)
+    deviations = _deviation(p, weights) * _deviation(y, weights)
+    return covariance / deviations
+
+
+def _centred(values: ndarray) -> ndarray:
+    values = values.astype(float)
+    return values - values.mean(-1, keepdims=True)
+
+
+def _deviation(x: ndarray, weights: Weights) -> ndarray:
+    """Standard deviation of centred values; nan where they are constant, up to rounding."""
+    mean = _mean(x, weights)
+    variance = _mean(x * x, weights) - mean * mean
+    has_samples = weights is not None
+    is_constant = np.ptp(x, -1, keepdims=has_samples) == 0
+    rounding = 1e-14 * np.square(x).max(-1, keepdims=has_samples)
+    is_rounding = variance < rounding
+    return np.sqrt(np.where(is_constant | is_rounding, np.nan, variance))
+
+
+def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
+    """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as of `accuracy`."""
+    y = labels - labels.mean(-1, keepdims=True)
+    variance = _mean(y**2, weights) - _mean(y, weights) ** 2
+    error = _mean((predicted - labels) ** 2, weights)
+    return 1 - error / np.where(variance > 0, variance, np.nan)
+
+
+# Kind of task -> its metrics, name -> function(predicted, labels, weights=None). The first one selects models, unless
+# the task names another one.
+METRICS: dict[str, dict[str, Callable[..., Any]]] = {
+    "classes": {"accuracy": accuracy, "macro_f1": macro_f1},
+    "binary": {"accuracy": accuracy, "macro_f1": macro_f1, "f1": f1},
+    "similarity": {"pearson": pearson},
+    "regression": {"pearson": pearson, "r2": r2},
+}
+# Metrics of users, by name, for tasks of any kind.
+OWN_METRICS: dict[str, Callable[..., Any]] = {}
