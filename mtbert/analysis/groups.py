@@ -62,8 +62,9 @@ def _is_negated(words: list[str]) -> bool:
 
 
 def _overlap(first: list[str], second: list[str]) -> float:
-    one, other = set(first), set(second)
-    return len(one & other) / max(1, len(one | other))
+    in_both = set(first) & set(second)
+    in_either = set(first) | set(second)
+    return len(in_both) / max(1, len(in_either))
 
 
 def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.DataFrame:

@@ -48,14 +48,16 @@ def conflicts(
         model = load_model(run.run_id).to(place).eval()
         parameters = model.shared_parameters().items()
         shared = [parameter for name, parameter in parameters if name.startswith("encoder.layers.")]
-        drawn, means = {}, {}
+        drawn = {}
+        means = {}
         for task in run.config.tasks:
             dev = dev_table(run, task, data)
             drawn[task] = _draw(dev, examples, random)
             train, _ = load_table(task, "train", root)
             train = _draw(train, examples, random)
             rows = TaskRows(model, task, train, place)
-            means[task] = _gradient(model, task, rows, np.arange(len(rows)), shared)
+            all_rows = np.arange(len(rows))
+            means[task] = _gradient(model, task, rows, all_rows, shared)
         found = []
         for task, dev in drawn.items():
             rows = TaskRows(model, task, dev, place)
@@ -125,7 +127,8 @@ def conflict_effect(cosine: ndarray, lost: ndarray, labels: ndarray) -> Conflict
         total = draws.sums(lost * inside)
         count = np.maximum(draws.sums(inside), 1)
         mean = Estimate.of(total / count)
-        parts.append({"cosine": cosine[inside].mean(), **mean._asdict()})
+        mean_cosine = cosine[inside].mean()
+        parts.append({"cosine": mean_cosine, **mean._asdict()})
     return ConflictEffect(
         correlation=Estimate.of(draws.correlation(*ranks)),
         at_equal_labels=Estimate.of(draws.correlation(*ranks_at_equal_labels)),

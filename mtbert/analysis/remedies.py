@@ -63,7 +63,8 @@ def temperature_scaling(on: Systems, system: str) -> Trial:
 def expected_class(on: Systems, system: str) -> list[Trial]:
     """Ordered classes: predict the expected class instead of the most probable one."""
     p = on.probabilities[system]
-    distances, hits = [], []
+    distances = []
+    hits = []
     for predicted in (p.argmax(-1), mean_class(p)):
         distance = np.abs(predicted - on.labels)
         distances.append(on.mean(system, distance))
@@ -87,7 +88,8 @@ def isotonic_scale(on: Systems, system: str) -> list[Trial]:
     """Numbers: scores mapped by isotonic regression."""
     scores = on.predicted[system]
     mapped = calibration.cross_fitted(calibration.recalibrated, scores, on.labels)
-    correlations, errors = [], []
+    correlations = []
+    errors = []
     for x in (scores, mapped):
         correlation = on.resamples.correlation(x, on.labels)
         correlations.append(on.resamples.over_seeds(system, correlation))
@@ -145,7 +147,9 @@ def try_all(
 
     one, other: the two plans of `averages`, left out without with_averages, as they need several seeds.
     """
-    sst, quora, sts = on["sst"], on["quora"], on["sts"]
+    sst = on["sst"]
+    quora = on["quora"]
+    sts = on["sts"]
     trials = [
         temperature_scaling(sst, system),
         temperature_scaling(quora, system),
@@ -164,7 +168,10 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
 
     verdict: "better", "worse", or "too close to call".
     """
-    gains = {(trial.remedy, trial.task, trial.metric): trial.gain for trial in trials}
+    gains = {}
+    for trial in trials:
+        about = trial.remedy, trial.task, trial.metric
+        gains[about] = trial.gain
     table = judge_estimates(gains)
     table[["remedy", "task", "metric"]] = table["what"].tolist()
     table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"})

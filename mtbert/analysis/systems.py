@@ -40,7 +40,10 @@ class Systems:
         device: str = "auto",
     ) -> "Systems":
         """From the stored runs of each system; raises DataError where two were scored on different examples."""
-        errors, predicted, labels, p = {}, {}, {}, {}
+        errors = {}
+        predicted = {}
+        labels = {}
+        p = {}
         for name, group in runs.items():
             errors[name], predicted[name], labels[name] = dev_errors(group, task)
             if not TASKS[task].is_number:

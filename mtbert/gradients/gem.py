@@ -74,7 +74,8 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
     gram (K + 1, K + 1) is the Gram matrix of g and the rows of M. The dual is solved for memories of length 1.
     """
     norms = np.sqrt(gram.diagonal())
-    g_norm, m_norms = norms[0], norms[1:]
+    g_norm = norms[0]
+    m_norms = norms[1:]
     kept = np.flatnonzero(m_norms)
     lengths = m_norms[kept]
     A = gram[1:, 1:][np.ix_(kept, kept)]
@@ -150,7 +151,8 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     reference = M.mean(0, keepdim=True)  # g_ref (1, P)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])
-    product, square = gram[0, 1], gram[1, 1]  # g . g_ref, |g_ref|^2
+    product = gram[0, 1]  # g . g_ref
+    square = gram[1, 1]  # |g_ref|^2
     if product >= 0:
         return g, torch.zeros(K, dtype=torch.float64)
     factor = -product / square

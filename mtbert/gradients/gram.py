@@ -112,5 +112,11 @@ def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]
             if is_usable[i] and is_usable[j]:
                 cosine = gram[i, j] / norms[i] / norms[j]
                 cosine = float(np.clip(cosine, -1, 1))
-            rows.append({"layer": layer, "first": tasks[i], "second": tasks[j], "cosine": cosine})
+            row = {
+                "layer": layer,
+                "first": tasks[i],
+                "second": tasks[j],
+                "cosine": cosine,
+            }
+            rows.append(row)
     return rows

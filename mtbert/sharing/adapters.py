@@ -68,7 +68,8 @@ class PAL(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        d = encoder.hidden_size
+        L = encoder.num_hidden_layers
         s = sizes.size
         a = s - s % sizes.heads
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
@@ -99,7 +100,9 @@ class Bottleneck(nn.Module):
 
 def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleList:
     """A bottleneck for every layer of the encoder."""
-    return nn.ModuleList(Bottleneck(encoder.hidden_size, s) for _ in range(encoder.num_hidden_layers))
+    d = encoder.hidden_size
+    L = encoder.num_hidden_layers
+    return nn.ModuleList(Bottleneck(d, s) for _ in range(L))
 
 
 class LowRank(Adapter):
@@ -164,7 +167,8 @@ class LHUC(Adapter):
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
-        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        d = encoder.hidden_size
+        L = encoder.num_hidden_layers
         self.a = nn.ParameterList(torch.zeros(d) for _ in range(L))
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:

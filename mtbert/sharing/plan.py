@@ -17,6 +17,7 @@ import pandas as pd
 
 from mtbert.bert import BertConfig, part_sizes
 
+Group = tuple[str, ...]  # tasks that share a layer
 MODES = {"F": "frozen", "S": "shared", "I": "individual"}
 GRAMMAR = "a segment is F, S or I and its number of layers, such as F2, S4, I6 or S4(sst,quora|sts)"
 PRESETS = "presets are 1-bert, 3-bert, frozen and hybrid-K"
@@ -34,7 +35,7 @@ class Level:
     """How tasks share one depth of the encoder: its mode, and the groups of tasks, each with a copy of its own."""
 
     mode: Literal["F", "S", "I"]
-    groups: tuple[tuple[str, ...], ...]
+    groups: tuple[Group, ...]
 
     def written(self, layers: int | None = None) -> str:
         """The level in the text of a plan, as a segment of so many layers."""
@@ -97,7 +98,8 @@ class SharingPlan:
         if self.embeddings != self.layers[0]:
             words.append(f"emb:{self.embeddings.written()}")
         for level, segment in groupby(self.layers):
-            words.append(level.written(len(list(segment))))
+            layers = len(list(segment))
+            words.append(level.written(layers))
         if self.pooler != self.layers[-1]:
             words.append(f"pool:{self.pooler.written()}")
         return " ".join(words)
@@ -185,7 +187,9 @@ class _Reader:
         match = _SEGMENT.fullmatch(self.text, start, word.end())
         if match is None:
             raise self.error(start, f"{word[0]!r} cannot be read: {GRAMMAR}; {PRESETS}")
-        part, mode, layers = match["part"], match["mode"], match["layers"]
+        part = match["part"]
+        mode = match["mode"]
+        layers = match["layers"]
         if part is None and int(layers or 0) == 0:
             raise self.error(start, f"{word[0]!r} has no layers: {GRAMMAR}")
         if part is not None and layers:
@@ -199,10 +203,11 @@ class _Reader:
         if match["groups"] is not None:
             return Level(mode, self._groups(*match.span("groups")))
         if mode == "I":
-            return Level(mode, tuple((task,) for task in self.tasks))
+            groups = tuple((task,) for task in self.tasks)
+            return Level(mode, groups)
         return Level(mode, (self.tasks,))
 
-    def _groups(self, start: int, stop: int) -> tuple[tuple[str, ...], ...]:
+    def _groups(self, start: int, stop: int) -> tuple[Group, ...]:
         """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
         group_of: dict[str, int] = {}
         for name in _TASK.finditer(self.text, start, stop):

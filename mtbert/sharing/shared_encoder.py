@@ -16,9 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mtbert.bert import Batch, BertModel, LayerHooks, apart, together
 from mtbert.sharing.adapters import Adapter
-from mtbert.sharing.plan import Level, SharingPlan
+from mtbert.sharing.plan import Group, Level, SharingPlan
 
-Group = tuple[str, ...]  # tasks whose tokens a layer reads together
 Tokens = dict[Group, Tensor]  # (N, d) of each group
 States = dict[str, Tensor]  # (B, T, d) of each task
 Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend
@@ -51,8 +50,10 @@ class SharedEncoder(nn.Module):
     def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
         """Name (embeddings, layer 1, ..., pooler) -> its mode in the plan, and its copies."""
         modules = [self.embeddings, *self.layers, self.poolers]
-        pairs = zip(self.plan.levels.items(), modules, strict=True)
-        return {name: (level, copies) for (name, level), copies in pairs}
+        found = {}
+        for (name, level), copies in zip(self.plan.levels.items(), modules, strict=True):
+            found[name] = level, copies
+        return found
 
     def forward(self, batches: dict[str, Batch], below: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
@@ -67,7 +68,8 @@ class SharedEncoder(nn.Module):
 
     def below(self, batches: dict[str, Batch]) -> States:
         """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
-        return self._run(self._embed(batches), _masks(batches), 0, self.frozen_depth)
+        states = self._embed(batches)
+        return self._run(states, _masks(batches), 0, self.frozen_depth)
 
     @property
     def frozen_depth(self) -> int:
@@ -76,7 +78,8 @@ class SharedEncoder(nn.Module):
 
     def _embed(self, batches: dict[str, Batch]) -> States:
         """The outputs of the embeddings, task -> (B, T, d)."""
-        level, copies = self.plan.embeddings, self.embeddings
+        level = self.plan.embeddings
+        copies = self.embeddings
         masks = _masks(batches)
         words: States = {}
         for group, embed in _used(level, copies, batches).items():
@@ -95,7 +98,8 @@ class SharedEncoder(nn.Module):
         for task, hidden in states.items():
             tokens[(task,)] = hidden.flatten(0, 1)
         for depth in range(start, stop):
-            layers = _used(self.plan.layers[depth], self.layers[depth], states)
+            level = self.plan.layers[depth]
+            layers = _used(level, self.layers[depth], states)
             tokens = _regroup(tokens, layers, masks)
             for group, layer in layers.items():
                 own = {task: masks[task] for task in group}
@@ -106,13 +110,15 @@ class SharedEncoder(nn.Module):
         """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d)."""
         adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
         hooks = GroupHooks(adapters, depth, masks)
+        in_order = list(masks.values())
         if self.checkpoint_layers and torch.is_grad_enabled():
-            return checkpoint(layer, hidden, list(masks.values()), hooks, use_reentrant=False)
-        return layer(hidden, list(masks.values()), hooks)
+            return checkpoint(layer, hidden, in_order, hooks, use_reentrant=False)
+        return layer(hidden, in_order, hooks)
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
-        return _copy_for(task, self.plan.pooler, self.poolers)(hidden)
+        pooler = _copy_for(task, self.plan.pooler, self.poolers)
+        return pooler(hidden)
 
     def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
         """A task's way through the plan as a plain encoder; it has these weights, not copies.
@@ -253,5 +259,6 @@ class GroupHooks(LayerHooks):
 
     def _works(self, hook: str) -> bool:
         """Whether an adapter overrides the hook; if none does, the tokens need not be split by task."""
+        unchanged = getattr(Adapter, hook)
         kinds = {type(adapter) for adapter in self.adapters.values()}
-        return any(getattr(kind, hook) is not getattr(Adapter, hook) for kind in kinds)
+        return any(getattr(kind, hook) is not unchanged for kind in kinds)

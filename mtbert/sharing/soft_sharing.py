@@ -5,7 +5,7 @@ Source: paper 001, section 3, and the works it names: L2 distance (Duong et al. 
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtbert.gradients import in_double
 
@@ -38,7 +38,7 @@ def soft_gradient(copies: Tensor, kind: str) -> Tensor:
 
 
 @torch.no_grad()
-def add_pull(copies: list[list[torch.nn.Module]], kind: str, strength: float) -> None:
+def add_pull(copies: list[list[nn.Module]], kind: str, strength: float) -> None:
     """Add strength * gradient of the penalty to the gradients of these levels' copies.
 
     copies: for each individual level its copies. A parameter without a gradient, unused by the step, keeps none.
