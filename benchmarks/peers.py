@@ -147,7 +147,7 @@ class OriginalPals(TransformersModel):
         for task in tables:
             attention = nn.ModuleList(BertSelfAttention(small) for _ in self.encoder.encoder.layer)
             for depth, module in enumerate(attention):
-                module.load_state_dict(adapters[task].attention[str(depth)].state_dict())
+                module.load_state_dict(adapters[task].attention[depth].state_dict())
             ends = {name: copy.deepcopy(getattr(adapters[task], name)) for name in ("encode", "decode")}
             self.pals[task] = nn.ModuleDict({"attention": attention, **ends})
         self.to(next(ours.parameters()).device)

@@ -20,7 +20,7 @@ from mtbert.data import TASKS, Task, demo
 from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
 from mtbert.gradients import WEIGHTS
-from mtbert.metrics import OWN_METRICS
+from mtbert.metrics import OWN_METRICS, accuracy
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
@@ -31,7 +31,6 @@ from mtbert.results.runs import data_root, forget, has_model, load_model, load_o
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
-from mtbert.training.metrics import accuracy
 from mtbert.training.task_data import predict_table
 
 
