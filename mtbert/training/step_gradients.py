@@ -49,8 +49,8 @@ class StepGradients:
         self.is_sum = config.gradients == "sum" or not self.shared.spans
         others = trained_parameters(model)
         if not self.is_sum:
-            shared = set(map(id, self.shared.parameters.values()))
-            others = {name: p for name, p in others.items() if id(p) not in shared}
+            shared = set(self.shared.parameters.values())
+            others = {name: p for name, p in others.items() if p not in shared}
         self.others = FlatGradients(others)
 
     def compute(self, step: int, rows: Rows) -> Losses:
