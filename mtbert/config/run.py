@@ -107,10 +107,15 @@ class RunConfig(UpdateFields):
         return {}
 
     @property
+    def all_teachers(self) -> Teachers:
+        """The teachers of all tasks, each once."""
+        teachers = itertools.chain.from_iterable(self.teachers_by_task.values())
+        return tuple(dict.fromkeys(teachers))
+
+    @property
     def generation(self) -> int:
         """0 without teachers, else one more than the teachers have."""
-        teachers = itertools.chain.from_iterable(self.teachers_by_task.values())
-        return max((1 + teacher.generation for teacher in teachers), default=0)
+        return max((1 + teacher.generation for teacher in self.all_teachers), default=0)
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "RunConfig":

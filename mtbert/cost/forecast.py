@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -195,7 +194,7 @@ def predict_runs(
     for run in runs:
         named.setdefault(run.config, str(run))
     for run in runs:
-        for teacher in chain.from_iterable(run.config.teachers_by_task.values()):
+        for teacher in run.config.all_teachers:
             named.setdefault(teacher, f"teacher {teacher.digest}")
     predictions = _predictions(named, device, threads, data)
     has_taught: set[RunConfig] = set()
@@ -206,7 +205,7 @@ def predict_runs(
             result.append(run)
             continue
         minutes = found["minutes"]
-        for teacher in chain.from_iterable(run.config.teachers_by_task.values()):
+        for teacher in run.config.all_teachers:
             if teacher not in has_taught:
                 minutes += predictions[cost_key(teacher)].get("teaching", 0.0)
                 has_taught.add(teacher)

@@ -5,7 +5,6 @@ import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -157,7 +156,7 @@ def train_and_store(
     place = pick_device(device)
     processes = connect(place)
     run_ids = {}
-    for teacher in dict.fromkeys(chain.from_iterable(config.teachers_by_task.values())):
+    for teacher in config.all_teachers:
         run_ids[teacher] = _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait).run_id
     started = time.perf_counter()
     with processes.main_first():

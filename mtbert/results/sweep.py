@@ -121,8 +121,7 @@ def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_
     teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
     for run in reversed(found.values()):
         if not run.is_stored:
-            for some in run.config.teachers_by_task.values():
-                teachers |= dict.fromkeys(some, f"teacher of {run.name}")
+            teachers |= dict.fromkeys(run.config.all_teachers, f"teacher of {run.name}")
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)
