@@ -20,6 +20,7 @@ from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.paths import stores
 from mtbert.results import SweepRun, data_root, read_run, run_folder, runs, sweep
+from mtbert.results.models import run_lock
 from mtbert.training import Stop, load_corpus
 
 WARM_UP = 3  # runs of each process
@@ -83,6 +84,6 @@ def _train_alone(chosen: Sequence[SweepRun]) -> None:
     """What a worker does, one run after another."""
     for run in chosen:
         corpus = load_corpus(run.config, data_root(run.config))
-        with runs.run_lock(run.run_id, blocking=False):
+        with run_lock(run.run_id, blocking=False):
             runs.train_and_store(run.config, corpus, run.run_id, stores(), "cpu", progress=False)
         read_run(run_folder(run.run_id), run.config).score()

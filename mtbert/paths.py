@@ -7,8 +7,8 @@ What is read back is checked by a SHA-256, which is stored in one of two places:
 
 - SHA256SUMS, for a folder that is written as a whole, and that people copy, commit and check with `sha256sum -c`:
   stored runs and the tables of all runs, models, encoders and exports, the demo corpus.
-- A seal at the end of the file, for single files that many processes write into one folder of the cache, where a common
-  list would be a race: checkpoints, token ids, tags, features, teachers' outputs, times.
+- A seal at the end of the file, for single files that many processes write into one folder, where a common list would
+  be a race: in the cache checkpoints, token ids, tags, features and times, in the store teachers' outputs.
 
 Ids and labels in results/dev/ have the digest of their content as their name, since runs on the same data share them.
 """
@@ -178,7 +178,9 @@ def seal(path: Path) -> None:
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a file ends with the SHA-256 of what is before: no byte of it is changed or missing."""
+    """Whether a file is there, and ends with the SHA-256 of what is before: no byte of it is changed or missing."""
+    if not path.exists():
+        return False
     digest = hashlib.sha256()
     end = max(0, path.stat().st_size - SEAL)
     with open(path, "rb") as file:

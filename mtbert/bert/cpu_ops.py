@@ -1,7 +1,8 @@
 """Linear layers, dropout and attention on a CPU, faster than torch's.
 
 torch computes products in float32 with MKL, which uses AVX-512 on Intel's processors alone; oneDNN, which is also part
-of torch, takes half the time on AMD's. torch draws one Bernoulli variable for each element of a dropout mask; here
+of torch, takes half the time on AMD's. Products in bfloat16 need AVX-512: without it torch takes 4 to 40 times as long as
+in float32, in which the same products are computed here. torch draws one Bernoulli variable for each element of a dropout mask; here
 each element takes 16 random bits. torch has no fused attention with dropout on a CPU, and its fused backward pass in
 bfloat16 is slower there than matrix products. On a GPU torch's own operations are called, and in evaluation its
 attention.
@@ -20,6 +21,7 @@ from mtbert.runtime import from_proc
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+WITHOUT_BFLOAT16 = torch.backends.cpu.get_cpu_capability() == "AVX2"  # no fast products of it
 ONEDNN = IS_AMD and HAS_AVX512 and torch.backends.mkldnn.is_available()
 
 
@@ -31,9 +33,16 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W' + b: x (..., n), weight (m, n), bias (m,) -> (..., m); float32 takes oneDNN on AMD with AVX-512."""
-    is_float32 = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if ONEDNN and is_float32 and x.device.type == "cpu":
+    """x W' + b: x (..., n), weight (m, n), bias (m,) -> (..., m).
+
+    float32 takes oneDNN on AMD with AVX-512; bfloat16 of autocast is computed in float32 without AVX-512.
+    """
+    if x.device.type != "cpu":
+        return F.linear(x, weight, bias)
+    if torch.is_autocast_enabled("cpu"):
+        if WITHOUT_BFLOAT16 and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+            return _Bfloat16Linear.apply(x, weight, bias)
+    elif ONEDNN and x.dtype == weight.dtype == torch.float32:
         return _Linear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -62,6 +71,35 @@ class _Linear(torch.autograd.Function):
             of_weight = _product(rows.t(), inputs.t())
         if needs_bias:
             of_bias = rows.sum(0)
+        return of_x, of_weight, of_bias
+
+
+class _Bfloat16Linear(torch.autograd.Function):
+    """`F.linear` in bfloat16, which multiplies and adds in float32, so that the numbers differ by the order of sums."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        bias = None if bias is None else bias.float()
+        return F.linear(x.float(), weight.float(), bias).bfloat16()
+
+    @staticmethod
+    @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        gradient = gradient.float()
+        rows = gradient.flatten(end_dim=-2)  # (N, m)
+        of_x = of_weight = of_bias = None
+        if needs_x:
+            of_x = (gradient @ weight.float()).bfloat16()
+        if needs_weight:
+            inputs = x.float().flatten(end_dim=-2)  # (N, n)
+            of_weight = (rows.t() @ inputs).bfloat16()
+        if needs_bias:
+            of_bias = rows.sum(0).bfloat16()
         return of_x, of_weight, of_bias
 
 
@@ -118,6 +156,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
     is_plain = dropout_p == 0 and q.dtype == exact
     if q.device.type != "cpu" or not has_graph or is_plain:
+        if q.device.type == "cpu" and WITHOUT_BFLOAT16:
+            q, k, v = q.to(exact), k.to(exact), v.to(exact)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     B, h, T, d_k = q.shape
 

@@ -1,6 +1,6 @@
 """From the course's CSV files to token ids: tasks, checked tables, the embedded demo corpus."""
 
-from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused
+from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
@@ -30,6 +30,7 @@ __all__ = [
     "mapped_array",
     "pos_features",
     "remove_unused",
+    "sealed_arrays",
     "tokenize",
     "tokenize_texts",
     "unknown_task",

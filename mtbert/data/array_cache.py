@@ -17,7 +17,7 @@ from numpy import ndarray
 from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
 
 log = logging.getLogger(__name__)
-KINDS = ("tokens", "pos", "frozen", "teachers")  # folders of the cache whose arrays can be computed again
+KINDS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be computed again
 DAY = 86_400  # seconds
 TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
 
@@ -36,12 +36,21 @@ def cached_arrays(
 ) -> list[ndarray]:  # fmt: skip
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    names: of the arrays in the file. again: compute them even so. A damaged file is computed again; a full or read-only
-    cache is a warning.
+    Further arguments: as of `sealed_arrays`.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
-    path = cache_dir() / kind / f"{digest[:32]}.npz"
-    if not again and path.exists() and is_sealed(path):
+    return sealed_arrays(cache_dir() / kind / f"{digest[:32]}.npz", names, compute, again)
+
+
+def sealed_arrays(
+    path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]], again: bool = False
+) -> list[ndarray]:
+    """The result of `compute` from a file, if it is there.
+
+    names: of the arrays in the file. again: compute them even so. A damaged file is computed again; a full or read-only
+    folder is a warning.
+    """
+    if not again and is_sealed(path):
         _note_use(path)
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]

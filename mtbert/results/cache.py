@@ -3,7 +3,8 @@
 import shutil
 
 from mtbert.paths import cache_dir, size_of, stores
-from mtbert.results.runs import data_root, has_model, model_folder, run_lock
+from mtbert.results.models import has_model, model_folder, run_lock
+from mtbert.results.runs import data_root
 from mtbert.results.store import stored_runs
 
 CONTENTS = {
@@ -13,7 +14,6 @@ CONTENTS = {
     "tokens": "token ids, computed again when needed; `mtbert clean` removes old ones",
     "frozen": "features of frozen layers, computed again when needed; `mtbert clean` removes old ones",
     "pos": "part-of-speech tags, computed again when needed; `mtbert clean` removes old ones",
-    "teachers": "teachers' outputs, computed again when needed; `mtbert clean` removes old ones",
     "speed": "times of training steps on this machine",
     "demo": "the demo corpus",
 }

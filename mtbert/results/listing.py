@@ -7,7 +7,7 @@ import pandas as pd
 
 from mtbert.paths import REPOSITORY, stores
 from mtbert.results.grids import IN_GRID, named_runs, read_grids
-from mtbert.results.runs import has_model, model_folder
+from mtbert.results.models import has_model, model_folder
 from mtbert.results.store import MissingRun, run_folders, stored_runs
 
 

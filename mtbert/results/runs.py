@@ -3,22 +3,21 @@
 import logging
 import shutil
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from torch import Tensor
+from filelock import Timeout
 
 from mtbert.bert import MINILM, CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.parallel import connect
-from mtbert.paths import cache_dir, check_writable, size_of, stores
+from mtbert.paths import cache_dir, check_writable, stores
+from mtbert.results.models import has_model, keep_model, model_folder, run_lock, tell_limit
 from mtbert.results.store import (
     MissingRun,
     Run,
@@ -31,12 +30,11 @@ from mtbert.results.store import (
     update_tables,
     write_run,
 )
+from mtbert.results.teachers import FOLDER, TeacherOutputs
 from mtbert.runtime import environment, pick_device
-from mtbert.training import load_corpus, mean_logits, score_table, teacher_logits, train
+from mtbert.training import load_corpus, score_table, train
 
 log = logging.getLogger(__name__)
-GB = 10**9
-CACHE_LIMIT = 10 * GB  # bytes of the cache folder; a run that brings it there says so
 PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
 
 
@@ -112,30 +110,17 @@ def _stored_or_trained(
 
 def run_id_of(config: RunConfig, corpus: Corpus) -> str:
     """The id of a run, `<configuration>-<data>`, see `store`."""
-    return f"{config.digest}-{corpus.fingerprint[:8]}"
+    return f"{config.digest}-{data_digest(corpus)}"
+
+
+def data_digest(corpus: Corpus) -> str:
+    """The part of run ids that names the tables."""
+    return corpus.fingerprint[:8]
 
 
 def is_done(run_id: str, among: list[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
     return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
-
-
-def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
-    """The lock of a run, in the cache: its owner trains the run and writes its checkpoint and model.
-
-    With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
-    releases the lock when the process ends, however it ends. Processes on several machines share it if they share the
-    cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. If the cache cannot be
-    written, there is a warning and no lock.
-    """
-    path = model_folder(run_id) / "lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        log.warning("%s cannot be written (%s); the run is trained without a lock", path, error.strerror)
-        return nullcontext()
-    return FileLock(path).acquire(blocking=blocking)
 
 
 def train_and_store(
@@ -150,17 +135,18 @@ def train_and_store(
 ) -> Run:
     """Train a run, for the holder of its lock, and store it in the first of some stores, unless one of them has it.
 
-    The store's tables are left as they are. Its teachers are trained before it where the cache lacks their models;
-    raises filelock.Timeout if another process trains one of them, unless `wait`, and CheckpointError if one is damaged.
+    The store's tables are left as they are. A teacher is trained before it where no store has its outputs and the cache
+    lacks its model; raises filelock.Timeout if another process trains it, unless `wait`, and CheckpointError if it is
+    damaged.
     """
     place = pick_device(device)
     processes = connect(place)
-    run_ids = {}
-    for teacher in config.all_teachers:
-        run_ids[teacher] = _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait).run_id
+    outputs = teacher_outputs(config, lambda run: load_corpus(run, data_root(run, data)), among)
+    for teacher in dict.fromkeys(processes.gather(outputs.missing())):
+        _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait)
     started = time.perf_counter()
     with processes.main_first():
-        teachers = _teachers_logits(config, corpus, run_ids, place)
+        teachers = outputs.mean_logits(corpus, place)
     teachers_seconds = round(time.perf_counter() - started, 2)
     folder = model_folder(run_id)
     if processes.is_main:
@@ -177,13 +163,21 @@ def train_and_store(
         curve=trained.curve,
         step_scores=trained.step_scores,
         predictions=trained.predictions,
-        cost=trained.cost | ({"teachers_seconds": teachers_seconds} if run_ids else {}),
+        cost=trained.cost | ({"teachers_seconds": teachers_seconds} if config.teachers else {}),
         cosines=trained.cosines,
         provenance={**environment(place), "data": corpus.fingerprint, "rows": rows},
     )
     if processes.is_main:
         _store(run, trained.model, among)
     return run
+
+
+def teacher_outputs(
+    config: RunConfig, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
+) -> TeacherOutputs:
+    """The outputs of a run's teachers in some stores; corpus_of: reads the tables of a run."""
+    run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
+    return TeacherOutputs(config, data_digest(corpus_of(config)), run_ids, among)
 
 
 def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +191,7 @@ def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
 def _store(run: Run, model: MultitaskBert, among: list[Path]) -> None:
     """Keep the model in the cache and the run in a store, and delete its checkpoints."""
     folder = model_folder(run.run_id)
-    is_kept = _keep_model(model, folder)  # first: a run that is stored is not trained again
+    is_kept = keep_model(model, folder)  # first: a run that is stored is not trained again
     stored = run_folder(run.run_id, among)
     if stored is None:
         write_run(run, among[0])
@@ -209,61 +203,9 @@ def _store(run: Run, model: MultitaskBert, among: list[Path]) -> None:
     with suppress(OSError):  # a read-only cache
         for file in folder.rglob(CHECKPOINT):
             file.unlink()
-    if not is_kept and not _keep_model(model, folder):  # in the room of the checkpoints
+    if not is_kept and not keep_model(model, folder):  # in the room of the checkpoints
         log.warning("the model of %s is not kept; the run is stored", run.run_id)
-    _tell_limit(folder)
-
-
-def _teachers_logits(
-    config: RunConfig, corpus: Corpus, run_ids: dict[RunConfig, str], device: torch.device
-) -> dict[str, Tensor]:
-    """Task -> mean logits of its teachers for all rows of its training table; run_ids: of all teachers.
-
-    One process computes those of a teacher, and others wait for them; students of another seed begin with another one.
-    """
-    all_teachers = list(run_ids)
-    first = 2 * config.seed % max(1, len(all_teachers))
-    logits: dict[tuple[str, RunConfig], Tensor] = {}
-    for teacher in all_teachers[first:] + all_teachers[:first]:
-        load = cache(partial(_load_teacher, teacher, run_ids[teacher]))
-        with run_lock(run_ids[teacher]):
-            for task, teachers in config.teachers_by_task.items():
-                if teacher in teachers:
-                    table = corpus.train[task]
-                    logits[task, teacher] = teacher_logits(load, run_ids[teacher], task, table, device)
-    found = {}
-    for task, teachers in config.teachers_by_task.items():
-        found[task] = mean_logits(TASKS[task], [logits[task, teacher] for teacher in teachers])
-    return found
-
-
-def _load_teacher(teacher: RunConfig, run_id: str) -> MultitaskBert:
-    """A teacher's model; raises CheckpointError that names its folder if it is damaged, or of another run."""
-    folder = model_folder(run_id)
-    model = MultitaskBert.load(folder)
-    found = model.run_config.digest
-    if found != teacher.digest:
-        raise CheckpointError(f"{folder}: the model is of run {found}; delete the folder, train again")
-    return model
-
-
-def _keep_model(model: MultitaskBert, folder: Path) -> bool:
-    """Save a model in the cache; where that is impossible, a warning."""
-    try:
-        model.save(folder)
-    except (OSError, SafetensorError) as error:
-        log.warning("the model cannot be kept in %s (%s)", folder, error)
-        return False
-    return True
-
-
-def _tell_limit(folder: Path) -> None:
-    """Warn where the model in this folder, which is new, has brought the cache to its limit."""
-    with suppress(OSError):  # another process removes files meanwhile
-        total = size_of(cache_dir())
-        if total > CACHE_LIMIT >= total - size_of(folder):
-            text = "%s has %.1f GB: `mtbert cache --clear` removes models that can be trained again, down to %g GB"
-            log.warning(text, cache_dir(), total / GB, CACHE_LIMIT / GB)
+    tell_limit(folder)
 
 
 def clean_up(run_id: str, among: list[Path]) -> None:
@@ -280,16 +222,6 @@ def clean_up(run_id: str, among: list[Path]) -> None:
     with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
         for path in left:
             path.unlink(missing_ok=True)
-
-
-def model_folder(run_id: str) -> Path:
-    """The folder of a run's best model, in the cache, as it is too large to commit."""
-    return cache_dir() / "models" / run_id
-
-
-def has_model(run_id: str) -> bool:
-    """Whether a run's model is in the cache."""
-    return (model_folder(run_id) / "run_config.json").exists()  # written last
 
 
 def load_model(
@@ -326,7 +258,9 @@ def load_model(
 
 
 def forget(run_id: str) -> list[Path]:
-    """Delete a run from the store that is written to, and its model from the cache; returns the folders deleted.
+    """Delete a run, and its outputs as a teacher, from the store that is written to, and its model from the cache.
+
+    Returns the folders deleted.
 
     Raises StoreError for a run of a store that is only read, and for one that is being trained.
     """
@@ -334,11 +268,13 @@ def forget(run_id: str) -> list[Path]:
     for store in only_read:
         if run_folder(run_id, [store]):
             raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
-    folders = [folder for folder in (own / "runs" / run_id, model_folder(run_id)) if folder.exists()]
+    in_store = [own / "runs" / run_id, own / FOLDER / run_id]
+    folders = [folder for folder in (*in_store, model_folder(run_id)) if folder.exists()]
     try:
         with run_lock(run_id, blocking=False):
             with store_lock(own):
-                shutil.rmtree(own / "runs" / run_id, ignore_errors=True)
+                for folder in in_store:
+                    shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(model_folder(run_id), ignore_errors=True)
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None

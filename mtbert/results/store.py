@@ -5,6 +5,7 @@ results/runs/<run id>/predictions.parquet  a row per dev example: task, predicte
 results/dev/<task>-<digest>.parquet        id and label of these examples, in their order, shared by all runs
 results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
+results/teachers/<run id>/                 what a run predicts as a teacher, see `teachers`
 results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
 results/SHA256SUMS                         checksums of these two tables
 

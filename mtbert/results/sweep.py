@@ -28,7 +28,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.paths import results_dir, stores
-from mtbert.results.runs import clean_up, data_root, is_done, run_id_of
+from mtbert.results.runs import clean_up, data_root, is_done, run_id_of, teacher_outputs
 from mtbert.results.store import update_tables
 from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
@@ -79,23 +79,27 @@ def look_up(
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
-    Teachers of runs that are not stored come first, unless their models are in the cache.
+    Teachers of runs that are not stored come first, unless their outputs are stored or their models in the cache.
     again: a run whose model is not in the cache does not count as stored. The data are read once for all runs on the
     same tables. Raises ConfigError for all runs that could not start: their data or encoder are missing or damaged, or
     their encoder has other sizes than they need. Neither the encoder nor the number of rejected rows is checked for a
     stored run; `accept_rejects` leaves out the second check for all runs.
     """
     corpora: dict[tuple, Corpus] = {}
+
+    def corpus_of(config: RunConfig) -> Corpus:
+        drawn_with = config.seed if config.train_rows else None
+        tables = (config.corpus, config.tasks, config.scored, config.train_rows, drawn_with)
+        if tables not in corpora:
+            corpora[tables] = load_corpus(config, data_root(config, data))
+        return corpora[tables]
+
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     for name, config in runs:
-        drawn_with = config.seed if config.train_rows else None
-        tables = (config.corpus, config.tasks, config.scored, config.train_rows, drawn_with)
         try:
-            if tables not in corpora:
-                corpora[tables] = load_corpus(config, data_root(config, data))
-            corpus = corpora[tables]
+            corpus = corpus_of(config)
             run_id = run_id_of(config, corpus)
             if run_id not in found:
                 found[run_id] = SweepRun(name, config, run_id, is_done(run_id, stores(), again))
@@ -113,15 +117,18 @@ def look_up(
     if errors:
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
-    return _teachers_first(found, data, accept_rejects)
+    return _teachers_first(found, corpus_of, data, accept_rejects)
 
 
-def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
+def _teachers_first(
+    found: dict[str, SweepRun], corpus_of: Callable[[RunConfig], Corpus], data: str | Path | None, accept_rejects: bool
+) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
     for run in reversed(found.values()):
         if not run.is_stored:
-            teachers |= dict.fromkeys(run.config.all_teachers, f"teacher of {run.name}")
+            missing = teacher_outputs(run.config, corpus_of, stores()).missing()
+            teachers |= dict.fromkeys(missing, f"teacher of {run.name}")
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)

@@ -19,7 +19,8 @@ from filelock import Timeout
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.results.runs import data_root, is_done, run_id_of, run_lock, train_and_store
+from mtbert.results.models import run_lock
+from mtbert.results.runs import data_root, is_done, run_id_of, train_and_store
 from mtbert.results.store import read_run, run_folder
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch

@@ -2,7 +2,7 @@
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, stopping, watch
-from mtbert.training.distillation import mean_logits, teacher_logits
+from mtbert.training.distillation import mean_logits
 from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.step import Trainer
@@ -29,7 +29,6 @@ __all__ = [
     "step_parts",
     "stopping",
     "task_logits",
-    "teacher_logits",
     "train",
     "training_steps",
     "turn_ends",

@@ -14,22 +14,16 @@ from 1 to 0 over training, as 1 - lambda of Clark et al. At T = 1 the loss of cl
 against the target lambda l + (1 - lambda) p, since H is linear in its first argument.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+import math
+from collections.abc import Sequence
 
-import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
-from numpy import ndarray
 from torch import Tensor
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Task, cached_arrays
-from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.training.task_data import TaskRows
-
-VERSION = "1"  # of the files' content; after a change all files are made again
+from mtbert.data import Task
+from mtbert.multitask import task_loss
 
 
 def teacher_weight(config: RunConfig, step: int, total_steps: int) -> float:
@@ -83,24 +77,4 @@ def mean_logits(task: Task, logits: Sequence[Tensor]) -> Tensor:
         log_positive = F.logsigmoid(stacked).logsumexp(0)
         log_negative = F.logsigmoid(-stacked).logsumexp(0)
         return log_positive - log_negative
-    return stacked.log_softmax(-1).logsumexp(0) - np.log(len(stacked))
-
-
-def teacher_logits(
-    load: Callable[[], MultitaskBert], run_id: str, task: str, table: pd.DataFrame, device: torch.device
-) -> Tensor:
-    """A teacher's logits for all rows of a task's table, in half precision, from the cache if they are there.
-
-    load: reads its model, if it is needed.
-    """
-
-    def compute() -> list[ndarray]:
-        model = load().to(device)
-        logits = TaskRows(model, task, table, device).logits()
-        return [logits.cpu().numpy().astype(np.float16)]
-
-    columns = [table[column] for column in TASKS[task].sentence_columns]
-    texts = list(chain(*columns))
-    made_with = f"{VERSION} {run_id} {task} {device.type}"
-    [logits] = cached_arrays("teachers", ("logits",), texts, compute, made_with)
-    return torch.from_numpy(logits)
+    return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))

@@ -50,11 +50,38 @@ def test_linear_is_that_of_torch(trained, shape, bias, with_onednn, monkeypatch)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_linear_of_another_precision_is_torch_s_own(dtype, monkeypatch):
     monkeypatch.setattr(fast, "ONEDNN", True)
+    monkeypatch.setattr(fast, "WITHOUT_BFLOAT16", False)
     layer = Linear(24, 40)
     x = torch.randn(5, 24)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         y = layer(x) if dtype == torch.bfloat16 else layer.double()(x.double())
-    assert y.dtype == dtype and type(y.grad_fn).__name__ != "_LinearBackward"
+    assert y.dtype == dtype and type(y.grad_fn).__name__ not in ("_LinearBackward", "_Bfloat16LinearBackward")
+
+
+@pytest.mark.parametrize("trained", ["all", "input", "weight", "none"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_in_bfloat16_is_that_of_torch_without_avx512_too(trained, bias, monkeypatch):
+    """Values and gradients, of the same types: they differ by a rounding or two, 1 / 256 each."""
+    monkeypatch.setattr(fast, "WITHOUT_BFLOAT16", True)
+    ours = Linear(24, 40, bias=bias)
+    theirs = torch.nn.Linear(24, 40, bias=bias)
+    theirs.load_state_dict(ours.state_dict())
+    data, factors = torch.randn(B, T, 24), torch.randn(B, T, 40)
+    found = []
+    for layer in (ours, theirs):
+        x = data.clone().requires_grad_(trained in ("all", "input"))
+        layer.requires_grad_(trained in ("all", "weight"))
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x)
+        if y.requires_grad:
+            (y * factors).sum().backward()
+        found.append([y.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())])
+        is_ours = type(y.grad_fn).__name__ == "_Bfloat16LinearBackward"
+        assert is_ours == (layer is ours and trained != "none")
+    for mine, exact in zip(*found, strict=True):
+        assert (mine is None) == (exact is None)
+        if exact is not None:
+            torch.testing.assert_close(mine, exact, rtol=0.01, atol=0.02 * float(exact.abs().max()))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -144,6 +171,15 @@ def test_attention_in_bfloat16_computes_in_float32(mask):
     torch.testing.assert_close(out, plain, rtol=1e-5, atol=1e-6)
     out.sum().backward()
     assert q.grad.dtype == torch.bfloat16
+
+
+def test_attention_in_bfloat16_without_a_graph_computes_in_float32_without_avx512(monkeypatch):
+    monkeypatch.setattr(fast, "WITHOUT_BFLOAT16", True)
+    q, k, v = heads(torch.bfloat16)
+    with torch.no_grad():
+        out = attend(q, k, v, None, 0.0)
+        plain = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    assert torch.equal(out, plain)
 
 
 def test_attention_in_float64_stays_there():

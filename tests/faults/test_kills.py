@@ -16,7 +16,8 @@ from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir, remove_leftovers, replacing, results_dir
 from mtbert.results import runs
-from mtbert.results.runs import has_model, load_model, load_or_run, model_folder
+from mtbert.results.models import has_model, model_folder, run_lock
+from mtbert.results.runs import load_model, load_or_run
 
 # A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
 KILLED = """
@@ -110,7 +111,7 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
     left = [folder / "checkpoint.pt", folder / ".log.csv.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
     for path in left:
         path.touch()
-    with runs.run_lock(run_id):
+    with run_lock(run_id):
         load_or_run(config, device="cpu", progress=False)
         assert all(path.exists() for path in left)
     model = (folder / "run_config.json").rename(folder / "elsewhere")

@@ -25,7 +25,7 @@ from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.report import notebook, viewers
 from mtbert.report.tables import Grid
 from mtbert.results import overall_interval
-from mtbert.results.runs import model_folder
+from mtbert.results.models import model_folder
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG
 

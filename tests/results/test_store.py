@@ -27,7 +27,8 @@ from mtbert.results import runs
 from mtbert.results.cache import CONTENTS, cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.listing import find_run, list_runs
-from mtbert.results.runs import data_root, forget, has_model, load_model, load_or_run, model_folder, run_lock
+from mtbert.results.models import has_model, model_folder, run_lock
+from mtbert.results.runs import data_root, forget, load_model, load_or_run
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
@@ -377,7 +378,7 @@ def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(c
 
 def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data, monkeypatch, caplog):
     run_of(config)
-    monkeypatch.setattr("mtbert.results.runs.CACHE_LIMIT", sum(size for _, size, _ in cache_contents()) + 1)
+    monkeypatch.setattr("mtbert.results.models.CACHE_LIMIT", sum(size for _, size, _ in cache_contents()) + 1)
     for seed in (2, 3):
         run_of(config.but(seed=seed))
         told = [text for text in caplog.messages if "mtbert cache --clear" in text]

@@ -28,7 +28,8 @@ from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
-from mtbert.results.runs import has_model, load_or_run, model_folder
+from mtbert.results.models import has_model, model_folder
+from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import (
     RETRIES,
     SweepError,

@@ -1,0 +1,62 @@
+"""The models of runs, in the cache, as they are too large to commit: where they are, and who may write them."""
+
+import logging
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+
+from filelock import FileLock
+from safetensors import SafetensorError
+
+from mtbert.multitask import MultitaskBert
+from mtbert.paths import cache_dir, size_of
+
+log = logging.getLogger(__name__)
+GB = 10**9
+CACHE_LIMIT = 10 * GB  # bytes of the cache folder; a run that brings it there says so
+
+
+def model_folder(run_id: str) -> Path:
+    """The folder of a run's best model, in the cache, as it is too large to commit."""
+    return cache_dir() / "models" / run_id
+
+
+def has_model(run_id: str) -> bool:
+    """Whether a run's model is in the cache."""
+    return (model_folder(run_id) / "run_config.json").exists()  # written last
+
+
+def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
+    """The lock of a run, in the cache: its owner trains the run and writes its checkpoint and model.
+
+    With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
+    releases the lock when the process ends, however it ends. Processes on several machines share it if they share the
+    cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. If the cache cannot be
+    written, there is a warning and no lock.
+    """
+    path = model_folder(run_id) / "lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        log.warning("%s cannot be written (%s); the run is trained without a lock", path, error.strerror)
+        return nullcontext()
+    return FileLock(path).acquire(blocking=blocking)
+
+
+def keep_model(model: MultitaskBert, folder: Path) -> bool:
+    """Save a model in the cache; where that is impossible, a warning."""
+    try:
+        model.save(folder)
+    except (OSError, SafetensorError) as error:
+        log.warning("the model cannot be kept in %s (%s)", folder, error)
+        return False
+    return True
+
+
+def tell_limit(folder: Path) -> None:
+    """Warn where the model in this folder, which is new, has brought the cache to its limit."""
+    with suppress(OSError):  # another process removes files meanwhile
+        total = size_of(cache_dir())
+        if total > CACHE_LIMIT >= total - size_of(folder):
+            text = "%s has %.1f GB: `mtbert cache --clear` removes models that can be trained again, down to %g GB"
+            log.warning(text, cache_dir(), total / GB, CACHE_LIMIT / GB)
