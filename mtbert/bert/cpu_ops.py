@@ -1,8 +1,8 @@
 """Linear layers, dropout and attention on a CPU, faster than torch's.
 
 torch computes products in float32 with MKL, which uses AVX-512 on Intel's processors alone; oneDNN, which is also part
-of torch, takes half the time on AMD's. Products in bfloat16 need AVX-512: without it torch takes 4 to 40 times as long as
-in float32, in which the same products are computed here. torch draws one Bernoulli variable for each element of a dropout mask; here
+of torch, takes half the time on AMD's. Without AVX-512, products in bfloat16 take torch many times as long as those in
+float32, by which they are computed here. torch draws one Bernoulli variable for each element of a dropout mask; here
 each element takes 16 random bits. torch has no fused attention with dropout on a CPU, and its fused backward pass in
 bfloat16 is slower there than matrix products. On a GPU torch's own operations are called, and in evaluation its
 attention.

@@ -187,14 +187,13 @@ def predict_runs(
 
     Times steps of each kind that this machine has not timed. A prediction that fails is logged as a warning: a run is
     not refused for it. Memory is predicted for MEMORY_SECONDS, in the order of the runs. device: cpu or cuda; threads:
-    of a process. A teacher's predictions for the training texts count to the first run that it teaches, as if none were
-    in the cache.
+    of a process. What a teacher predicts for the training texts counts to the first run that asks for it.
     """
     named: dict[RunConfig, str] = {}
     for run in runs:
         named.setdefault(run.config, str(run))
     for run in runs:
-        for teacher in run.config.all_teachers:
+        for teacher in run.asks:
             named.setdefault(teacher, f"teacher {teacher.digest}")
     predictions = _predictions(named, device, threads, data)
     has_taught: set[RunConfig] = set()
@@ -205,7 +204,7 @@ def predict_runs(
             result.append(run)
             continue
         minutes = found["minutes"]
-        for teacher in run.config.all_teachers:
+        for teacher in run.asks:
             if teacher not in has_taught:
                 minutes += predictions[cost_key(teacher)].get("teaching", 0.0)
                 has_taught.add(teacher)

@@ -8,7 +8,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
-import torch
 from filelock import Timeout
 
 from mtbert.bert import MINILM, CheckpointError

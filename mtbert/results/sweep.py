@@ -63,6 +63,7 @@ class SweepRun:
     minutes: float | None = None
     mib: float | None = None
     is_teacher: bool = False  # of another run, which needs its model
+    asks: tuple[RunConfig, ...] = ()  # the teachers whose outputs are in no store
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.config.seed}"
@@ -125,10 +126,11 @@ def _teachers_first(
 ) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
-    for run in reversed(found.values()):
+    for run_id, run in reversed(found.items()):
         if not run.is_stored:
-            missing = teacher_outputs(run.config, corpus_of, stores()).missing()
-            teachers |= dict.fromkeys(missing, f"teacher of {run.name}")
+            asks = teacher_outputs(run.config, corpus_of, stores()).missing()
+            teachers |= dict.fromkeys(asks, f"teacher of {run.name}")
+            found[run_id] = replace(run, asks=tuple(asks))
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)
