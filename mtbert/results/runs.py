@@ -29,7 +29,7 @@ from mtbert.results.store import (
     update_tables,
     write_run,
 )
-from mtbert.results.teachers import FOLDER, TeacherOutputs
+from mtbert.results.teachers import TEACHERS, TeacherOutputs
 from mtbert.runtime import environment, pick_device
 from mtbert.training import load_corpus, score_table, train
 
@@ -267,7 +267,7 @@ def forget(run_id: str) -> list[Path]:
     for store in only_read:
         if run_folder(run_id, [store]):
             raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
-    in_store = [own / "runs" / run_id, own / FOLDER / run_id]
+    in_store = [own / "runs" / run_id, own / TEACHERS / run_id]
     folders = [folder for folder in (*in_store, model_folder(run_id)) if folder.exists()]
     try:
         with run_lock(run_id, blocking=False):

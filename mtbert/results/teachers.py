@@ -26,7 +26,7 @@ from mtbert.paths import is_sealed
 from mtbert.results.models import model_folder, run_lock
 from mtbert.training import TaskRows, mean_logits
 
-FOLDER = "teachers"  # of a store
+TEACHERS = "teachers"  # of a store
 
 
 @dataclass(frozen=True)
@@ -40,36 +40,44 @@ class TeacherOutputs:
 
     def missing(self) -> list[RunConfig]:
         """The teachers whose models are needed, since no store has their outputs for each of their tasks."""
-        return [teacher for teacher in self.run_ids if not all(map(is_sealed, self._files(teacher).values()))]
+        return [teacher for teacher in self.run_ids if not self._are_stored(teacher)]
 
     def mean_logits(self, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
         """Task -> mean logits of its teachers for all rows of its training table.
 
-        What no store has is computed by models of the cache. One process does so for a teacher, and others wait for it;
-        students of another seed begin with another teacher.
+        What no store has is computed by models of the cache; students of another seed begin with another teacher.
         """
         teachers = list(self.run_ids)
         first = 2 * self.student.seed % max(1, len(teachers))
-        missing = self.missing()
-        logits: dict[tuple[str, RunConfig], Tensor] = {}
+        outputs = {}
         for teacher in teachers[first:] + teachers[:first]:
-            load = cache(partial(_load, teacher, self.run_ids[teacher]))
-            with run_lock(self.run_ids[teacher]) if teacher in missing else nullcontext():
-                for task, path in self._files(teacher).items():
-                    compute = partial(_compute, load, task, corpus.train[task], device)
-                    [array] = sealed_arrays(path, ("logits",), compute)
-                    logits[task, teacher] = torch.from_numpy(array)
+            outputs[teacher] = self._read_or_compute(teacher, corpus, device)
         means = {}
         for task, some in self.student.teachers_by_task.items():
-            means[task] = mean_logits(TASKS[task], [logits[task, teacher] for teacher in some])
+            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in some])
         return means
+
+    def _read_or_compute(self, teacher: RunConfig, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
+        """Task -> logits of a teacher. One process computes and stores them, and others wait for it."""
+        run_id = self.run_ids[teacher]
+        load = cache(partial(_load, teacher, run_id))
+        logits = {}
+        with nullcontext() if self._are_stored(teacher) else run_lock(run_id):
+            for task, path in self._files(teacher).items():
+                compute = partial(_compute, load, task, corpus.train[task], device)
+                [array] = sealed_arrays(path, ("logits",), compute)
+                logits[task] = torch.from_numpy(array)
+        return logits
+
+    def _are_stored(self, teacher: RunConfig) -> bool:
+        return all(is_sealed(path) for path in self._files(teacher).values())
 
     def _files(self, teacher: RunConfig) -> dict[str, Path]:
         """Task -> the file of a teacher's outputs in the first store that has it undamaged; else in the first one."""
         files = {}
         for task, teachers in self.student.teachers_by_task.items():
             if teacher in teachers:
-                name = f"{FOLDER}/{self.run_ids[teacher]}/{task}-{self.data}.npz"
+                name = f"{TEACHERS}/{self.run_ids[teacher]}/{task}-{self.data}.npz"
                 paths = [store / name for store in self.among]
                 files[task] = next(filter(is_sealed, paths), paths[0])
         return files

@@ -200,6 +200,9 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
     assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == forecast.minutes
     tokens = sum(read_lengths(base).train["sst"])
     assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.speed.evaluation / 60)
+    train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
+    [taught] = predict_runs(look_up([("student", student)]))
+    assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
 
 
 def test_every_problem_has_a_line(tmp_path):
