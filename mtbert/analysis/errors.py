@@ -7,7 +7,7 @@ import pandas as pd
 from numpy import ndarray
 
 from mtbert.analysis.groups import known_features
-from mtbert.analysis.probabilities import dev_predictions, dev_table
+from mtbert.analysis.probabilities import dev_table
 from mtbert.data import TASKS, DataError
 from mtbert.results import MissingRun, Run, find_run, read_run, run_folder, stack_predictions
 
@@ -88,7 +88,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
 def _errors_of(run: Run, task: str, data: str | Path | None) -> pd.DataFrame:
     """The rows of `error_table` for a run and a task."""
     about = TASKS[task]
-    table = dev_predictions(run, task).copy()
+    table = run.predictions_of(task)
     predicted = table["predicted"].to_numpy()
     labels = table["label"].to_numpy()
     features = known_features(run, task, data)

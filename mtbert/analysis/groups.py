@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray
 
-from mtbert.analysis.probabilities import dev_predictions, dev_table, kept
+from mtbert.analysis.probabilities import dev_table, kept
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
 from mtbert.results import Run, data_root
 from mtbert.statistics import Resamples
@@ -95,7 +95,7 @@ def _labels_elsewhere(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> pd.D
 
 def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame | None:
     """`features` of a run's dev examples, in the order of its predictions; None where they cannot be computed here."""
-    ids = dev_predictions(run, task)["id"].str.cat()
+    ids = run.predictions_of(task)["id"].str.cat()
     if TASKS[task].id_column is None:  # line numbers, the same in every file
         ids += run.provenance["data"]
     digest = hashlib.sha256(ids.encode()).hexdigest()[:8]

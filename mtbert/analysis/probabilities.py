@@ -40,14 +40,10 @@ def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
     return table
 
 
-def dev_predictions(run: Run, task: str) -> pd.DataFrame:
-    return run.predictions[run.predictions["task"] == task]
-
-
 def dev_table(run: Run, task: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev table of a task that a run was scored on; raises DataError where it is not here, or another one."""
     table, _ = load_table(task, "dev", data_root(run.config, data))
-    scored = dev_predictions(run, task)
+    scored = run.predictions_of(task)
     for name in ("id", "label"):
         there = scored[name]
         here = table[name].astype(there.dtype)
@@ -64,7 +60,7 @@ def probabilities(
 ) -> ndarray | None:
     """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
     if TASKS[task].kind == "binary":
-        stored = dev_predictions(run, task)
+        stored = run.predictions_of(task)
         confidence = stored["confidence"].to_numpy(dtype=float)
         confidence = confidence.clip(0.5, 1 - SMALLEST)
         second = np.where(stored["predicted"] == 1, confidence, 1 - confidence)

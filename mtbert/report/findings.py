@@ -85,8 +85,11 @@ def _cost_of_sharing(plans: Comparison) -> str:
     if not {"1-bert", "3-bert"} <= plans.runs.keys():
         return ""
     rows = _measurable(plans, "3-bert")
-    loses = _on_tasks(rows) if len(rows) else "nothing measurable"
-    text = f"**What sharing costs.** One encoder for three tasks loses {loses} against an encoder for each task."
+    lost, won = rows[rows["value"] > 0], rows[rows["value"] < 0]
+    change = f"loses {_on_tasks(lost) or 'nothing measurable'}"
+    if len(won):
+        change += f" and gains {_on_tasks(won)}"
+    text = f"**What sharing costs.** One encoder for three tasks {change} against an encoder for each task."
     others = set(plans.runs["1-bert"][0].config.tasks) - set(rows["task"])
     if rows.empty or not others:
         return text

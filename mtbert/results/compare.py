@@ -32,7 +32,7 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     predicted = []
     first = None
     for run in runs:
-        part = run.predictions[run.predictions["task"] == task].reset_index(drop=True)
+        part = run.predictions_of(task)
         examples = part[["id", "label"]]
         first = examples if first is None else first
         if not examples.equals(first):

@@ -87,6 +87,10 @@ class Run:
             return overall({name: self.score(name) for name in self.config.tasks})
         return float(self.scores.loc[self.scores["task"] == task, "value"].iloc[0])
 
+    def predictions_of(self, task: str) -> pd.DataFrame:
+        """The rows of `predictions` of one task, numbered from 0."""
+        return self.predictions[self.predictions["task"] == task].reset_index(drop=True)
+
 
 @contextmanager
 def store_lock(store: Path) -> Iterator[None]:

@@ -133,7 +133,7 @@ def difference(
     sizes = [len(first), len(second)]
     scores, covariance = scores_and_covariance(tasks)
     weights = np.repeat([1 / sizes[0], -1 / sizes[1]], sizes)
-    value = round(float(weights @ scores), 10)  # equal scores are equal numbers
+    value = _rounded(weights @ scores)  # equal scores are equal numbers
     if all(np.array_equal(*parts) for _, parts, _ in tasks):  # the same predictions under two names
         return Difference(value, np.zeros(1), min(sizes))
 
@@ -156,13 +156,18 @@ def difference(
     )
 
 
+def _rounded(value: float) -> float:
+    """Ten decimals; what rounds to -0.0 is 0.0, as the sign of a sum of rounding errors differs between machines."""
+    return round(float(value), 10) + 0.0
+
+
 def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Difference of the means of two samples of numbers by Welch's t-test; decided from two of each on."""
     samples = [np.asarray(sample, dtype=float) for sample in (first, second)]
     sizes = np.array([len(sample) for sample in samples])
     seeds = int(sizes.min())
     first_mean, second_mean = (sample.mean() for sample in samples)
-    value = round(float(first_mean - second_mean), 10)
+    value = _rounded(first_mean - second_mean)
     if seeds < 2:
         return Difference(value, np.zeros(1), seeds, is_decided=False)
 

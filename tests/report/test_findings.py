@@ -37,6 +37,9 @@ def test_a_sentence_names_the_measurable_differences_alone(plans):
     )
     text = findings._cost_of_sharing(with_differences(plans, sst))
     assert text.endswith("loses nothing measurable against an encoder for each task.")
+    sts = ("3-bert", "1-bert", "sts", -0.04, -0.06, -0.02, "worse")
+    text = findings._cost_of_sharing(with_differences(plans, quora, sts))
+    assert "loses 0.020 on Quora (0.010 to 0.030) and gains 0.040 on STS (0.020 to 0.060) against" in text
 
 
 def test_what_gains_is_not_among_what_gains_nothing(plans):
