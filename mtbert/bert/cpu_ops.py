@@ -9,6 +9,7 @@ attention.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -48,7 +49,32 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W' + b in float32, by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _rounded_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W' + b in bfloat16, multiplied and added in float32."""
+    bias = None if bias is None else bias.float()
+    return F.linear(x.float(), weight.float(), bias).bfloat16()
+
+
+def _gradients(
+    ctx, gradient: Tensor, product: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, W and b, from that of x W' + b; ctx has saved x and W."""
+    x, weight = ctx.saved_tensors
+    needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+    rows = gradient.flatten(end_dim=-2)  # (N, m)
+    of_x = of_weight = of_bias = None
+    if needs_x:
+        of_x = product(gradient, weight.t())
+    if needs_weight:
+        inputs = x.flatten(end_dim=-2)  # (N, n)
+        of_weight = product(rows.t(), inputs.t())
+    if needs_bias:
+        of_bias = rows.sum(0)
+    return of_x, of_weight, of_bias
 
 
 class _Linear(torch.autograd.Function):
@@ -60,47 +86,23 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        rows = gradient.flatten(end_dim=-2)  # (N, m)
-        of_x = of_weight = of_bias = None
-        if needs_x:
-            of_x = _product(gradient, weight.t())
-        if needs_weight:
-            inputs = x.flatten(end_dim=-2)  # (N, n)
-            of_weight = _product(rows.t(), inputs.t())
-        if needs_bias:
-            of_bias = rows.sum(0)
-        return of_x, of_weight, of_bias
+        return _gradients(ctx, gradient, _product)
 
 
 class _Bfloat16Linear(torch.autograd.Function):
-    """`F.linear` in bfloat16, which multiplies and adds in float32, so that the numbers differ by the order of sums."""
+    """`F.linear` under autocast, whose numbers differ by the order of sums."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        bias = None if bias is None else bias.float()
-        return F.linear(x.float(), weight.float(), bias).bfloat16()
+        return _rounded_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        gradient = gradient.float()
-        rows = gradient.flatten(end_dim=-2)  # (N, m)
-        of_x = of_weight = of_bias = None
-        if needs_x:
-            of_x = (gradient @ weight.float()).bfloat16()
-        if needs_weight:
-            inputs = x.float().flatten(end_dim=-2)  # (N, n)
-            of_weight = (rows.t() @ inputs).bfloat16()
-        if needs_bias:
-            of_bias = rows.sum(0).bfloat16()
-        return of_x, of_weight, of_bias
+        return _gradients(ctx, gradient, _rounded_product)
 
 
 class Dropout(nn.Dropout):

@@ -39,7 +39,10 @@ def cached_arrays(
     Further arguments: as of `sealed_arrays`.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
-    return sealed_arrays(cache_dir() / kind / f"{digest[:32]}.npz", names, compute, again)
+    path = cache_dir() / kind / f"{digest[:32]}.npz"
+    arrays = sealed_arrays(path, names, compute, again)
+    _note_use(path)
+    return arrays
 
 
 def sealed_arrays(
@@ -51,7 +54,6 @@ def sealed_arrays(
     folder is a warning.
     """
     if not again and is_sealed(path):
-        _note_use(path)
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
     arrays = compute()
@@ -121,7 +123,7 @@ def _timed(fill: Callable[[ndarray], None], array: ndarray) -> tuple[float, floa
 
 def _note_use(path: Path) -> None:
     """Its time of change says when a file was last read, also where the system keeps no time of access."""
-    with suppress(OSError):  # a read-only cache
+    with suppress(OSError):  # a read-only cache, or one that was full
         os.utime(path)
 
 

@@ -140,7 +140,7 @@ def train_and_store(
     """
     place = pick_device(device)
     processes = connect(place)
-    outputs = teacher_outputs(config, lambda run: load_corpus(run, data_root(run, data)), among)
+    outputs = teacher_outputs(config, corpus, lambda teacher: load_corpus(teacher, data_root(teacher, data)), among)
     for teacher in dict.fromkeys(processes.gather(outputs.missing())):
         _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait)
     started = time.perf_counter()
@@ -172,11 +172,11 @@ def train_and_store(
 
 
 def teacher_outputs(
-    config: RunConfig, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
+    config: RunConfig, corpus: Corpus, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
 ) -> TeacherOutputs:
-    """The outputs of a run's teachers in some stores; corpus_of: reads the tables of a run."""
+    """The outputs of a run's teachers in some stores; corpus: of the run, corpus_of: reads that of a teacher."""
     run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
-    return TeacherOutputs(config, data_digest(corpus_of(config)), run_ids, among)
+    return TeacherOutputs(config, data_digest(corpus), run_ids, among)
 
 
 def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -295,7 +295,7 @@ def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) 
     chosen = folders[-1]
     if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
         with suppress(DataError):
-            fingerprint = load_corpus(config, data_root(config, data)).fingerprint[:8]
-            here = [folder for folder in folders if folder.name.endswith(fingerprint)]
+            digest = data_digest(load_corpus(config, data_root(config, data)))
+            here = [folder for folder in folders if folder.name.endswith(digest)]
             chosen = here[0] if here else chosen
     return read_run(chosen, config)

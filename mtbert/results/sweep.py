@@ -63,7 +63,7 @@ class SweepRun:
     minutes: float | None = None
     mib: float | None = None
     is_teacher: bool = False  # of another run, which needs its model
-    asks: tuple[RunConfig, ...] = ()  # the teachers whose outputs are in no store
+    asks: tuple[RunConfig, ...] = ()  # its teachers whose outputs are in no store; none where it is stored
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.config.seed}"
@@ -103,7 +103,9 @@ def look_up(
             corpus = corpus_of(config)
             run_id = run_id_of(config, corpus)
             if run_id not in found:
-                found[run_id] = SweepRun(name, config, run_id, is_done(run_id, stores(), again))
+                is_stored = is_done(run_id, stores(), again)
+                asks = [] if is_stored else teacher_outputs(config, corpus, corpus_of, stores()).missing()
+                found[run_id] = SweepRun(name, config, run_id, is_stored, asks=tuple(asks))
             if found[run_id].is_stored:
                 continue
             of_any_seed = config.but(seed=1)
@@ -118,19 +120,14 @@ def look_up(
     if errors:
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
-    return _teachers_first(found, corpus_of, data, accept_rejects)
+    return _teachers_first(found, data, accept_rejects)
 
 
-def _teachers_first(
-    found: dict[str, SweepRun], corpus_of: Callable[[RunConfig], Corpus], data: str | Path | None, accept_rejects: bool
-) -> list[SweepRun]:
+def _teachers_first(found: dict[str, SweepRun], data: str | Path | None, accept_rejects: bool) -> list[SweepRun]:
     """These runs, by run id, behind the teachers that have to be trained for them."""
     teachers: dict[RunConfig, str] = {}  # and the name in the list of runs
-    for run_id, run in reversed(found.items()):
-        if not run.is_stored:
-            asks = teacher_outputs(run.config, corpus_of, stores()).missing()
-            teachers |= dict.fromkeys(asks, f"teacher of {run.name}")
-            found[run_id] = replace(run, asks=tuple(asks))
+    for run in reversed(found.values()):
+        teachers |= dict.fromkeys(run.asks, f"teacher of {run.name}")
     if not teachers:
         return list(found.values())
     needed = look_up([(name, teacher) for teacher, name in teachers.items()], data, True, accept_rejects)

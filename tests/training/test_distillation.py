@@ -188,7 +188,9 @@ def stored(course_data):
 
 
 def outputs_of(student: RunConfig, folder: Path) -> teachers_of_results.TeacherOutputs:
-    return teacher_outputs(student, lambda config: load_corpus(config, folder), stores())
+    return teacher_outputs(
+        student, load_corpus(student, folder), lambda teacher: load_corpus(teacher, folder), stores()
+    )
 
 
 def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, stored, monkeypatch):
@@ -201,7 +203,7 @@ def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, store
     assert stored(student.but(seed=5)).run_id != run.run_id
 
 
-def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(base, stored, monkeypatch):
+def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(base, stored):
     """Neither its model nor its run, as on another machine: the same student, and nothing is trained before it."""
     student = base.but(teachers=[base.but(seed=2)], distil="annealed")
     first = stored(student)
