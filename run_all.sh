@@ -86,11 +86,12 @@ step() {
 run_tests() {
   cd "$root"
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's threads wait by spinning, which other work makes slow
+  local workers=$(($(getconf _NPROCESSORS_ONLN) + 1)) # one more than cores: tests wait for files and processes
   step ruff check .
   step ruff format --check .
-  step pytest -n auto --dist worksteal
+  step pytest -n "$workers" --dist worksteal
   export MTBERT_RESULTS=$root/results MTBERT_FIGURES=$root/build/figures # read what is committed, draw elsewhere
-  step pytest --nbval notebooks -n auto --dist loadfile
+  step pytest --nbval notebooks -n "$workers" --dist loadfile
   [ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
 }
 

@@ -12,74 +12,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch.utils.benchmark import timer
 
 from benchmarks import peers
 from benchmarks.harness import Contest, Peer, Run, Setting, timed
+from benchmarks.ours import Training, on_words
 from benchmarks.peers import TransformersModel
 from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, load_tokenizer
 from mtbert.gradients import gem_project
-from mtbert.multitask import MultitaskBert
 from mtbert.paths import REPOSITORY
 from mtbert.results import data_root, read_grid
-from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
-from mtbert.training import TaskRows, Trainer, batch_shapes, load_corpus, training_steps
+from mtbert.runtime import Trimmer
+from mtbert.training import load_corpus, training_steps
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
-MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
 BATCH = 32  # of an epoch
 WARM_UP = 3  # batches before those of an epoch that are not counted
-
-
-class Training:
-    """A run of ours, step by step. passes: see `TaskRows`; fields: of its RunConfig."""
-
-    def __init__(
-        self, setting: Setting, tables: dict[str, pd.DataFrame], passes: float = 1.0, **fields: object
-    ) -> None:
-        fields = dict(encoder=setting.encoder, precision=setting.precision, learning_rate=1e-5) | fields
-        fields["scheme"] = "unified" if len(tables) > 1 else "sampled"
-        self.config = RunConfig.from_params({"tasks": list(tables)} | fields)
-        torch.manual_seed(self.config.seed)
-        self.model = MultitaskBert(self.config).to(setting.device).train()
-        self.tables = {t: TaskRows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
-        self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
-        self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
-
-    def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
-        """One optimizer step on the examples at these indices, by default on all."""
-        losses = self.trainer.step(1, self.all_rows if rows is None else rows)
-        if not np.isfinite([*losses.values()]).all():  # then there was no update
-            raise FloatingPointError(f"a loss is not finite: {losses}")
-
-
-def words_table(task: str, rows: int, T: int, encoder: str, seed: int = 1) -> pd.DataFrame:
-    """A table of random words like those of `load_table`: an example has 0.8 T to T tokens, the first one T.
-
-    Special tokens are counted; a pair's tokens are divided evenly.
-    """
-    random, about = np.random.default_rng([seed, rows, T]), TASKS[task]
-    words = [w for w in load_tokenizer(encoder).get_vocab() if w.isascii() and w.isalpha() and len(w) > 2]
-    words, columns = np.array(sorted(words)), about.sentence_columns
-    lengths = random.integers(max(5, int(0.8 * T)), T + 1, rows)
-    lengths[0] = T
-    labels = random.integers(about.label_range[0], about.label_range[1] + 1, rows)
-    table = {"id": np.arange(rows).astype(str), "label": labels.astype(float if about.kind == "similarity" else int)}
-    for i, column in enumerate(columns):
-        counts = (lengths - 1 - len(columns) + i) // len(columns)  # [CLS] and a [SEP] behind each sentence
-        table[column] = [" ".join(random.choice(words, count)) for count in counts]
-    return pd.DataFrame(table)
-
-
-def on_words(setting: Setting, B: int, T: int, tasks: tuple[str, ...] = ("sst",), **options: object) -> Training:
-    """A run of ours whose step takes B examples of random words of each task."""
-    tables = {task: words_table(task, B, T, setting.encoder, seed) for seed, task in enumerate(tasks)}
-    return Training(setting, tables, **options)
 
 
 def _against(ours: Training, step: Callable = peers.usual_step, compiled: bool = False) -> Run:
@@ -142,7 +93,7 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
     How threads wait is read when torch is imported, so that every measurement is a process of its own.
     """
     arguments = dict(B=B, T=T, encoder=setting.encoder)
-    script = f"import mtbert; from benchmarks.steps import words_step; print(words_step(**{arguments!r}))"
+    script = f"import mtbert; from benchmarks.ours import words_step; print(words_step(**{arguments!r}))"
     cores = os.cpu_count() or 1
 
     def waiting(**variables: str) -> Run:
@@ -161,12 +112,6 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
 
     size = f"{B}x{T}, {f'{cores} other programs' if programs else 'no other program'}"
     return Contest(size, waiting(), {"ours, libgomp's default": Peer(waiting(GOMP_SPINCOUNT="300000"))})
-
-
-def words_step(B: int, T: int, encoder: str) -> float:
-    """Milliseconds of a training step of this process."""
-    keep_freed_memory()
-    return timed(on_words(Setting(torch.device("cpu"), encoder=encoder), B, T).step)(0)
 
 
 def distillation_step(setting: Setting, B: int, T: int) -> Contest:
@@ -252,28 +197,9 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
     data = str(data_root(RunConfig.from_params(fields), setting.data))
     arguments = dict(fields=fields, data=data, device=str(setting.device), longest=longest, others=others)
-    script = f"from benchmarks.steps import training_peak; print(training_peak(**{arguments!r}))"
+    script = f"from benchmarks.ours import training_peak; print(training_peak(**{arguments!r}))"
 
     def run(repeat: int) -> float:
         return float(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
 
     return Contest(f"{task}, 32 a batch", run, unit="MiB")
-
-
-def training_peak(fields: dict, data: str, device: str, longest: int, others: int) -> float:
-    """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
-    keep_freed_memory()
-    place, config = torch.device(device), RunConfig.from_params(fields)
-    memory = PeakMemory(place)
-    model = MultitaskBert(config).to(place)
-    tables = {task: TaskRows(model, task, table, place) for task, table in load_corpus(config, data).train.items()}
-    lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    steps = list(training_steps(config, lengths))
-    by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])
-    random = np.random.default_rng(1)
-    chosen = random.permutation(np.append(by_length[:longest], random.permutation(by_length[longest:])[:others]))
-    trainer, trim = Trainer(model, tables, len(steps)), Trimmer()
-    for number, i in enumerate(chosen, start=1):
-        trainer.step(number, steps[i])
-        trim()
-    return memory.mib()

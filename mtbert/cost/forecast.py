@@ -27,7 +27,6 @@ from mtbert.multitask import meta_model, parameter_counts
 from mtbert.results import SweepRun
 from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
-    HEAVY,
     KEPT_FROM,
     TRAIN_ROWS,
     batch_shapes,
@@ -35,6 +34,7 @@ from mtbert.training import (
     expected_passes,
     step_parts,
     training_steps,
+    weighted_tokens,
 )
 
 FLOAT_MIB = 4 / MIB
@@ -83,11 +83,8 @@ class Forecast:
         return at_peak(run.step(max(self.steps, key=largest_part)))
 
     def _part_tokens(self, shapes: Shapes) -> float:
-        """Tokens of each part that a batch is cut into, those of long texts counted as `step_parts` does."""
-        tokens = 0.0
-        for task, (B, T) in shapes.items():
-            tokens += self.config.encodings(task) * B * T * (1 + T / HEAVY)
-        return tokens / step_parts(self.config, shapes, self.cuda)
+        """Tokens of each part that a batch is cut into."""
+        return weighted_tokens(self.config, shapes) / step_parts(self.config, shapes, self.cuda)
 
     def process_mib(self) -> float:
         """Peak memory of the process; on a GPU of its allocator, as stored runs have it.

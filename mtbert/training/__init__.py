@@ -7,10 +7,9 @@ from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
-from mtbert.training.task_losses import HEAVY, batch_shapes, step_parts
+from mtbert.training.task_losses import batch_shapes, step_parts, weighted_tokens
 
 __all__ = [
-    "HEAVY",
     "KEPT_FROM",
     "LOG",
     "TRAIN_ROWS",
@@ -33,4 +32,5 @@ __all__ = [
     "training_steps",
     "turn_ends",
     "watch",
+    "weighted_tokens",
 ]

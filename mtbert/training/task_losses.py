@@ -16,7 +16,7 @@ from mtbert.training.batches import Losses, Rows
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.task_data import Tables, task_logits
 
-PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `step_parts` does
+PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `weighted_tokens` does
 PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
 HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
@@ -31,17 +31,22 @@ def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
     return shapes
 
 
-def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
-    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
-
-    A token of a text of T tokens counts as 1 + T / HEAVY, as its attention weights grow with T. With MiniLM a part
-    keeps at most 0.6 GiB.
-    """
+def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
+    """The tokens that a step reads; one of a text of T tokens counts as 1 + T / HEAVY, for its attention weights."""
     times = 2 if config.r_drop else 1
     tokens = 0.0
     for task, (B, T) in shapes.items():
         sequences = times * B * config.encodings(task)
         tokens += sequences * T * (1 + T / HEAVY)
+    return tokens
+
+
+def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
+    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
+
+    With MiniLM a part keeps at most 0.6 GiB.
+    """
+    tokens = weighted_tokens(config, shapes)
     if cuda or tokens <= PASS_TOKENS * config.accumulation:
         return config.accumulation
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))

@@ -5,8 +5,9 @@ import torch
 
 from benchmarks import peers
 from benchmarks.harness import Setting
+from benchmarks.ours import Training, on_words
 from benchmarks.peers import OriginalPals, TransformersModel
-from benchmarks.steps import THREE, Training, on_words, violating_gradients
+from benchmarks.steps import THREE, violating_gradients
 from mtbert.bert.hf_checkpoints import their_name
 from mtbert.gradients.gem import gem_project
 

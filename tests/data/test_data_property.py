@@ -95,7 +95,7 @@ def check_table(table, report, task: Task, split: str, content: bytes) -> dict[i
         assert table.label.dtype == ("float64" if task.kind == "similarity" else "int64")
     assert table.id.is_unique and table.index.tolist() == list(range(len(table))) and len(table) > 0
 
-    *physical, after_last = content.split(b"\n")[1:]
+    *physical, after_last = content.removesuffix(b"\r").split(b"\n")[1:]  # a carriage return ends no line
     physical += [after_last] if after_last else []
     rejected = [reject.line for reject in report.rejects]
     assert rejected == sorted(set(rejected)) and report.rows == len(physical)
