@@ -108,34 +108,28 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
         typer.echo(path)
 
 
-@app.command()
-def clean(
-    days: Annotated[float, typer.Option(min=0, help="delete what nobody has read for so many days")] = 30.0,
-) -> None:
-    """Delete token ids and features that nobody reads from the cache.
-
-    They are computed again when they are needed. Models, checkpoints and results stay.
-    """
-    from mtbert.data import remove_unused
-    from mtbert.paths import cache_dir
-
-    count, freed = remove_unused(days)
-    typer.echo(f"{count} files removed from {cache_dir()}, {freed:.1f} MB freed")
-
-
 @app.command("cache")
 def show_cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="remove models that stored runs can train again, the oldest first")
+        bool, typer.Option("--clear", help="remove unread files, and models that stored runs can train again")
     ] = False,
     limit: Annotated[float | None, typer.Option(min=0, help="GB that the cache may have; default: 10")] = None,
+    days: Annotated[float, typer.Option(min=0, help="after which a file that nobody reads is removed")] = 30.0,
 ) -> None:
-    """List what is in the cache folder; --clear removes models."""
+    """List what is in the cache folder.
+
+    --clear removes token ids, tags and features that nobody has read for --days, then the oldest models until the cache
+    is within its --limit. All of them are computed again when they are needed.
+    """
+    from mtbert.data import remove_unused
     from mtbert.paths import cache_dir
     from mtbert.results import CACHE_LIMIT, GB, cache_contents, clear_models
 
     limit = CACHE_LIMIT / GB if limit is None else limit
     if clear:
+        count, freed = remove_unused(days)
+        if freed:
+            typer.echo(f"removed: {count} files that nobody has read for {days:g} days, {freed / 1000:.3f} GB")
         for run_id, size in clear_models(int(limit * GB)).items():
             typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
@@ -144,7 +138,7 @@ def show_cache(
     total = sum(size for _, size, _ in found) / GB
     typer.echo(f"{total:8.3f} GB  in {cache_dir()}, of {limit:g} GB")
     if total > limit:
-        typer.echo("above the limit: " + ("no more models can go" if clear else "--clear removes models"), err=True)
+        typer.echo("above the limit: " + ("no more models can go" if clear else "--clear removes some"), err=True)
 
 
 @app.command()

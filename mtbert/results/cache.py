@@ -8,12 +8,12 @@ from mtbert.results.runs import data_root
 from mtbert.results.store import stored_runs
 
 CONTENTS = {
-    "models": "trained models and checkpoints, a folder for each run; --clear removes some",
+    "models": "trained models and checkpoints, a folder for each run; --clear removes the oldest",
     "results": "stored runs and tables, which nothing removes",
     "figures": "figures of notebooks",
-    "tokens": "token ids, computed again when needed; `mtbert clean` removes old ones",
-    "frozen": "features of frozen layers, computed again when needed; `mtbert clean` removes old ones",
-    "pos": "part-of-speech tags, computed again when needed; `mtbert clean` removes old ones",
+    "tokens": "token ids, computed again when needed; --clear removes unread ones",
+    "frozen": "features of frozen layers, computed again when needed; --clear removes unread ones",
+    "pos": "part-of-speech tags, computed again when needed; --clear removes unread ones",
     "speed": "times of training steps on this machine",
     "demo": "the demo corpus",
 }

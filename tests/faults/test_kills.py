@@ -221,5 +221,6 @@ def test_what_nobody_has_read_for_long_is_removed():
     count, freed = array_cache.remove_unused(30)
     assert count == 2 and freed == pytest.approx(0.012, abs=0.001)
     assert sorted(path.parent.name for path in cache_dir().rglob("*.np?")) == ["models", "tokens"]
-    result = CliRunner().invoke(app, ["clean", "--days", "0"])
-    assert result.output == f"1 files removed from {cache_dir()}, 0.0 MB freed\n"
+    output = CliRunner().invoke(app, ["cache", "--clear", "--days", "0"]).output
+    assert output.startswith("removed: 1 files that nobody has read for 0 days, 0.000 GB\n")
+    assert [path.parent.name for path in cache_dir().rglob("*.np?")] == ["models"]

@@ -362,7 +362,7 @@ def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
 
 
 def test_every_folder_that_is_cleaned_is_described():
-    assert all("mtbert clean" in CONTENTS[kind] for kind in KINDS)
+    assert all("--clear removes" in CONTENTS[kind] for kind in KINDS)
 
 
 def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
