@@ -155,7 +155,7 @@ def test_saved_and_loaded_logits_are_equal(build, tmp_path):
 
 def test_a_model_of_an_unknown_task_is_not_called_damaged(build, tmp_path, monkeypatch):
     build(tasks=["sst", "sts"]).save(tmp_path)
-    monkeypatch.delitem(TASKS, "sst")
+    monkeypatch.setattr(TASKS, "data", {"sts": TASKS["sts"]})
     with pytest.raises(CheckpointError, match="there is no task sst here; is MTBERT_TASKS set"):
         MultitaskBert.load(tmp_path)
 
