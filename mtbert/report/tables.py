@@ -472,6 +472,15 @@ def pareto(table: pd.DataFrame, cost: str) -> list[str]:
     return table.loc[is_ahead, "name"].tolist()
 
 
+def gaps(runs: dict[str, list[Run]], reference: str) -> pd.DataFrame:
+    """Overall score of each run minus that of the reference, with 95 % intervals: columns name, overall, low, high."""
+    rows = []
+    for name, some in runs.items():
+        gap = difference(some, runs[reference], pearson=0.5)
+        rows.append((name, gap.value, *gap.interval()))
+    return pd.DataFrame(rows, columns=["name", "overall", "low", "high"])
+
+
 def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
     """The front from the cheapest up: cost, overall, seeds, gains over the one before and the first, with intervals."""
     names = pareto(table, cost)

@@ -320,6 +320,10 @@ def test_gains_along_the_front(synthetic):
     assert front.index.tolist() == ["a", "b"] and front.loc["a", "gain on the one before"] == "–"
     assert front.loc["b", "gain on the one before"].startswith("+0.200 (+0.1")
     assert front.loc["b", "gain on the first"] == front.loc["b", "gain on the one before"]
+    gaps = tables.gaps(runs, "a").set_index("name")
+    assert gaps.loc["a"].tolist() == [0, 0, 0]
+    assert gaps.loc["b", "overall"] == pytest.approx(0.2, abs=1e-3)
+    assert 0.1 < gaps.loc["b", "low"] < 0.2 < gaps.loc["b", "high"]
 
 
 def test_notebook_06_compares_every_gradient_method_with_the_sum():
