@@ -24,7 +24,7 @@ MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # options of mallopt, fr
 CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
 FILES_ALONE, FILES_EACH = 30, 10  # open files of a sweep without workers, and for each worker
 SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
-TRIM_EVERY = 100  # batches
+TRIM_EVERY = 25  # batches
 
 
 class DeviceError(ValueError):
