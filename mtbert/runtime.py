@@ -24,7 +24,6 @@ MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # options of mallopt, fr
 CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
 FILES_ALONE, FILES_EACH = 30, 10  # open files of a sweep without workers, and for each worker
 SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
-TRIM_EVERY = 25  # batches
 
 
 class DeviceError(ValueError):
@@ -156,19 +155,23 @@ def release_freed_memory() -> None:
 class Trimmer:
     """Returns freed blocks when the process has grown by SLACK_MIB, in a loop over batches of many shapes.
 
-    It looks every TRIM_EVERY batches: blocks that are returned cost the next batch a page fault for each page.
+    The first batch after a return sets the limit, so that a single large batch does not cause one each time: half of
+    SLACK_MIB above that batch is always kept.
     """
 
     def __init__(self) -> None:
-        self.batches = 0
-        self.kept = resident_mib()  # MiB before the first batch, then after the last return
+        self.limit = 0.0  # MiB
+        self.trimmed_to: float | None = 0.0  # MiB after the last return, until the next batch
 
     def __call__(self) -> None:
-        """Call after every batch."""
-        self.batches += 1
-        if self.batches % TRIM_EVERY == 0 and resident_mib() > self.kept + SLACK_MIB:
+        """Call after every batch; reads a file in /proc."""
+        resident = resident_mib()
+        if self.trimmed_to is not None:
+            self.limit = max(self.trimmed_to + SLACK_MIB, resident + SLACK_MIB / 2)
+            self.trimmed_to = None
+        elif resident > self.limit:
             release_freed_memory()
-            self.kept = resident_mib()
+            self.trimmed_to = resident_mib()
 
 
 def _set_allocator(arenas: int, mmap_threshold: int, trim_threshold: int) -> None:

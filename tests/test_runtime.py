@@ -106,16 +106,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
-    """It looks every so many batches, and compares with the size after the last return."""
-    grown = runtime.SLACK_MIB + 1
-    sizes = iter([100, 99 + grown, 100 + grown, 300, 299 + grown, 300 + grown, 400])
-    trims = []
+    """Half of the slack above a large batch, all of it above what a trim leaves."""
+    slack, trims = runtime.SLACK_MIB, []
+    large, small, left = 2 * slack, 0.7 * slack, 0.6 * slack
+    sizes = iter(
+        [large, 2.5 * slack, 2.5 * slack + 1, left]  # a trim reads the size once more
+        + [small, left + slack, left + slack + 1, left]
+        + [large, 2.5 * slack]
+    )
     monkeypatch.setattr(runtime, "resident_mib", lambda: next(sizes))
     monkeypatch.setattr(runtime, "release_freed_memory", lambda: trims.append(call))
     trim = Trimmer()
-    for call in range(1, 4 * runtime.TRIM_EVERY + 1):  # noqa: B007 (appended to trims)
+    for call in range(8):  # noqa: B007 (appended to trims)
         trim()
-    assert trims == [2 * runtime.TRIM_EVERY, 4 * runtime.TRIM_EVERY] and next(sizes, None) is None
+    assert trims == [2, 5] and next(sizes, None) is None
 
 
 def test_systems_without_glibc_change_nothing(monkeypatch):
