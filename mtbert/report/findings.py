@@ -248,14 +248,14 @@ def _tables(store: Path) -> dict[str, str]:
     """Name -> the table or sentence of the README, in Markdown."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     hybrids = read("hybrids")
-    models = read("best_model") | read("distil_best")
+    models = read("best_model")
     tables = {
         "findings": box(store),
         "single tasks": single_tasks(read("singles")),
         "plans": plans(hybrids, PLANS),
         "plan differences": compare(hybrids, "plan").answer,
         "best model": plans(models, [best(models)]),
-        "longer training": longer_training(hybrids | read("controls") | read("distil_long")),
+        "longer training": longer_training(hybrids | read("distil_long")),
     }
     path = store / "claims.csv"
     if path.exists():

@@ -1,7 +1,6 @@
 """The README's numbers are those of the results store."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -43,8 +42,7 @@ def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
 
 
 def test_the_best_model_in_the_text_is_that_of_the_store():
-    read = partial(read_runs, "cpu", store=REPOSITORY / "results", train_missing=False)
-    models = read("best_model") | read("distil_best")
+    models = read_runs("cpu", "best_model", store=REPOSITORY / "results", train_missing=False)
     last = costs({"best": models.runs[best(models)]}).loc[0, "overall"]
     assert f"at the last step it has {last:.3f} overall" in TEXT
 
