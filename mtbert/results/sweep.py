@@ -287,6 +287,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     if not scheduler:
         check_processes(workers)
     from distributed import Client  # without /proc it cannot be imported
+    from distributed.gc import disable_gc_diagnosis
 
     if scheduler:
         try:
@@ -304,6 +305,8 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with cluster, Client(cluster) as client:
+        # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
+        disable_gc_diagnosis()
         yield client
 
 

@@ -1,6 +1,7 @@
 """Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
@@ -585,6 +586,23 @@ def find_pages(client) -> list[int]:
             except urllib.error.HTTPError as error:
                 assert error.code == 404
     return found
+
+
+def test_ctrl_c_during_a_garbage_collection_is_not_lost():
+    """Python raises it in what it calls next, and drops what is raised in a callback of the collection."""
+    pytest.importorskip("distributed")
+    objects = [[i] for i in range(1_000_000)]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ctrl_c = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt), open_cluster(1, None):
+            ctrl_c.start()
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                gc.collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(objects) == 1_000_000
 
 
 def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog):
