@@ -151,6 +151,7 @@ APART = dict(**THREE, pairs="concat")
             "batch_size: names sst, quora; the tasks are sst,",
         ),
         ({**UNIFIED, "batch_size": {"sst": 8, "quora": 8, "sts": 0}}, "batch_size: "),
+        ({"tasks": ["sst"], "r_drop": {"quora": 1.0}}, "r_drop: names quora; the tasks are sst"),
         (
             {**UNIFIED, "batch_size": {"sst": 4, "quora": 8, "sts": 8}, "accumulation": 5},
             "accumulation: 5 parts of a ba",

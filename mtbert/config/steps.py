@@ -35,8 +35,9 @@ class StepFields(HeadFields):
         description="compute each layer again in the backward pass: saves memory, takes a third more time",
     )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
-    r_drop: Factor = Field(
-        default=0.0, description="weight of the divergence between two passes with other dropout masks"
+    r_drop: Factor | dict[TaskName, Factor] = Field(
+        default=0.0,
+        description="weight of the divergence between two passes with other dropout masks; or a weight for each task",
     )
     weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field(
         default="fixed", description="of a unified step's losses"
@@ -81,6 +82,8 @@ class StepFields(HeadFields):
             yield "steps_per_epoch: an epoch of scheme 'in_turn' is one pass over every task"
         if isinstance(self.batch_size, dict) and set(self.batch_size) != set(self.tasks):
             yield f"batch_size: names {', '.join(self.batch_size)}; the tasks are {', '.join(self.tasks)}"
+        if isinstance(self.r_drop, dict) and not set(self.r_drop) <= set(self.tasks):
+            yield f"r_drop: names {', '.join(self.r_drop)}; the tasks are {', '.join(self.tasks)}"
         smallest = min(self.batch_sizes.values())
         if self.accumulation > smallest:
             yield f"accumulation: {self.accumulation} parts of a batch of {smallest} examples"
@@ -97,3 +100,10 @@ class StepFields(HeadFields):
         if isinstance(self.batch_size, dict):
             return {task: self.batch_size[task] for task in self.tasks}
         return dict.fromkeys(self.tasks, self.batch_size)
+
+    @property
+    def r_drops(self) -> dict[str, float]:
+        """Training task -> weight of its divergence, 0 for a task that `r_drop` does not name."""
+        if isinstance(self.r_drop, dict):
+            return {task: self.r_drop.get(task, 0.0) for task in self.tasks}
+        return dict.fromkeys(self.tasks, self.r_drop)

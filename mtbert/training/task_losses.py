@@ -33,9 +33,9 @@ def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
 
 def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
     """The tokens that a step reads; one of a text of T tokens counts as 1 + T / HEAVY, for its attention weights."""
-    times = 2 if config.r_drop else 1
     tokens = 0.0
     for task, (B, T) in shapes.items():
+        times = 2 if config.r_drops[task] else 1
         sequences = times * B * config.encodings(task)
         tokens += sequences * T * (1 + T / HEAVY)
     return tokens
@@ -142,15 +142,14 @@ class TaskLosses:
 
     def _losses(self, step: int, rows: Rows) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
-        r_drop = self.config.r_drop
-        if r_drop:
-            rows = {task: np.tile(part, 2) for task, part in rows.items()}
+        r_drops = self.config.r_drops
+        rows = {task: np.tile(part, 2) if r_drops[task] else part for task, part in rows.items()}
         losses = {}
         for task, logits in task_logits(self.model, self.tables, rows).items():
             loss = self._loss(step, task, logits, rows[task])
-            if r_drop:
+            if r_drops[task]:
                 first, second = logits.chunk(2)
-                loss = loss + r_drop * divergence(TASKS[task], first, second)
+                loss = loss + r_drops[task] * divergence(TASKS[task], first, second)
             losses[task] = loss
         return losses
 

@@ -73,7 +73,7 @@ def params_of(random: Random) -> dict:
         precision=pick(["fp32", "fp32", "bf16"]),
         max_grad_norm=pick([None, 1.0]),
         layer_decay=pick([1.0, 1.0, 0.5]),
-        r_drop=pick([0.0, 0.0, 1.0]),
+        r_drop=pick([0.0, 0.0, 1.0, {tasks[0]: 1.0}]),
         ema=pick([None, None, 0.9]),
         seed=random.randrange(100),
     )

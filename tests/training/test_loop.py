@@ -23,6 +23,7 @@ from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
 from mtbert.training.step import UPSTREAM_RATE, parameter_groups
 from mtbert.training.task_data import load_corpus
+from mtbert.training.task_losses import weighted_tokens
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
@@ -376,6 +377,18 @@ def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
     torch.testing.assert_close(divergence(TASKS["quora"], first[:, 0], second[:, 0]), both.mean() / 2)
     plain, strong = (run(tiny_config.but(r_drop=r_drop)).curve["train_loss"].iloc[0] for r_drop in (1e-9, 100.0))
     assert strong > plain + 0.01, "with dropout the passes disagree"
+
+
+def test_r_drop_of_some_tasks_is_theirs_alone(run, tiny_config):
+    config = tiny_config.but(tasks=("sst", "quora"), scheme="unified", epochs=1)
+    assert_same_bits(run(config.but(r_drop=0.5)), run(config.but(r_drop={"sst": 0.5, "quora": 0.5})))
+    some = config.but(r_drop={"sst": 100.0})
+    first, plain = (run(c).curve.iloc[0] for c in (some, config))
+    assert first["train_loss_sst"] > plain["train_loss_sst"] + 0.01, "its passes disagree"
+    assert first["train_loss_quora"] < plain["train_loss_quora"] + 0.01
+    shapes = {"sst": (4, 10), "quora": (4, 10)}
+    once, twice, both = (weighted_tokens(c, shapes) for c in (config, some, config.but(r_drop=0.5)))
+    assert (twice, both) == (1.5 * once, 2 * once), "the other task is read once"
 
 
 def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, course_folder):
