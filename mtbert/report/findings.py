@@ -249,12 +249,13 @@ def _tables(store: Path) -> dict[str, str]:
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     hybrids = read("hybrids")
     models = read("best_model")
+    students = read("distil_best")
     tables = {
         "findings": box(store),
         "single tasks": single_tasks(read("singles")),
         "plans": plans(hybrids, PLANS),
         "plan differences": compare(hybrids, "plan").answer,
-        "best model": plans(models, [best(models)]),
+        "best model": plans(models | students, [best(models), *students.configs]),
         "longer training": longer_training(hybrids | read("distil_long")),
     }
     path = store / "claims.csv"
