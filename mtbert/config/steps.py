@@ -82,8 +82,9 @@ class StepFields(HeadFields):
             yield "steps_per_epoch: an epoch of scheme 'in_turn' is one pass over every task"
         if isinstance(self.batch_size, dict) and set(self.batch_size) != set(self.tasks):
             yield f"batch_size: names {', '.join(self.batch_size)}; the tasks are {', '.join(self.tasks)}"
-        if isinstance(self.r_drop, dict) and not set(self.r_drop) <= set(self.tasks):
-            yield f"r_drop: names {', '.join(self.r_drop)}; the tasks are {', '.join(self.tasks)}"
+        if isinstance(self.r_drop, dict) and not (self.r_drop and set(self.r_drop) <= set(self.tasks)):
+            named = ", ".join(self.r_drop) or "none"
+            yield f"r_drop: names {named}; the tasks are {', '.join(self.tasks)}"
         smallest = min(self.batch_sizes.values())
         if self.accumulation > smallest:
             yield f"accumulation: {self.accumulation} parts of a batch of {smallest} examples"
