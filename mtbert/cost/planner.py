@@ -61,10 +61,10 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
         changes = {"tasks": tuple(tasks), "score_tasks": ()}
         if len(tasks) == 1:
             changes["scheme"] = "sampled"
-        for field in ("batch_size", "r_drop"):
-            value = getattr(config, field)
-            if isinstance(value, dict):
-                changes[field] = {task: number for task, number in value.items() if task in tasks}
+        if isinstance(config.batch_size, dict):
+            changes["batch_size"] = {task: size for task, size in config.batch_size.items() if task in tasks}
+        if isinstance(config.r_drop, dict):
+            changes["r_drop"] = {task: config.r_drop.get(task, 0.0) for task in tasks}
         try:
             found[name] = config.but(**changes)
         except ConfigError as error:

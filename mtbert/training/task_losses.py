@@ -33,9 +33,10 @@ def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
 
 def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
     """The tokens that a step reads; one of a text of T tokens counts as 1 + T / HEAVY, for its attention weights."""
+    r_drops = config.r_drops
     tokens = 0.0
     for task, (B, T) in shapes.items():
-        times = 2 if config.r_drops[task] else 1
+        times = 2 if r_drops[task] else 1
         sequences = times * B * config.encodings(task)
         tokens += sequences * T * (1 + T / HEAVY)
     return tokens

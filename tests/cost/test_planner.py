@@ -70,6 +70,14 @@ def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
         read_candidates(path, ("sst", "sts"))
 
 
+def test_r_drop_by_task_goes_with_other_tasks(tmp_path, tiny_encoder):
+    path = tmp_path / "grid.yaml"
+    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, r_drop: {{sst: 1.0}}}}"
+    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
+    for task, weight in {"sst": 1.0, "quora": 0.0, "sts": 0.0}.items():
+        assert read_candidates(path, (task,))["all"].r_drops == {task: weight}
+
+
 def test_the_plans_that_fit_come_first(config, speeds, course_data):
     run = load_or_run(config, device="cpu", progress=False)
     configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
