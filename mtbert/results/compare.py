@@ -190,7 +190,7 @@ def _prior(
     return Prior.fit(all_scores, shares) if shares else None
 
 
-_read = functools.lru_cache(read_run)
+_read = functools.lru_cache(maxsize=None)(read_run)
 
 
 def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:

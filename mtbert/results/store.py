@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from filelock import FileLock
 
@@ -89,7 +90,12 @@ class Run:
 
     def predictions_of(self, task: str) -> pd.DataFrame:
         """The rows of `predictions` of one task, numbered from 0."""
-        return self.predictions[self.predictions["task"] == task].reset_index(drop=True)
+        return self._by_task[task].copy(deep=False)
+
+    @functools.cached_property  # comparisons ask for the same task many times
+    def _by_task(self) -> dict[str, pd.DataFrame]:
+        groups = self.predictions.groupby("task", sort=False)
+        return {task: part.reset_index(drop=True) for task, part in groups}
 
 
 @contextmanager
@@ -176,13 +182,6 @@ def _examples_digest(table: pd.DataFrame) -> str:
 
 def _read_examples(path: Path) -> pd.DataFrame:
     """Ids and labels of a dev split; raises StoreError unless they have the digest in the file's name."""
-    changed = path.stat().st_mtime_ns if path.exists() else 0
-    return _checked_examples(path, changed)
-
-
-@functools.lru_cache
-def _checked_examples(path: Path, changed: int) -> pd.DataFrame:
-    """changed: when the file was, so that one that many runs share is read once."""
     remedy = "restore it from a backup or git, or train a run on the same data, which writes it again"
     table = _read_parquet(path, remedy)
     if not path.stem.endswith(f"-{_examples_digest(table)}"):
@@ -198,18 +197,28 @@ def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
         raise StoreError(f"{path} {problem} ({type(error).__name__}); {remedy}") from error
 
 
+@functools.lru_cache
+def _known_examples(paths: tuple[tuple[str, Path], ...], changed: tuple[int, ...]) -> pd.DataFrame:
+    """Task, split, id and label of the dev examples in the files of some tasks.
+
+    changed: when each file was, so that those that many runs share are read once.
+    """
+    parts = []
+    for task, path in paths:
+        parts.append(_read_examples(path).assign(task=task, split="dev"))
+    return pd.concat(parts, ignore_index=True)[["task", "split", "id", "label"]]
+
+
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
-    store = folder.parent.parent
-    parts = []
-    for task, name in examples.items():
-        parts.append(_read_examples(store / "dev" / f"{name}.parquet").assign(task=task))
-    known = pd.concat(parts, ignore_index=True)
+    dev = folder.parent.parent / "dev"
+    paths = {task: dev / f"{name}.parquet" for task, name in examples.items()}
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths.values())
+    known = _known_examples(tuple(paths.items()), changed)
     predicted = _read_parquet(folder / "predictions.parquet", REMEDY)
-    if known["task"].tolist() != predicted["task"].tolist():
+    if not np.array_equal(known["task"], predicted["task"]):
         raise StoreError(f"{folder}: the predictions do not fit the examples {', '.join(examples.values())}; {REMEDY}")
-    columns = known.assign(split="dev")[["task", "split", "id", "label"]]
-    return columns.join(predicted[["predicted", "confidence"]].astype("float32"))
+    return known.join(predicted[["predicted", "confidence"]].astype("float32"))
 
 
 def read_run(folder: Path, config: RunConfig | None = None) -> Run:
