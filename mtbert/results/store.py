@@ -90,7 +90,7 @@ class Run:
 
     def predictions_of(self, task: str) -> pd.DataFrame:
         """The rows of `predictions` of one task, numbered from 0."""
-        return self._by_task[task].copy(deep=False)
+        return self._by_task.get(task, self.predictions[:0]).copy(deep=False)
 
     @functools.cached_property  # comparisons ask for the same task many times
     def _by_task(self) -> dict[str, pd.DataFrame]:
@@ -198,23 +198,25 @@ def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
 
 
 @functools.lru_cache
-def _known_examples(paths: tuple[tuple[str, Path], ...], changed: tuple[int, ...]) -> pd.DataFrame:
-    """Task, split, id and label of the dev examples in the files of some tasks.
+def _known_examples(files: tuple[tuple[str, Path, int], ...]) -> pd.DataFrame:
+    """Task, split, id and label of all dev examples in the files of some tasks.
 
-    changed: when each file was, so that those that many runs share are read once.
+    files: task, path, and when the file was changed, so that those that many runs share are read once.
     """
     parts = []
-    for task, path in paths:
+    for task, path, _ in files:
         parts.append(_read_examples(path).assign(task=task, split="dev"))
     return pd.concat(parts, ignore_index=True)[["task", "split", "id", "label"]]
 
 
 def _read_predictions(folder: Path, examples: dict[str, str]) -> pd.DataFrame:
     """The predictions of a run, with the ids and labels of its examples."""
-    dev = folder.parent.parent / "dev"
-    paths = {task: dev / f"{name}.parquet" for task, name in examples.items()}
-    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths.values())
-    known = _known_examples(tuple(paths.items()), changed)
+    files = []
+    for task, name in examples.items():
+        path = folder.parent.parent / "dev" / f"{name}.parquet"
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        files.append((task, path, changed))
+    known = _known_examples(tuple(files))
     predicted = _read_parquet(folder / "predictions.parquet", REMEDY)
     if not np.array_equal(known["task"], predicted["task"]):
         raise StoreError(f"{folder}: the predictions do not fit the examples {', '.join(examples.values())}; {REMEDY}")
