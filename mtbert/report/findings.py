@@ -250,12 +250,14 @@ def _tables(store: Path) -> dict[str, str]:
     hybrids = read("hybrids")
     models = read("best_model")
     students = read("distil_best")
+    best_model = best(models)
+    taught = Comparison(models | students, dict.fromkeys(students.configs, best_model))
     tables = {
         "findings": box(store),
         "single tasks": single_tasks(read("singles")),
         "plans": plans(hybrids, PLANS),
         "plan differences": compare(hybrids, "plan").answer,
-        "best model": plans(models | students, [best(models), *students.configs]),
+        "best model": f"{taught.answer}\n\n{plans(taught.grid, [best_model, *students.configs])}".strip(),
         "longer training": longer_training(hybrids | read("distil_long")),
     }
     path = store / "claims.csv"
