@@ -106,7 +106,7 @@ def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int)
     cell = T + 1  # with a gap between maps
     cells = F.pad(maps, (0, 1, 0, 1), value=torch.nan)  # (L, h, T + 1, T + 1)
     image = cells.transpose(1, 2).reshape(L * cell, h * cell)
-    grid.imshow(image, cmap="Blues", vmin=0, vmax=1)
+    grid.imshow(image.numpy(), cmap="Blues", vmin=0, vmax=1)
     left = (head - 1) * cell - 1
     top = (layer - 1) * cell - 1
     mark = Rectangle((left, top), cell, cell, fill=False, edgecolor=plots.VERMILION, linewidth=2)

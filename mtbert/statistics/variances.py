@@ -3,6 +3,7 @@
 The rule is in `mtbert.statistics`. N examples, S seeds, T tasks, Q quantiles.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -74,6 +75,12 @@ def chi2_quantiles(freedom: ndarray | float, count: int) -> ndarray:
 
     half = np.asarray(freedom)[..., None] / 2
     return 2 * gammaincinv(half, _levels(count))
+
+
+@functools.lru_cache
+def _cached_quantiles(freedom: tuple[float, ...]) -> ndarray:
+    """`chi2_quantiles`, (G, QUANTILES): many differences borrow from one prior, for as many seeds."""
+    return chi2_quantiles(np.array(freedom), QUANTILES)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ def draw_variances(scores: ndarray, prior: Prior | None) -> ndarray:
     # Q quantiles for each d0, each weighted by the likelihood of its d0
     squares = prior.d0 * prior.variances + own
     freedom = prior.d0 + S - 1
-    drawn = squares[:, None] / chi2_quantiles(freedom, QUANTILES)  # (G, Q)
+    drawn = squares[:, None] / _cached_quantiles(tuple(freedom))  # (G, Q)
     drawn = drawn.ravel()
     weights = np.repeat(prior.weights / QUANTILES, QUANTILES)
     order = np.argsort(drawn)

@@ -127,7 +127,7 @@ def next_seed(source: str) -> str:
     return re.sub(r"(?<=seed: int = )\d+", lambda default: str(int(default[0]) + 1), source)
 
 
-SHORT = "00_start"  # the others, some of which take minutes, run twice with --slow
+SHORT = "03_single_task_baselines"  # the others, some of which take minutes, run twice with --slow
 marked = [pytest.param(path, marks=() if path.stem == SHORT else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
 
 
