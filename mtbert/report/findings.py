@@ -126,8 +126,10 @@ def students(grid: Grid) -> str:
     if not taught.runs or not {"1-bert", "3-bert"} <= grid.runs.keys():
         return ""
     name = best(taught)
-    learned = "what separate ones predict"
-    if taught.runs[name][0].config.distil == "annealed":
+    config = taught.runs[name][0].config
+    has_own_plan = all(teacher.plan == config.plan for teacher in config.all_teachers)
+    learned = "what others of its plan predict" if has_own_plan else "what separate ones predict"
+    if config.distil == "annealed":
         learned = f"first {learned}, then the labels"
     sentences = [f"One encoder can learn {learned} (*{name}*)."]
     for reference, than in {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}.items():

@@ -86,6 +86,18 @@ def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, see
     assert findings.students(Grid((), configs, few)) == ""
 
 
+@pytest.mark.parametrize(("plan", "learned"), [("1-bert", "others of its plan"), ("3-bert", "separate ones")])
+def test_the_teachers_of_a_student_are_named_by_their_plan(synthetic, plan, learned):
+    def runs(right, **fields):
+        params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
+        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in (1, 2, 3)]
+
+    groups = {"1-bert": runs(0.8), "3-bert": runs(0.9, plan="3-bert")}
+    groups["student"] = runs(0.9, teachers=[run.config for run in groups[plan]])
+    grid = Grid((), {name: [run.config for run in group] for name, group in groups.items()}, groups)
+    assert findings.students(grid).startswith(f"One encoder can learn what {learned} predict (*student*).")
+
+
 def test_claims_are_counted_by_fact_and_verdict():
     rows = [
         ("finding", "reproduced", "a b", "one fact"),
