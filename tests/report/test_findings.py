@@ -1,5 +1,7 @@
 """The sentences of the box: what they say when differences are measurable, when they are not, and without runs."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 import pytest
 
@@ -8,6 +10,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.report import findings
 from mtbert.report.findings import box
 from mtbert.report.tables import Grid, compare, read_runs
+from mtbert.results import Run
 
 COLUMNS = ["run", "reference", "task", "value", "low", "high", "verdict"]
 
@@ -55,6 +58,17 @@ def test_a_sentence_has_few_numbers(line):
     assert 1 <= len(pd.Series([line]).str.findall(r"\b\d+\.\d+|\b\d+\b(?!-)")[0]) <= 6
 
 
+@pytest.fixture
+def runs(synthetic):
+    """Makes the seeds of a configuration of three tasks, right on a given part of the examples."""
+
+    def make(right: float, seeds: Sequence[int] = (1, 2, 3), **fields) -> list[Run]:
+        params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
+        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in seeds]
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("right", "seeds", "gain", "gap"),
     [
@@ -68,11 +82,7 @@ def test_a_sentence_has_few_numbers(line):
         (0.98, (1, 2, 3), "more overall than one that learns", "differs from three encoders by less than 0.01 (+0.000"),
     ],
 )
-def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, seeds, gain, gap):
-    def runs(right, seeds=(1, 2, 3), **fields):
-        params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
-        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in seeds]
-
+def test_a_student_is_judged_against_one_encoder_and_three(runs, right, seeds, gain, gap):
     separate = runs(0.98, plan="3-bert")
     teachers = [run.config for run in separate]
     students = runs(right, seeds, teachers=teachers, distil="annealed")
@@ -87,11 +97,7 @@ def test_a_student_is_judged_against_one_encoder_and_three(synthetic, right, see
 
 
 @pytest.mark.parametrize(("plan", "learned"), [("1-bert", "others of its plan"), ("3-bert", "separate ones")])
-def test_the_teachers_of_a_student_are_named_by_their_plan(synthetic, plan, learned):
-    def runs(right, **fields):
-        params = dict(corpus="demo", tasks=["sst", "quora", "sts"], pairs="joint", **fields)
-        return [synthetic(RunConfig.from_params(params | {"seed": seed}), right) for seed in (1, 2, 3)]
-
+def test_the_teachers_of_a_student_are_named_by_their_plan(runs, plan, learned):
     groups = {"1-bert": runs(0.8), "3-bert": runs(0.9, plan="3-bert")}
     groups["student"] = runs(0.9, teachers=[run.config for run in groups[plan]])
     grid = Grid((), {name: [run.config for run in group] for name, group in groups.items()}, groups)
