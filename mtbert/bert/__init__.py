@@ -5,6 +5,7 @@ from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
 from mtbert.bert.hub import MINILM, CheckpointError, content_digest, copy_tokenizer, locate
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
+from mtbert.bert.shapes import without_numbers
 
 __all__ = [
     "MINILM",
@@ -27,5 +28,6 @@ __all__ = [
     "their_name",
     "together",
     "vocab_size",
+    "without_numbers",
     "write_tensors",
 ]

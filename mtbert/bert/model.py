@@ -20,6 +20,7 @@ from mtbert.bert.batch import Mask, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
+from mtbert.bert.shapes import without_numbers
 from mtbert.paths import write_checksums
 
 SIZES = (
@@ -331,7 +332,7 @@ class BertModel(nn.Module):
         folder = locate(folder_or_name)
         check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
-        with torch.device("meta"):  # shapes are compared before there is memory for them
+        with without_numbers():  # shapes are compared before there is memory for them
             expected = cls(config).state_dict()
         found = to_ours(read_tensors(folder), expected, folder, config.model_type)
         model = cls(config)
@@ -360,7 +361,7 @@ def _check_ids(name: str, ids: Tensor, size: int) -> None:
 @functools.cache
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
-    with torch.device("meta"):
+    with without_numbers():
         model = BertModel(replace(config, num_hidden_layers=1))
     parts = {"embeddings": model.embeddings, "layer": model.layers[0], "pooler": model.pooler}
     sizes = {}

@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate, without_numbers
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
@@ -327,7 +327,7 @@ def build_encoder(config: RunConfig) -> BertModel:
 
 def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
     """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
-    with torch.device("meta"):
+    with without_numbers():
         base = BertModel(encoder) if encoder else None
         return MultitaskBert(config.but(weights="random"), base)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert import BertConfig, Linear, SelfAttention
+from mtbert.bert import BertConfig, Linear, SelfAttention, without_numbers
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with
 
     A PAL without biases has 2sd + L 3s^2, where the heads divide s (001, section 4.2).
     """
-    with torch.device("meta"):
+    with without_numbers():
         adapter = ADAPTERS[name](encoder, sizes)
     total = 0
     for path, parameter in adapter.named_parameters():

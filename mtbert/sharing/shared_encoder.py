@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mtbert.bert import Batch, BertModel, LayerHooks, apart, together
+from mtbert.bert import Batch, BertModel, LayerHooks, apart, together, without_numbers
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, SharingPlan
 
@@ -128,7 +128,7 @@ class SharedEncoder(nn.Module):
         if task in self.adapters and not without_adapter:
             kind = type(self.adapters[task]).__name__
             raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
-        with torch.device("meta"):
+        with without_numbers():
             model = BertModel(self.config)
         model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
         model.layers = nn.ModuleList()
