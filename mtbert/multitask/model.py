@@ -252,8 +252,9 @@ class MultitaskBert(nn.Module):
         check_files(folder)
         try:
             config, sizes, tensors = read_model(folder)
-            model = cls(config, BertModel(sizes))
-            model.load_state_dict(tensors)
+            with without_numbers():
+                model = cls(config, BertModel(sizes))
+            model.to_empty(device="cpu").load_state_dict(tensors)
         except CheckpointError:
             raise
         except Exception as error:  # of many types

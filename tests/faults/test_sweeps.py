@@ -146,7 +146,7 @@ def command_of(process: int) -> str:
 
 
 def test_two_sweeps_at_once_train_every_run_once(grid, course_data, start, tmp_path):
-    sweeps = [start("train", grid, *OPTIONS) for _ in range(2)]
+    sweeps = [start("train", grid, *OPTIONS, "--workers", 1) for _ in range(2)]
     outputs = [sweep.communicate(timeout=300) for sweep in sweeps]
     assert [sweep.returncode for sweep in sweeps] == [0, 0], outputs
     trained = [line for output, _ in outputs for line in output.splitlines() if " min)" in line]

@@ -269,7 +269,7 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
-    call = f'from mtbert.report.build import build_report; build_report("demo", workers=2, root={str(root)!r})'
+    call = f'from mtbert.report.build import build_report; build_report("demo", workers=1, root={str(root)!r})'
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
     wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text())
