@@ -38,13 +38,15 @@ def test_a_missing_gpu_is_named():
             pick_device(name)
 
 
-def test_a_gpu_chosen_by_its_number_becomes_the_current_one(monkeypatch):
-    chosen = []
+def test_a_gpu_chosen_by_its_number_becomes_the_current_one_and_its_attention_compiles_nothing(monkeypatch):
+    chosen, by_cudnn = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", by_cudnn.append)
     assert [str(pick_device(name)) for name in ("cuda:1", "cuda", "cpu")] == ["cuda:1", "cuda", "cpu"]
     assert chosen == ["cuda:1"]
+    assert by_cudnn == [False, False]
     with pytest.raises(DeviceError, match="device 'cuda:2': use cpu, cuda, cuda:0, cuda:1"):
         pick_device("cuda:2")
 

@@ -179,15 +179,16 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
     """Predictions for a CPU against the stored runs, a row a run.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
-    the pass that makes features. Runs of older code, which do not have it, are left out, and so are runs whose encoder
-    or data are not here. Seeds of a configuration share a prediction.
+    the pass that makes features. Runs of a GPU, runs of older code, which do not have it, and runs whose encoder or data
+    are not here are left out. Seeds of a configuration share a prediction.
     """
     lengths = KnownLengths(data)
     forecasts: dict[str, Forecast] = {}
     rows = []
     for _, content in stored_runs([store]):
         config, cost = content["config"], content["cost"]
-        if "train_cpu_seconds" not in cost:
+        on_cpu = content["provenance"]["device"].startswith("cpu")
+        if not on_cpu or "train_cpu_seconds" not in cost:
             continue
         key = cost_key(config)
         try:

@@ -19,7 +19,7 @@ from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.tables import Comparison, Grid, compare, read_runs, signed, unsigned
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CONTRADICTED, MEAN_MARGIN, REPRODUCED, SEEDS, count_seeds
+from mtbert.statistics import CONTRADICTED, MEAN_MARGIN, NOT_DECIDED, REPRODUCED, SEEDS, count_seeds, decide
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",
@@ -298,21 +298,21 @@ def plans(grid: Grid, names: Iterable[str | None]) -> str:
 
 
 def longer_training(grid: Grid) -> str:
-    """One sentence: 3-bert minus 1-bert overall, after the usual and after more steps."""
-    parts = []
+    """One sentence: 3-bert minus 1-bert overall, after the usual and after more steps, with their verdicts."""
+    pairs = []
     for length in ("", ", long"):
         first = grid.runs.get(f"3-bert{length}")
         second = grid.runs.get(f"1-bert{length}")
-        if not first or not second:
-            continue
-        found = difference(first, second, pearson=0.5, among=grid.among)
-        if found.is_decided:
-            low, high = found.interval()
-            about = f"{low:+.3f} to {high:+.3f}"
-        else:
-            about = f"{count_seeds(found.seeds)}, not decided"
-        parts.append(f"{found.value:+.3f} after {first[0].cost['steps']:,} steps ({about})")
-    return f"Overall, 3-bert minus 1-bert is {' and '.join(parts)}." if parts else ""
+        if first and second:
+            pairs.append((first, second))
+    if not pairs:
+        return ""
+    gaps = decide([difference(first, second, pearson=0.5, among=grid.among) for first, second in pairs])
+    parts = []
+    for (runs, _), row in zip(pairs, gaps.itertuples(), strict=True):
+        about = count_seeds(row.seeds) if row.verdict == NOT_DECIDED else f"{row.low:+.3f} to {row.high:+.3f}"
+        parts.append(f"{row.value:+.3f} after {runs[0].cost['steps']:,} steps ({about}; {row.verdict})")
+    return f"Overall, 3-bert minus 1-bert is {' and '.join(parts)}."
 
 
 def best(grid: Grid) -> str | None:

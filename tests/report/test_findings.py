@@ -1,5 +1,6 @@
 """The sentences of the box: what they say when differences are measurable, when they are not, and without runs."""
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -119,3 +120,16 @@ def test_claims_are_counted_by_fact_and_verdict():
     assert counts["reproduced"].tolist() == [1, 0, 0] and counts["contradicted"].tolist() == [1, 0, 1]
     assert findings.unchecked(claims) == "Claims that could not be compared: 1 not comparable."
     assert findings.unchecked(claims.head(5)) == ""
+
+
+def test_the_order_after_longer_training_has_a_verdict_or_too_few_seeds():
+    read = {"store": REPOSITORY / "results", "train_missing": False}
+    grid = read_runs("cpu", "hybrids", **read) | read_runs("cpu", "distil_long", **read)
+    assert re.fullmatch(
+        r"Overall, 3-bert minus 1-bert is \+0.007 after 1,200 steps \(.* to .*; better\) and "
+        r"\+0.006 after 4,800 steps \(.* to .*; too close to call\)\.",
+        findings.longer_training(grid),
+    )
+    one_seed = read_runs("cpu", "distil_long", seed=1, **read)
+    assert findings.longer_training(one_seed).endswith("after 4,800 steps (1 seed; not decided).")
+    assert findings.longer_training(one_seed.only(["1-bert, long"])) == ""
