@@ -179,8 +179,8 @@ def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataF
     """Predictions for a CPU against the stored runs, a row a run.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
-    the pass that makes features. Runs of a GPU, runs of older code, which do not have it, and runs whose encoder or data
-    are not here are left out. Seeds of a configuration share a prediction.
+    the pass that makes features. Left out are runs of a GPU, of older code, which do not have it, and of an encoder or
+    data that are not here. Seeds of a configuration share a prediction.
     """
     lengths = KnownLengths(data)
     forecasts: dict[str, Forecast] = {}

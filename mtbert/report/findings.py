@@ -135,6 +135,7 @@ def students(grid: Grid) -> str:
     for reference, than in {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}.items():
         against = Comparison(grid, dict.fromkeys(taught.runs, reference))
         sentences.append(_overall(against, name, than))
+    sentences.append(f"Its teacher{' has' if len(config.all_teachers) == 1 else 's have'} to be trained first.")
     return " ".join(sentences)
 
 

@@ -90,8 +90,9 @@ def test_a_student_is_judged_against_one_encoder_and_three(runs, right, seeds, g
     groups = {"1-bert": runs(0.8), "3-bert": separate, "student": students}
     configs = {name: [run.config for run in group] for name, group in groups.items()}
     grid = Grid((), configs, groups)
-    about, first, second = findings.students(grid).split(". ")
+    about, first, second, cost = findings.students(grid).split(". ")
     assert about.endswith("then the labels (*student*)") and gain in first and gap in second
+    assert cost == "Its teachers have to be trained first."
     assert findings.students(grid.only(["1-bert", "student"])) == ""
     few = {name: group[:2] for name, group in groups.items()}
     assert findings.students(Grid((), configs, few)) == ""
@@ -122,14 +123,16 @@ def test_claims_are_counted_by_fact_and_verdict():
     assert findings.unchecked(claims.head(5)) == ""
 
 
-def test_the_order_after_longer_training_has_a_verdict_or_too_few_seeds():
-    read = {"store": REPOSITORY / "results", "train_missing": False}
-    grid = read_runs("cpu", "hybrids", **read) | read_runs("cpu", "distil_long", **read)
+def test_the_order_after_longer_training_has_a_verdict_or_too_few_seeds(plans):
+    long = read_runs("cpu", "distil_long", store=REPOSITORY / "results", train_missing=False)
+    long = long.only(["1-bert, long", "3-bert, long"])
     assert re.fullmatch(
         r"Overall, 3-bert minus 1-bert is \+0.007 after 1,200 steps \(.* to .*; better\) and "
         r"\+0.006 after 4,800 steps \(.* to .*; too close to call\)\.",
-        findings.longer_training(grid),
+        findings.longer_training(plans.grid | long),
     )
-    one_seed = read_runs("cpu", "distil_long", seed=1, **read)
-    assert findings.longer_training(one_seed).endswith("after 4,800 steps (1 seed; not decided).")
+    one_seed = Grid(long.paths, long.configs, {name: runs[:1] for name, runs in long.runs.items()})
+    assert findings.longer_training(one_seed) == (
+        "Overall, 3-bert minus 1-bert is +0.003 after 4,800 steps (1 seed; not decided)."
+    )
     assert findings.longer_training(one_seed.only(["1-bert, long"])) == ""
