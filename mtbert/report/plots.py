@@ -240,13 +240,14 @@ for _dy in range(14, 99, 12):
 
 
 def name_points(table: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
-    """Write the `name` of each row beside its point, where it covers no point of a line, no other name and no edge."""
+    """Write the `name` of each row, if it has one, beside its point, where it covers no line, other name or edge."""
     ax.margins(x=0.15, y=0.2)
     ax.figure.draw_without_rendering()  # from here on everything has its place
     points = np.concatenate([line.get_xydata() for line in ax.lines])
     points = ax.transData.transform(points)  # in pixels
     names: list[Bbox] = []
-    for row in table.sort_values(x).to_dict("records"):
+    named = table[table["name"] != ""]
+    for row in named.sort_values(x).to_dict("records"):
         for offset in NAME_PLACES:
             text = _name(ax, row["name"], (row[x], row[y]), offset)
             text.get_window_extent()  # puts it into its place; that of the name alone, without the line to its point:

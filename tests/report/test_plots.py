@@ -205,7 +205,8 @@ def test_every_point_is_named_and_a_low_score_is_an_arrow_with_its_number():
 
 def test_names_are_readable_and_few_seeds_are_hollow():
     table = pd.DataFrame(
-        [("a", 3, 1.0, 0.5), ("b", 1, 2.0, 0.6), ("c", 1, 2.5, 0.4)], columns=["name", "seeds", "cost", "overall"]
+        [("a", 3, 1.0, 0.5), ("b", 1, 2.0, 0.6), ("c", 1, 2.5, 0.4), ("", 3, 2.5, 0.3)],
+        columns=["name", "seeds", "cost", "overall"],
     )
     ax = plots_sweeps.front(table, ["a", "b"], "cost", plt.subplots()[1])
     faces = {}
@@ -213,6 +214,7 @@ def test_names_are_readable_and_few_seeds_are_hollow():
         if line.get_marker() in ("o", "s"):
             faces |= {tuple(point): to_hex(line.get_markerfacecolor()) for point in line.get_xydata().tolist()}
     assert faces[2.0, 0.6] == faces[2.5, 0.4] == "#ffffff" and faces[1.0, 0.5] != "#ffffff"
+    assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
     first, *others = (Text.get_window_extent(text) for text in ax.texts)
     assert not any(first.overlaps(other) for other in others)
     step = ax.transData.transform([(x, 0.5) for x in np.linspace(1, 2, 500)])
