@@ -299,7 +299,7 @@ def plans(grid: Grid, names: Iterable[str | None]) -> str:
 
 
 def longer_training(grid: Grid) -> str:
-    """One sentence: 3-bert minus 1-bert overall, after the usual and after more steps, with their verdicts."""
+    """Sentences: 3-bert minus 1-bert overall, after the usual and after more steps, with their verdicts."""
     pairs = []
     for length in ("", ", long"):
         first = grid.runs.get(f"3-bert{length}")
@@ -313,7 +313,7 @@ def longer_training(grid: Grid) -> str:
     for (runs, _), row in zip(pairs, gaps.itertuples(), strict=True):
         about = count_seeds(row.seeds) if row.verdict == NOT_DECIDED else f"{row.low:+.3f} to {row.high:+.3f}"
         parts.append(f"{row.value:+.3f} after {runs[0].cost['steps']:,} steps ({about}; {row.verdict})")
-    return f"Overall, 3-bert minus 1-bert is {' and '.join(parts)}."
+    return f"Overall, 3-bert minus 1-bert is {'. It is '.join(parts)}."
 
 
 def best(grid: Grid) -> str | None:
