@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mtbert.data import Task
     from mtbert.results import load_model, load_or_run, read_grid
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 __all__ = ["RunConfig", "Task", "load_model", "load_or_run", "read_grid"]
 
 # Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the

@@ -89,6 +89,11 @@ class HeadFields(EncoderFields):
         return unused
 
     @property
+    def has_deep_heads(self) -> bool:
+        """Whether a head has several layers, its own or attention in front of them, and starts as torch's do."""
+        return self.head_layers > 1 or (bool(self.feeds) and self.combine == "attention")
+
+    @property
     def two_encodings(self) -> bool:
         """Whether the sentences of a pair are encoded apart."""
         return self.pairs != "joint"

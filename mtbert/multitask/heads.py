@@ -37,6 +37,9 @@ class TaskHead(nn.Module):
     """`head_layers` linear layers, ReLU between: (B, D) -> logits (B, classes), or (B,) for binary tasks and numbers.
 
     Dropout is applied before the head, before each of its linear layers ('inside'), or on the logits ('after').
+
+    A head of one layer starts as BERT's own layers do, from N(0, .02). One of several starts as torch's `nn.Linear`
+    does, which is what the papers' heads are: a stack of layers drawn from N(0, .02) passes next to no signal on.
     """
 
     def __init__(self, task: Task, width: int, config: RunConfig) -> None:
@@ -46,9 +49,10 @@ class TaskHead(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
         self.dropout = Dropout(config.head_dropout)
         self.place = config.dropout_place
-        for linear in self.layers:
-            nn.init.normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        if len(self.layers) == 1:
+            only = self.layers[0]
+            nn.init.normal_(only.weight, std=0.02)
+            nn.init.zeros_(only.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """features (B, D) -> logits (B, classes) or (B,)."""

@@ -34,6 +34,7 @@ class UpstreamAttention(nn.Module):
 
     q = W_q x, k_u = W_k^u y_u, v_u = W_v^u y_u, all of width w and with biases;
     a = softmax over u of q . k_u / sqrt(w); c = sum_u a_u v_u. With one upstream head a is 1 and c = v_u.
+    The weights start as torch's `nn.Linear` does, like those of a head of several layers (`TaskHead`).
     """
 
     def __init__(self, features: int, outputs: Sequence[int], width: int) -> None:
@@ -41,9 +42,6 @@ class UpstreamAttention(nn.Module):
         self.query = nn.Linear(features, width)
         self.keys = nn.ModuleList(nn.Linear(size, width) for size in outputs)
         self.values = nn.ModuleList(nn.Linear(size, width) for size in outputs)
-        for linear in (self.query, *self.keys, *self.values):
-            nn.init.normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
 
     def forward(self, features: Tensor, outputs: Sequence[Tensor]) -> Tensor:
         """features (B, D), an output (B, size) of each of n upstream heads -> context (B, w)."""

@@ -23,14 +23,25 @@ differ in nothing that trains count once.
 
 *Seeds.* One seed is enough where a stratum lends, else three are needed (d0 is then 0): with fewer, "not decided".
 
-*Words.* A claimed order is "reproduced" or "contradicted" where the corrected p-value is below LEVEL. A claim of "no
-difference" has the p-value of two one-sided tests against the margin (Schuirmann 1987) or of the opposite, whichever is
-smaller: the difference is shown to be below the margin ("reproduced", or "different, but by less than the margin" where
-0 is excluded, too) or above it ("contradicted"). "No improvement" is the same on one side. All else is "too close to
-call". An interval is printed at the level at which the correction judges its p-value, so that both always agree.
+*Words.* A difference has one of three kinds of verdict. An order ("better" or "worse"; of a claim, "reproduced" or
+"contradicted") is shown where the corrected p-value of no difference is below LEVEL; where its value is smaller than
+the margin of its task it is "by less than the margin". Else "no difference that matters" is shown where the corrected
+p-value of two one-sided tests against the margin (Schuirmann 1987) is below LEVEL. Else there are "too few runs to
+tell", also where no verdict may be given for want of seeds; then the seeds that would tell are estimated from the
+variances at hand, for a difference of the size found. A claim of "no difference" is "reproduced" or "contradicted" by
+the two one-sided tests or their opposite, whichever has the smaller p-value, and "no improvement" likewise on one side;
+else there are too few runs to tell. An interval is printed at the level at which the correction judges its p-value.
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
-a comparison counting once; the comparisons of one question of a notebook by Holm's (1979).
+a comparison counting once; the comparisons of one question of a notebook by Holm's (1979). Orders are one family, the
+equivalence tests of the same comparisons another.
+
+*Forgetting.* Where tasks are trained one after the other, the forgetting of a run is the mean over its tasks but the
+last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
+is paired by seed, as both draw the same batches and the same heads: for each seed the mean over the orders of tasks at
+hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 for GEM and A-GEM. Nothing else is paired
+by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and
+a test on pairs of a few seeds ignores the examples, on which every score depends, too.
 
 *Losses, gaps between train and dev, costs* are compared by Welch's t-test with two seeds or more on either side, costs
 on logarithms and only between runs of one version on one machine.
