@@ -154,9 +154,6 @@ def train(
     force: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="train this run again and replace it; can be repeated")
     ] = None,
-    decide: Annotated[
-        float | None, typer.Option(min=0.1, help="instead: the further seeds that decide most in so many core hours")
-    ] = None,
     accept_rejects: Annotated[
         bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
     ] = False,
@@ -191,11 +188,6 @@ def train(
     pairs = read_grids(grids, only)
     together = number_of_processes() > 1  # torchrun
     _check_names(pairs, only, force or [], together)
-    if decide:
-        pairs, text = _decisive(grids, only, decide)
-        typer.echo(text)
-        if dry_run:
-            return
     if not together and not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
@@ -265,17 +257,6 @@ def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: 
     unknown = ", ".join(name for name in force if name not in names)
     if unknown:
         raise typer.BadParameter(f"no run is named {unknown}; there are {', '.join(names)}", param_hint="--force")
-
-
-def _decisive(grids: list[Path], only: str | None, hours: float) -> "tuple[list[tuple[str, RunConfig]], str]":
-    """As `plan_seeds`, for the runs of these grids."""
-    from mtbert.report.more_seeds import plan_seeds
-    from mtbert.report.tables import read_runs
-
-    read = []
-    for path in grids:
-        read.append(read_runs("", str(path.resolve()), only=only or "", train_missing=False))
-    return plan_seeds(read, hours)
 
 
 def _train_together(runs: "list[SweepRun]", data: Path | None, device: str, again: bool, accept_rejects: bool) -> None:

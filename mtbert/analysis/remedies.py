@@ -166,7 +166,7 @@ def try_all(
 def judge_trials(trials: list[Trial]) -> pd.DataFrame:
     """A row per trial: remedy, task, metric, value, low, high, p (Holm, for all of them), verdict; gains are positive.
 
-    verdict: "better", "worse", or "too close to call".
+    verdict: "better", "worse", or "not shown".
     """
     gains = {}
     for trial in trials:

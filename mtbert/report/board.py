@@ -16,7 +16,7 @@ from mtbert.report.claims import read_claims
 from mtbert.report.notebook import SORT
 from mtbert.report.plots import TASK_LABELS
 from mtbert.report.plots_sweeps import CLAIM_COLOURS
-from mtbert.statistics import CONTRADICTED, REPRODUCED, count_seeds
+from mtbert.statistics import CONTRADICTED, REPRODUCED, count_seeds, seeds_text
 
 START = "00_start.ipynb"
 QUANTITIES = {
@@ -31,6 +31,7 @@ COMPARED = {  # a check of two runs, in words
     "loss": "{first} minus {second}, training loss at step {what}",
     "cost": "{first} divided by {second}, {what}",
 }
+FORGETTING = "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"
 COLUMNS = ["claim", "paper", "printed", "found", "verdict", "kind", "how it was checked", "shown in"]
 FILTERS = ("paper", "verdict", "kind")  # columns with a choice above the table
 CARD = """<div class="card" style="border-color: {colour}">
@@ -100,7 +101,7 @@ def found(row: dict, check: str) -> str:
 
 def _form(check: str, value: float) -> str:
     """How a number is written: differences with their sign, counts in full."""
-    if check in ("difference", "gap", "loss"):
+    if check in ("difference", "gap", "loss", "forgetting"):
         return "+.3f"
     if check != "arithmetic":
         return ".3f"
@@ -113,7 +114,6 @@ def in_words(row: dict, claim: dict) -> str:
     """How a claim was checked: what is compared, the seeds, and remarks, without paths of runs."""
     check = claim["check"]
     parts = claim.get(check, "")  # a text, or a list: names of runs, what is claimed of them, the quantity
-    is_order = isinstance(parts, list) and parts[1] in ("greater", "smaller")
     words = [_compared(check, parts) if isinstance(parts, list) else parts]
     if pd.notna(row["seeds"]):
         words.append(count_seeds(round(row["seeds"])))
@@ -121,15 +121,18 @@ def in_words(row: dict, claim: dict) -> str:
         words.append("seed noise taken from runs that are alike")
     if isinstance(row["cautious"], str):
         words.append(f"{row['cautious']} if that noise is worth least")
-    if is_order and row["verdict"] in (REPRODUCED, CONTRADICTED):
-        farthest = max(abs(row["low"]), abs(row["high"]))
-        if farthest < row["margin"]:
-            words.append("by less than the margin")
+    if row["is_small"] is True:
+        words.append("by less than the margin")
+    if pd.notna(row["seeds_needed"]):
+        words.append(seeds_text(row["seeds_needed"]))
     words.append(claim.get("why"))
     return "; ".join(filter(None, words))
 
 
 def _compared(check: str, parts: list) -> str:
+    if check == "forgetting":
+        pairs = [f"{method.partition('/')[2]} against {plain.partition('/')[2]}" for plain, method in parts]
+        return FORGETTING.format(pairs="; ".join(pairs))
     names = [str(part).rpartition("/")[2] for part in parts]
     what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
     if check == "score":

@@ -23,22 +23,21 @@ from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY, read_yaml, results_dir
 from mtbert.report.arithmetic import evaluate, half_digit, range_by_rounding
-from mtbert.report.tables import TOGETHER, Grid, log_cost_ratio, read_runs, score_points
+from mtbert.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points
 from mtbert.results import MissingRun, Run, difference, stack_predictions, summarize, write_table
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 from mtbert.statistics import (
-    CLOSE,
     CONTRADICTED,
-    MARGINS,
     MEAN_MARGIN,
-    NOT_DECIDED,
+    NO_DIFFERENCE,
+    ORDERS,
     REPRODUCED,
-    SMALL,
+    TOO_FEW,
     Difference,
     benjamini_hochberg,
     holm,
     judge,
-    p_of_claim,
+    margin_of,
     welch,
 )
 
@@ -46,13 +45,13 @@ COST_MARGIN = math.log(1.1)
 EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
 COLUMNS = [
     "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
-    "seeds", "is_lent", "verdict", "cautious", "run_ids", "why",
+    "seeds", "is_lent", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
 ]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
-CLAIMED = ("greater", "smaller", "equal", "not greater")
+CLAIMED = (*ORDERS, "equal", "not greater")
 KINDS = ("finding", "slip", "baseline", "question", "recommendation")
-OF_RUNS = (CONTRADICTED, NOT_DECIDED, CLOSE, SMALL, REPRODUCED)  # a fact has the first of its claims' verdicts
+OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
 Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
 
@@ -97,29 +96,15 @@ class Compared:
     claimed: str  # one of CLAIMED
     found: Difference  # of the logarithms of costs; minus that of the ratio that is claimed
     margin: float
-    runs: tuple[list[Run], list[Run]]
-    what: str  # that is compared: a task, a mean of tasks, a cost
     offset: float = 0.0  # the logarithm of that ratio
     is_log: bool = False
 
-    @property
-    def cautious(self) -> "Compared":
-        """The same with every d0 at its lower 95 % bound."""
-        return replace(self, found=self.found.cautious)
-
-    @property
-    def p(self) -> float:
-        return p_of_claim(self.claimed, self.found, self.margin)[0]
-
-    def judged(self, corrected: float) -> dict:
-        """our_number, low, high and verdict, as `judge` gives them, and the margin of scores."""
-        verdict, low, high = judge(self.claimed, self.found, self.margin, corrected)
+    def in_numbers(self, low: float, high: float) -> dict:
+        """our_number, its interval, and the margin of scores."""
         numbers = {"our_number": self.found.value, "low": low, "high": high}
-        margin = self.margin
         if self.is_log:
             numbers = {name: math.exp(number + self.offset) for name, number in numbers.items()}
-            margin = None
-        return numbers | {"margin": margin, "verdict": verdict}
+        return numbers | {"margin": None if self.is_log else self.margin}
 
 
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
@@ -127,12 +112,13 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
 
     store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
-    corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. cautious: the verdict with
-    the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run of few seeds
-    borrows its seed variance.
+    corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. is_small: an order is shown,
+    by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
+    the verdict with the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run
+    of few seeds borrows its seed variance.
     """
     table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
-    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm"]].astype(float).round(6)
+    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm", "seeds_needed"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
@@ -157,29 +143,19 @@ def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params"
 
 def _judge(rows: list[dict]) -> None:
     """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
-    comparisons = {}  # by their check
+    comparisons = {row["check"]: row["compared"] for row in rows}
+    claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
+    careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
+    judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
+    cautious = dict(zip(comparisons, judge(careful, benjamini_hochberg), strict=True))
+    by_holm = dict(zip(comparisons, judge(claims, holm), strict=True))
     for row in rows:
-        one = row["compared"]
-        row |= one.judged(1.0) | {"is_lent": one.found.is_lent}
-        if one.found.is_decided:
-            comparisons.setdefault(row["check"], one)
-
-    family = pd.DataFrame(index=list(comparisons))
-    family["p"] = [one.p for one in comparisons.values()]
-    family["q"] = benjamini_hochberg(family["p"])
-    family["holm"] = holm(family["p"])
-    cautious_p = [one.cautious.p for one in comparisons.values()]
-    cautious_q = dict(zip(comparisons, benjamini_hochberg(cautious_p), strict=True))
-
-    for row in rows:
-        check = row["check"]
-        if check not in comparisons:
-            continue
-        one = row["compared"]
-        row |= family.loc[check].to_dict()
-        row |= one.judged(row["q"])
-        cautious = one.cautious.judged(cautious_q[check])["verdict"]
-        row["cautious"] = cautious if cautious != row["verdict"] else None
+        one, verdict = row["compared"], judged[row["check"]]
+        other = cautious[row["check"]].verdict
+        row |= one.in_numbers(verdict.low, verdict.high)
+        row |= {"p": verdict.p, "q": verdict.corrected, "holm": by_holm[row["check"]].corrected}
+        row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
+        row |= {"is_lent": one.found.is_lent, "cautious": other if other != verdict.verdict else None}
 
 
 def facts(table: pd.DataFrame) -> pd.DataFrame:
@@ -223,7 +199,20 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     else:
         quantity = BY_SEED[check]
         found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
-    return row | {"compared": Compared(claimed, found, MARGINS.get(what, MEAN_MARGIN), runs, what)}
+    margin = 0.0 if check == "loss" else margin_of(what)  # a loss has no margin
+    return row | {"compared": Compared(claimed, found, margin)}
+
+
+def _check_forgetting(claim: dict, grids: Grids) -> dict:
+    """Whether a method forgets less than none does, by the pairs of runs without and with it, one pair per order."""
+    orders = [(find(grids, plain), find(grids, method)) for plain, method in claim["forgetting"]]
+    names = " and ".join(f"{method} against {plain}" for plain, method in claim["forgetting"])
+    row = _row(*chain(*orders)) | {"why": f"forgetting, paired by seed: {names}"}
+    if not row["seeds"]:
+        return row | {"verdict": "not measured yet"}
+    found = less_forgotten(orders)
+    row["seeds"] = found.seeds
+    return row | {"compared": Compared("greater", found, MEAN_MARGIN)}
 
 
 def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
@@ -235,7 +224,7 @@ def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]]
     if claimed == "equal":
         expected = math.log(float(claim.get("number", 1)))
     found = replace(found, value=found.value - expected)
-    return Compared(claimed, found, COST_MARGIN, runs, quantity, expected, is_log=True)
+    return Compared(claimed, found, COST_MARGIN, expected, is_log=True)
 
 
 def _places(runs: list[Run]) -> list[str]:
@@ -330,5 +319,6 @@ CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what i
     "cost": _check_two_runs,
     "gap": _check_two_runs,
     "loss": _check_two_runs,
+    "forgetting": _check_forgetting,
     "none": _cannot_be_checked,
 }

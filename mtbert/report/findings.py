@@ -1,25 +1,37 @@
 """What was found: the box that opens README.md, notebook 00 and the site, and the tables of README.md.
 
-Each sentence of the box rests on the differences of a notebook's section, with their verdicts; one whose runs are not
-stored is left out.
+The sentences of the box are written by hand, with places for numbers that the stored runs fill. Each names the verdicts
+that it rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left
+out.
 
 `python -m mtbert.report.findings` writes box and tables into README.md between `<!-- NAME -->` and `<!-- end -->`.
 """
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import OF_RUNS, facts
-from mtbert.report.plots import TASK_LABELS
-from mtbert.report.tables import Comparison, Grid, compare, read_runs, signed, unsigned
+from mtbert.report.tables import Comparison, Grid, compare, less_forgotten, read_runs, said, signed, unsigned
 from mtbert.results import Run, difference, overall_interval, summarize
-from mtbert.statistics import CONTRADICTED, MEAN_MARGIN, NOT_DECIDED, REPRODUCED, SEEDS, count_seeds, decide
+from mtbert.statistics import (
+    CONTRADICTED,
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    PAIRED_SEEDS,
+    REPRODUCED,
+    TOO_FEW,
+    count_seeds,
+    decide,
+    verdict_text,
+)
 
 PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
     "SST frozen": "0.399 (000)",
@@ -33,176 +45,169 @@ PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
+SMALL = verdict_text("better", is_small=True)
+SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
+
+
+@dataclass(frozen=True)
+class Place:
+    """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size."""
+
+    row: Any  # of `decide`
+    verdict: str  # that the sentence rests on; "better" includes SMALL
+
+    def __format__(self, spec: str) -> str:
+        if spec == "size":
+            return f"{abs(self.row.value):.3f}"
+        return signed(self.row) if spec == "+" else unsigned(self.row)
+
+
+def tell(sentence: str, **places: Any) -> str:
+    """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say."""
+    text = sentence.format(**places)
+    judged = {name: place for name, place in places.items() if isinstance(place, Place)}
+    wrong = [
+        f"{name} is {said(place.row)}, not {place.verdict}"
+        for name, place in judged.items()
+        if not said(place.row).startswith(place.verdict)
+    ]
+    if not wrong:
+        return text
+    return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
+
+
+def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
+    """The difference of a run from its reference, on a task or overall; raises KeyError where it is not stored."""
+    rows = comparison.overall if task is None else comparison.differences
+    rows = rows[rows["run"] == run]
+    if task is not None:
+        rows = rows[rows["task"] == task]
+    if rows.empty:
+        raise KeyError(f"{run}, {task or 'overall'}")
+    return next(rows.itertuples())
 
 
 def box(store: Path | None = None) -> str:
     """The sentences as a list in Markdown. store: default `stores()`."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
-    hybrids = read("hybrids")
-    plans = compare(hybrids, "plan")
     adapters = read("pals_samplers")
-    methods = {
-        "PALs and other adapters": compare(adapters, "adapter", "adapter_size", "adapter_heads"),
-        "PCGrad, CAGrad, GEM and A-GEM": compare(read("gradients"), *GRADIENTS, where=_is_unified),
-        "progressive heads": compare(read("progressive"), *HEADS),
-    }
-    sentences = [
-        _cost_of_sharing(plans),
-        _half_shared(plans),
-        _teachers(hybrids | read("distil")),
-        _pairs_in_one_sequence(compare(read("singles"), "pairs")),
-        _samplers(compare(adapters, "sampling")),
-        _no_gain(methods),
-        _claims(store),
+    plans = compare(read("hybrids"), "plan")
+    singles = compare(read("singles"), "pairs")
+    gradients = read("gradients")
+    methods = [
+        compare(adapters, "adapter", "adapter_size", "adapter_heads"),
+        compare(gradients, *GRADIENTS, where=_is_unified),
     ]
-    return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
+    sentences = [
+        lambda: _cost_of_sharing(plans),
+        lambda: _what_sharing_saves(plans),
+        lambda: _pairs(singles),
+        lambda: _samplers(compare(adapters, "sampling")),
+        lambda: _no_gain(methods),
+        lambda: _gem(gradients),
+        lambda: _claims(store),
+    ]
+    told = []
+    for sentence in sentences:
+        try:
+            told.append(f"- {sentence()}")
+        except (KeyError, FileNotFoundError):  # its runs are not stored
+            continue
+    return "\n".join(told)
 
 
 def _is_unified(config: RunConfig) -> bool:
     return config.scheme == "unified"
 
 
-def _measurable(comparison: Comparison, run: str) -> pd.DataFrame:
-    """The measurable differences of a run from its reference, the largest first."""
-    rows = comparison.differences
-    rows = rows[(rows["run"] == run) & rows["verdict"].isin(["better", "worse"])]
-    return rows.sort_values("value", key=abs, ascending=False)
-
-
-def _on_tasks(rows: pd.DataFrame) -> str:
-    """Such as "0.013 on Quora (0.009 to 0.017) and 0.012 on STS"; the first has its interval."""
-    parts = []
-    for row in rows.itertuples():
-        part = f"{abs(row.value):.3f} on {TASK_LABELS[row.task]}"
-        if not parts:
-            _, _, interval = unsigned(row).partition(" ")
-            part += f" {interval}"
-        parts.append(part)
-    return " and ".join(parts)
-
-
 def _cost_of_sharing(plans: Comparison) -> str:
-    if not {"1-bert", "3-bert"} <= plans.runs.keys():
-        return ""
-    rows = _measurable(plans, "3-bert")
-    lost, won = rows[rows["value"] > 0], rows[rows["value"] < 0]
-    change = f"loses {_on_tasks(lost) or 'nothing measurable'}"
-    if len(won):
-        change += f" and gains {_on_tasks(won)}"
-    text = f"**What sharing costs.** One encoder for three tasks {change} against an encoder for each task."
-    others = set(plans.runs["1-bert"][0].config.tasks) - set(rows["task"])
-    if rows.empty or not others:
-        return text
-    labels = " and ".join(label for task, label in TASK_LABELS.items() if task in others)
-    return f"{text} On {labels} the difference is not measurable."
-
-
-def _half_shared(plans: Comparison) -> str:
-    if not {"1-bert", "hybrid-3", "3-bert"} <= plans.runs.keys():
-        return ""
-    rows = _measurable(plans, "hybrid-3")
-    is_gain = len(rows) and (rows["value"] > 0).all()
-    wins = _on_tasks(rows) if is_gain else "nothing measurable"
-    one = plans.runs["1-bert"][0].cost["parameters"] / 1e6
-    three = plans.runs["3-bert"][0].cost["parameters"] / 1e6
-    return (
-        f"**What it saves.** One encoder has {one:.1f} million parameters, three have {three:.1f}. "
-        f"Sharing only the lower half of the layers wins back {wins}."
+    return tell(
+        "**What sharing costs.** One encoder for three tasks loses {quora} on Quora against an encoder for each, and "
+        "{sts} on STS, less than the margin. On SST the difference is shown not to matter. The makers of our encoder "
+        "tuned it on Quora's duplicates, so Quora's number need not carry over.",
+        quora=Place(row_of(plans, "3-bert", "quora"), "better"),
+        sts=Place(row_of(plans, "3-bert", "sts"), SMALL),
+        sst=Place(row_of(plans, "3-bert", "sst"), NO_DIFFERENCE),
     )
 
 
-def _teachers(grid: Grid) -> str:
-    said = students(grid)
-    return f"**What teaching wins back.** {said}" if said else ""
+def _what_sharing_saves(plans: Comparison) -> str:
+    sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f} million" for name, runs in plans.runs.items()}
+    largest = plans.overall.sort_values("value").iloc[-1]
+    return tell(
+        "**What it saves.** One encoder has {one} parameters, three have {three}. Overall no plan scores more than "
+        "{largest:size} above one encoder, less than the margin of {margin}. So every plan matches every other, and "
+        "memory decides.",
+        one=sizes["1-bert"],
+        three=sizes["3-bert"],
+        largest=Place(largest, SMALL),
+        margin=MEAN_MARGIN,
+    )
 
 
-def students(grid: Grid) -> str:
-    """The run of 1-bert with teachers whose overall score is highest, against 1-bert and 3-bert; empty without these.
-
-    All such runs with enough seeds count in the correction of its p-values.
-    """
-    taught = grid.pick(lambda config: config.teachers and config.plan == "1-bert" and config.adapter == "none")
-    taught = taught.only([name for name, runs in taught.runs.items() if len(runs) >= SEEDS])
-    if not taught.runs or not {"1-bert", "3-bert"} <= grid.runs.keys():
-        return ""
-    name = best(taught)
-    config = taught.runs[name][0].config
-    has_own_plan = all(teacher.plan == config.plan for teacher in config.all_teachers)
-    learned = "what others of its plan predict" if has_own_plan else "what separate ones predict"
-    if config.distil == "annealed":
-        learned = f"first {learned}, then the labels"
-    sentences = [f"One encoder can learn {learned} (*{name}*)."]
-    for reference, than in {"1-bert": "one that learns from labels alone", "3-bert": "three encoders"}.items():
-        against = Comparison(grid, dict.fromkeys(taught.runs, reference))
-        sentences.append(_overall(against, name, than))
-    sentences.append(f"Its teacher{' has' if len(config.all_teachers) == 1 else 's have'} to be trained first.")
-    return " ".join(sentences)
-
-
-def _overall(comparison: Comparison, run: str, than: str) -> str:
-    """The overall difference of a run as a sentence; than: its reference in words.
-
-    It is less than the margin where its whole interval is (Schuirmann 1987).
-    """
-    [row] = comparison.overall.query("run == @run").itertuples()
-    if row.verdict in ("better", "worse"):
-        more = "more" if row.value > 0 else "less"
-        return f"It scores {unsigned(row)} {more} overall than {than}."
-    if max(abs(row.low), abs(row.high)) < MEAN_MARGIN:
-        return f"It differs from {than} by less than {MEAN_MARGIN} ({row.low:+.3f} to {row.high:+.3f})."
-    return f"Its difference from {than}, {signed(row)}, is not measurable."
-
-
-def _pairs_in_one_sequence(pairs: Comparison) -> str:
-    rows = pd.concat([_measurable(pairs, f"{task} alone, concat") for task in ("STS", "Quora")])
-    if rows.empty or (rows["value"] > 0).any():
-        return ""
-    return (
-        "**What matters far more.** Reading a pair of sentences in one sequence, not one by one, gains "
-        f"{_on_tasks(rows)}. No way of sharing a trained encoder gains as much."
+def _pairs(pairs: Comparison) -> str:
+    features = "alone, concat + product + difference + cosine"
+    return tell(
+        "**What a head can compare.** A linear head on two concatenated embeddings loses {sts:size} on STS and "
+        "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
+        "and cosine it loses {with_features:size} on STS, and there are too few runs to tell this from nothing. The "
+        "untrained encoder's cosine alone is about as good.",
+        sts=Place(row_of(pairs, "STS alone, concat", "sts"), "worse"),
+        quora=Place(row_of(pairs, "Quora alone, concat", "quora"), "worse"),
+        with_features=Place(row_of(pairs, f"STS {features}", "sts"), TOO_FEW),
     )
 
 
 def _samplers(samplers: Comparison) -> str:
-    rows = _measurable(samplers, "1-bert, proportional")
-    gains = rows[rows["value"] > 0]
-    losses = rows[rows["value"] < 0]
-    if gains.empty or losses.empty:
-        return ""
-    return (
-        "**What trades one task for another.** Drawing tasks by their size, not equally often, gains "
-        f"{_on_tasks(gains)}. It loses {_on_tasks(losses)}."
+    return tell(
+        "**What trades one task for another.** Drawing tasks by their size, not equally often, gains {quora} on "
+        "Quora. It loses {sts} on STS.",
+        quora=Place(row_of(samplers, "1-bert, proportional", "quora"), "better"),
+        sts=Place(row_of(samplers, "1-bert, proportional", "sts"), "worse"),
     )
 
 
-def _no_gain(methods: dict[str, Comparison]) -> str:
-    """The methods of which no difference is "better"."""
-    names = []
-    tried = 0
-    for name, comparison in methods.items():
-        rows = comparison.differences
-        if len(rows) and "better" not in rows["verdict"].tolist():
-            names.append(name)
-            tried += len(rows)
-    if not names:
-        return ""
-    return (
-        f"**What gains nothing measurable.** {', '.join(names)}: none of {tried} differences from the same model "
-        "without them is a measurable gain."
+def _no_gain(methods: list[Comparison]) -> str:
+    rows = pd.concat([comparison.differences for comparison in methods])
+    if rows.empty:
+        raise KeyError("adapters and gradient methods")
+    gains = rows[rows["verdict"] == "better"].sort_values("value", ascending=False)
+    verdicts = rows["verdict"].value_counts().reindex([NO_DIFFERENCE, TOO_FEW], fill_value=0)
+    return tell(
+        "**What gains nothing that matters.** PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and "
+        "A-GEM: none of {count} differences is a gain above the margin. {equal} are shown not to matter, and {few} have "
+        "too few runs to tell.",
+        count=len(rows),
+        equal=verdicts[NO_DIFFERENCE],
+        few=verdicts[TOO_FEW],
+        **{f"gain_{i}": Place(row, SMALL) for i, row in enumerate(gains.itertuples())},
     )
+
+
+def _gem(gradients: Grid) -> str:
+    runs = gradients.runs
+    found = less_forgotten([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
+    row = next(decide([found], [MEAN_MARGIN]).itertuples())
+    keeps = (
+        "**What GEM is for.** Where tasks are trained one after the other, earlier tasks keep {kept:size} more of their "
+        "score with GEM{seeds}. In steps of all tasks there is nothing to forget."
+    )
+    if found.is_decided:
+        return tell(keeps, kept=Place(row, "better"), seeds="")
+    seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"
+    return tell(keeps, kept=Place(row, TOO_FEW), seeds=seeds)
 
 
 def _claims(store: Path | None) -> str:
-    path = find_result("claims.csv", [store] if store else None)
-    if not path.exists():
-        return ""
-    checked = facts(pd.read_csv(path))
-    verdicts = checked.loc[checked["kind"] == "finding", "verdict"]
-    reproduced = (verdicts == REPRODUCED).sum()
-    contradicted = (verdicts == CONTRADICTED).sum()
+    claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
+    checked = facts(claims)
+    checked = checked[checked["kind"] == "finding"]
+    counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
+    small = int(checked["is_small"].eq(True).sum())
     return (
-        f"**What became of the papers' findings.** Our runs check {len(verdicts)}: {reproduced} are reproduced "
-        f"and {contradicted} contradicted; most others are too close to call."
+        f"**What became of the papers' findings.** Our runs check {len(checked)}. {counts[REPRODUCED]} are reproduced, "
+        f"{small} of them by less than the margin, and {counts[CONTRADICTED]} contradicted. {counts[NO_DIFFERENCE]} orders "
+        f"are shown not to matter; {counts[TOO_FEW]} have too few runs to tell."
     )
 
 
@@ -308,11 +313,12 @@ def longer_training(grid: Grid) -> str:
             pairs.append((first, second))
     if not pairs:
         return ""
-    gaps = decide([difference(first, second, pearson=0.5, among=grid.among) for first, second in pairs])
+    found = [difference(first, second, pearson=0.5, among=grid.among) for first, second in pairs]
+    gaps = decide(found, [MEAN_MARGIN] * len(found))
     parts = []
     for (runs, _), row in zip(pairs, gaps.itertuples(), strict=True):
-        about = count_seeds(row.seeds) if row.verdict == NOT_DECIDED else f"{row.low:+.3f} to {row.high:+.3f}"
-        parts.append(f"{row.value:+.3f} after {runs[0].cost['steps']:,} steps ({about}; {row.verdict})")
+        steps = f"{runs[0].cost['steps']:,} steps"
+        parts.append(f"{row.value:+.3f} after {steps} ({row.low:+.3f} to {row.high:+.3f}; {said(row)})")
     return f"Overall, 3-bert minus 1-bert is {'. It is '.join(parts)}."
 
 

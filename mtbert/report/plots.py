@@ -69,7 +69,7 @@ HATCHES = {  # for those who see grey
     "frozen": "---",
     "temporary": "---",
     "cannot be checked": "---",
-    "not decided": "xxx",
+    "too few runs to tell": "xxx",
     "individual": "///",
     "task gradients": "///",
     "not comparable": "///",

@@ -32,15 +32,14 @@ from mtbert.statistics import SEEDS
 VERDICTS = {  # of a difference; distinguishable without colour, too
     "better": {"color": BLUE, "marker": "^"},
     "worse": {"color": VERMILION, "marker": "v"},
-    "too close to call": {"color": GREY},
-    "not decided": {"color": GREY, "mfc": "white"},
+    "no difference that matters": {"color": GREY},
+    "too few runs to tell": {"color": GREY, "mfc": "white"},
 }
 CLAIM_COLOURS = {  # from dark to light, so that they are distinguishable in grey, too
     "reproduced": "#004488",
     "contradicted": "#BB5566",
-    "different, but by less than the margin": "#6699CC",
-    "too close to call": "#DDAA33",
-    "not decided": "#EEDD99",
+    "no difference that matters": "#DDAA33",
+    "too few runs to tell": "#EEDD99",
     "not comparable": "#BBBBBB",
     "cannot be checked": "#DDDDDD",
     "not measured yet": "#FFFFFF",

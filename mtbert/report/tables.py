@@ -1,11 +1,10 @@
 """Tables of grids of runs: scores, differences from a reference with p-values, forgetting, Pareto fronts.
 
-`mtbert.statistics` has the rule for verdicts. The differences of one table are one family, corrected by Holm's method:
-"better" or "worse" where the corrected p-value is below LEVEL, else "too close to call"; "not decided" where a run has
-too few seeds and no stratum lends it a seed variance.
+`mtbert.statistics` has the rule for verdicts, and its words. The differences of one table are one family, corrected by
+Holm's method.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -33,10 +32,20 @@ from mtbert.results import (
     read_grid,
     training_key,
 )
-from mtbert.statistics import CLOSE, NOT_DECIDED, SEEDS, Difference, decide, welch
+from mtbert.statistics import (
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    PAIRED_SEEDS,
+    TOO_FEW,
+    Difference,
+    decide,
+    margin_of,
+    paired,
+    verdict_text,
+    welch,
+)
 from mtbert.training import overall, turn_ends
 
-FEW = f"fewer than {SEEDS} seeds, and no runs that are alike"
 NAMED = 3  # differences of a summary that have numbers
 WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 TOGETHER = ("sst", "quora", "sts")
@@ -200,7 +209,8 @@ class Comparison:
                 if task in first[0].config.tasks and task in second[0].config.tasks:
                     rows.append((name, reference, task))
                     found.append(difference(first, second, task, among=self.grid.among))
-        return pd.DataFrame(rows, columns=["run", "reference", "task"]).join(decide(found))
+        table = pd.DataFrame(rows, columns=["run", "reference", "task"])
+        return table.join(decide(found, table["task"].map(margin_of)))
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -209,7 +219,7 @@ class Comparison:
         for name, reference in self._both_stored.items():
             found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
         rows = list(self._both_stored.items())
-        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found))
+        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 
     def difference_table(self) -> pd.DataFrame | None:
         """`differences` for reading: a row per run, a column per task; None where there are none."""
@@ -219,7 +229,7 @@ class Comparison:
         for row in self.differences.itertuples():
             seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
             columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
-            text = f"{signed(row)}, {row.verdict}"
+            text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
                 text += f" (cautiously: {row.cautious})"
             columns[TASK_LABELS[row.task]] = text
@@ -264,47 +274,51 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
 def summary(differences: pd.DataFrame) -> str:
     """What a table of differences says, in sentences; empty where it has no rows.
 
-    A sentence per task and verdict, those with the largest differences first, NAMED of them with numbers.
+    A sentence per task and order that is shown, those with the largest differences first, NAMED of them with numbers;
+    then how many differences do not matter, and for how many there are too few runs.
     """
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
-    decided = differences[differences["verdict"] != NOT_DECIDED]
-    if decided.empty:
-        return f"{_none(differences)} can be judged ({FEW}). {_largest(differences)}"
-    found = decided[decided["verdict"] != CLOSE]
-    if found.empty:
-        sentences = [f"{_none(decided)} is measurable. {_largest(decided)}"]
-    else:
-        sentences = _measurable(found)
-        without = {*decided["task"]} - {*found["task"]}
-        if without:
-            labels = " and ".join(TASK_LABELS[task] for task in TASKS if task in without)
-            sentences.append(f"On {labels} there is no measurable difference.")
-    if undecided := len(differences) - len(decided):
-        noun = "difference" if undecided == 1 else "differences"
-        sentences.append(f"{_count(undecided).capitalize()} more {noun} cannot be judged ({FEW}).")
+    is_order = differences["verdict"].isin(["better", "worse"])
+    sentences = _measurable(differences[is_order])
+    for verdict, one, several in (
+        (NO_DIFFERENCE, "is shown not to matter", "are shown not to matter"),
+        (TOO_FEW, "has too few runs to tell", "have too few runs to tell"),
+    ):
+        rows = differences[differences["verdict"] == verdict]
+        if len(rows):
+            verb = one if len(rows) == 1 else several
+            sentences.append(f"{_how_many(rows, differences, is_order.any())} {verb}; {_largest(rows)}.")
     return " ".join(sentences)
 
 
-def _none(rows: pd.DataFrame) -> str:
-    return f"None of the {len(rows)} differences" if len(rows) > 1 else "No difference"
+def _how_many(rows: pd.DataFrame, all_rows: pd.DataFrame, has_orders: bool) -> str:
+    """Such as "All 12 differences", "Nine others", "One of 3 differences", with a capital letter."""
+    if len(rows) == len(all_rows):
+        return f"All {len(rows)} differences" if len(rows) > 1 else "The difference"
+    count = _count(len(rows)).capitalize()
+    if has_orders:
+        return f"{count} {'other' if len(rows) == 1 else 'others'}"
+    return f"{count} of {len(all_rows)} differences"
 
 
 def _largest(rows: pd.DataFrame) -> str:
     row = rows.iloc[0]
-    which = "largest" if len(rows) > 1 else "only one"
-    return f"The {which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}."
+    which = "the largest" if len(rows) > 1 else "it"
+    return f"{which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}"
 
 
 def _measurable(found: pd.DataFrame) -> list[str]:
-    """A sentence per task and verdict on measurable differences, of which the largest come first."""
+    """A sentence per task and verdict on the orders that are shown, of which the largest come first."""
     sentences = []
     for (task, verdict), rows in found.groupby(["task", "verdict"], sort=False):
         first, *others = rows.itertuples()
         sentence = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
         if len(sentences) < NAMED:
             sentence += f" by {unsigned(first)}"
+        if first.is_small:
+            sentence += ", less than the margin"
         if others:
             sentence += f", and {_others(others, first.reference, verdict)}"
         sentences.append(f"{sentence}.")
@@ -324,6 +338,11 @@ def _others(rows: list, reference: str, verdict: str) -> str:
 
 def _count(n: int) -> str:
     return WORDS[n] if n < len(WORDS) else str(n)
+
+
+def said(row: Any) -> str:
+    """The verdict of a row of `decide`, with what belongs to it."""
+    return verdict_text(row.verdict, row.is_small, row.seeds_needed)
 
 
 def signed(row: Any) -> str:
@@ -428,6 +447,33 @@ def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
                     score = points.at[step, f"dev_{task}"]
                     rows.append((name, run.config.seed, task, after, score))
     return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
+
+
+def forgetting(run: Run) -> float:
+    """How much of its dev score a task loses from its own last pass to the end, the mean over all tasks but the last.
+
+    Of a run with tasks in turn; `forgotten` has the scores.
+    """
+    last = forgotten({"": [run]}).drop_duplicates(["task", "after"], keep="last")
+    scores = last.set_index(["task", "after"])["score"]
+    *earlier, end = run.config.tasks
+    losses = [scores[task, task] - scores[task, end] for task in earlier]
+    return float(np.mean(losses))
+
+
+def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
+    """Forgetting without a method minus that with it, the mean over orders of the tasks, paired by seed.
+
+    orders: the runs without and with the method, in each order of the tasks. A seed counts that all of them have.
+    """
+    by_seed = []
+    for plain, method in orders:
+        by_seed += [{run.config.seed: forgetting(run) for run in runs} for runs in (plain, method)]
+    seeds = sorted(set(by_seed[0]).intersection(*by_seed[1:]))
+    losses = np.array([[one[seed] for one in by_seed] for seed in seeds])
+    losses = losses.reshape(len(seeds), -1, 2)  # (S, orders, without and with)
+    gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
+    return paired(gaps, PAIRED_SEEDS)
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:

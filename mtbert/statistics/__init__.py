@@ -49,7 +49,7 @@ on logarithms and only between runs of one version on one machine.
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
-from mtbert.statistics.differences import LEVEL, Difference, count_seeds, difference, seed_mean, welch
+from mtbert.statistics.differences import LEVEL, Difference, count_seeds, difference, paired, seed_mean, welch
 from mtbert.statistics.resamples import Estimate, Resamples
 from mtbert.statistics.variances import (
     SEEDS,
@@ -62,33 +62,43 @@ from mtbert.statistics.variances import (
     scores_and_covariance,
 )
 from mtbert.statistics.verdicts import (
-    CLOSE,
     CONTRADICTED,
     MARGINS,
     MEAN_MARGIN,
-    NOT_DECIDED,
+    NO_DIFFERENCE,
+    NOT_SHOWN,
+    ORDERS,
     REPRODUCED,
-    SMALL,
+    TOO_FEW,
+    Judged,
     benjamini_hochberg,
     decide,
     holm,
     judge,
     judge_estimates,
+    margin_of,
     p_of_claim,
+    seeds_text,
+    verdict_text,
 )
 
+PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
+
 __all__ = [
-    "CLOSE",
     "CONTRADICTED",
     "LEVEL",
     "MARGINS",
     "MEAN_MARGIN",
-    "NOT_DECIDED",
+    "NOT_SHOWN",
+    "NO_DIFFERENCE",
+    "ORDERS",
+    "PAIRED_SEEDS",
     "REPRODUCED",
     "SEEDS",
-    "SMALL",
+    "TOO_FEW",
     "Difference",
     "Estimate",
+    "Judged",
     "Metric",
     "Prior",
     "Resamples",
@@ -103,8 +113,12 @@ __all__ = [
     "holm",
     "judge",
     "judge_estimates",
+    "margin_of",
     "p_of_claim",
+    "paired",
     "scores_and_covariance",
     "seed_mean",
+    "seeds_text",
+    "verdict_text",
     "welch",
 ]

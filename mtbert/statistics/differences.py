@@ -17,6 +17,7 @@ from mtbert.statistics.variances import (
     Scored,
     Side,
     chi2_quantiles,
+    draw_variances,
     example_share,
     scores_and_covariance,
 )
@@ -180,6 +181,17 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     freedom = variance**2 / squares
     drawn = variance * freedom / chi2_quantiles(freedom, QUANTILES**2)
     return Difference(value, drawn, seeds)
+
+
+def paired(gaps: Sequence[float], needed: int) -> Difference:
+    """Mean of what pairs of the same seed differ by, by Student's t-test; decided from so many pairs on."""
+    values = np.asarray(gaps, dtype=float)
+    S = len(values)
+    value = _rounded(values.mean())
+    if S < 2:
+        return Difference(value, np.zeros(1), S, is_decided=False)
+    drawn = draw_variances(values, prior=None) / S
+    return Difference(value, drawn, S, is_decided=needed <= S)
 
 
 def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:

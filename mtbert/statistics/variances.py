@@ -216,3 +216,8 @@ class Side:
             return np.zeros(1)
         unexplained = draw_variances(self.scores, self.prior) - self.explained
         return np.maximum(0, unexplained) / S
+
+    @property
+    def variance_of_one_seed(self) -> float:
+        """The median of what one seed adds to the variance; 0 where one seed borrows nothing, as it is not known."""
+        return float(np.median(self.variances)) * len(self.scores)
