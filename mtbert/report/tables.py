@@ -341,8 +341,8 @@ def _count(n: int) -> str:
 
 
 def said(row: Any) -> str:
-    """The verdict of a row of `decide`, with what belongs to it."""
-    return verdict_text(row.verdict, row.is_small, row.seeds_needed)
+    """The verdict of a row of `decide` or `judge_estimates`, with what belongs to it."""
+    return verdict_text(row.verdict, getattr(row, "is_small", False), getattr(row, "seeds_needed", np.nan))
 
 
 def signed(row: Any) -> str:
