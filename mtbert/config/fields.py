@@ -9,6 +9,7 @@ from mtbert.config.run import RunConfig
 SOURCES = {  # of fields: the papers of this project that propose or use them, and the publications of methods
     "tasks": "paper 000, section 4",
     "score_tasks": "paper 000, section 3.3",
+    "augment": "paper 002, section 7 (data augmentation)",
     "frozen": "paper 000, section 3.3; paper 002, section 4.1",
     "plan": "paper 000, section 2 (frozen, shared, individual); paper 002, sections 4.2.1 to 4.4 (the presets)",
     "soft_sharing": "paper 001, section 3; Duong et al. 2015 (l2), Yang and Hospedales 2017 (trace)",

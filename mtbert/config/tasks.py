@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mtbert.config.values import Count, Tasks
+from mtbert.data import TASKS
 
 
 class TaskFields(BaseModel):
@@ -22,6 +23,9 @@ class TaskFields(BaseModel):
     train_rows: Count | None = Field(
         default=None, description="a random subset of each task's training rows; none: all"
     )
+    augment: Literal["none", "swap"] = Field(
+        default="none", description="swap: every training pair is also there with its sentences swapped"
+    )
 
     def _problems(self) -> Iterator[str]:
         """What does not fit together, the key first. What comes later may rely on what came before."""
@@ -31,6 +35,9 @@ class TaskFields(BaseModel):
             tasks = getattr(self, name)
             if len(set(tasks)) != len(tasks):
                 yield f"{name}: a task is given twice in {reprlib.repr(list(tasks))}"
+
+        if self.augment == "swap" and not any(TASKS[task].is_pair for task in self.tasks):
+            yield f"augment: swap is for pairs, and {', '.join(self.tasks)} reads single sentences"
 
     def _without_effect(self) -> set[str]:
         """Fields about a part that this run does not have."""

@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,17 @@ class Corpus:
             dev[task], fault = _load(task, "dev", root)
             faults.append(fault)
         return cls(train, dev, tuple(fault for fault in faults if fault))
+
+    def with_swapped_pairs(self) -> "Corpus":
+        """Every training pair (a, b) also as (b, a), behind all others; the tables of single sentences stay."""
+        train = {}
+        for task, table in self.train.items():
+            if TASKS[task].is_pair:
+                first, second = TASKS[task].sentence_columns
+                swapped = table.assign(**{first: table[second], second: table[first]})
+                table = pd.concat([table, swapped], ignore_index=True)
+            train[task] = table
+        return replace(self, train=train)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -90,7 +90,7 @@ def look_up(
 
     def corpus_of(config: RunConfig) -> Corpus:
         drawn_with = config.seed if config.train_rows else None
-        tables = (config.corpus, config.tasks, config.scored, config.train_rows, drawn_with)
+        tables = (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
         if tables not in corpora:
             corpora[tables] = load_corpus(config, data_root(config, data))
         return corpora[tables]

@@ -25,7 +25,8 @@ KEPT_FROM = 2  # passes over a table, from which on it pays to write down what f
 
 def load_corpus(config: RunConfig, root: Path) -> Corpus:
     """The tables of a configuration in the folder `root`; as `Corpus.load`."""
-    return Corpus.load(root, config.tasks, config.scored, config.train_rows, config.seed)
+    corpus = Corpus.load(root, config.tasks, config.scored, config.train_rows, config.seed)
+    return corpus.with_swapped_pairs() if config.augment == "swap" else corpus
 
 
 class TaskRows:

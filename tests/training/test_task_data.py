@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mtbert.bert import Batch
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
 from mtbert.multitask.model import MultitaskBert
@@ -147,3 +147,20 @@ def test_texts_that_a_task_does_not_take(tiny_encoder):
         model.predict(["fine"], "quora")
     with pytest.raises(ValueError, match=r"sts takes 2 sentence\(s\) an example; not so: number 1"):
         model.predict([("a b", "c"), "d"], "sts")
+
+
+def test_swapped_pairs_are_there_once_more_behind_the_others(course_folder, tiny_config):
+    config = tiny_config.but(tasks=["sst", "sts"], pairs="joint")
+    plain = load_corpus(config, course_folder)
+    corpus = load_corpus(config.but(augment="swap"), course_folder)
+    table, once = corpus.train["sts"], len(plain.train["sts"])
+    assert len(table) == 2 * once and len(corpus.train["sst"]) == len(plain.train["sst"])
+    assert table["sentence1"][once:].tolist() == table["sentence2"][:once].tolist()
+    assert table["sentence2"][once:].tolist() == table["sentence1"][:once].tolist()
+    assert table["label"][once:].tolist() == table["label"][:once].tolist()
+    assert corpus.dev["sts"].equals(plain.dev["sts"]), "dev is not augmented"
+
+
+def test_swapping_single_sentences_is_an_error(tiny_config):
+    with pytest.raises(ConfigError, match="augment: swap is for pairs, and sst reads single sentences"):
+        tiny_config.but(tasks=["sst"], augment="swap")
