@@ -129,10 +129,12 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
 def three_in_one(on: Systems, one: str, other: str) -> list[Trial]:
     """The mean of every three seeds of plan `one` against its single seeds, and against the single seeds of `other`.
 
-    The intervals are over examples alone.
+    The intervals are over examples alone. With fewer than three seeds there are no trials.
     """
     by_system = on.probabilities or on.predicted
     seeds = by_system[one]
+    if len(seeds) < 3:
+        return []
     threes = np.array(list(combinations(range(len(seeds)), 3)))
     means = seeds[threes].mean(axis=1)  # (sets of three, N, C) or (sets of three, N)
     metric = "accuracy" if on.probabilities else "Pearson"
@@ -165,7 +167,7 @@ def try_all(
 ) -> list[Trial]:
     """Every remedy on SST, Quora and STS.
 
-    one, other: the two plans of `averages` and `three_in_one`, left out without with_averages: they need three seeds.
+    one, other: the two plans of `averages` and `three_in_one`, left out without with_averages: they need several seeds.
     """
     sst = on["sst"]
     quora = on["quora"]

@@ -168,7 +168,7 @@ def three_runs_buy(plans: Comparison) -> str:
     )
 
 
-def pairs_in_two(pairs: Comparison, store: Path | None) -> str:
+def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     """What heads lose that compare two embeddings of a pair; raises KeyError without the runs."""
     features = "alone, concat + product + difference + cosine"
     baselines = pd.read_csv(find_result(BASELINES, [store] if store else None))

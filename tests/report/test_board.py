@@ -91,11 +91,13 @@ def test_what_was_found_has_its_interval():
 
 def test_words_say_seeds_loans_and_small_differences():
     claim = {"check": "difference", "difference": ["hybrids/a", "greater", "hybrids/b", "sst"], "why": "as seen"}
-    about = dict(low=0.001, high=0.003, margin=0.02, seeds=1, is_lent=True, cautious="too close to call")
+    about = dict(seeds=1, is_lent=True, is_small=True, cautious="too few runs to tell")
     assert board.in_words(row(**about), claim) == (
-        "a minus b, SST; 1 seed; seed noise taken from runs that are alike; too close to call if that noise is worth "
+        "a minus b, SST; 1 seed; seed noise taken from runs that are alike; too few runs to tell if that noise is worth "
         "least; by less than the margin; as seen"
     )
+    few = board.in_words(row(verdict="too few runs to tell", seeds=3, seeds_needed=7.0), claim)
+    assert few == "a minus b, SST; 3 seeds; 7 seeds would tell; as seen"
     assert board.in_words(row(low=0.001, high=0.03, margin=0.02, seeds=3), claim) == "a minus b, SST; 3 seeds; as seen"
 
 

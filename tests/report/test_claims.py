@@ -79,8 +79,8 @@ def test_no_verdict_without_enough_seeds(folders):
     def verdict(first: str, second: str) -> str:
         return checked(folders, difference=[f"singles/{first}", "greater", f"singles/{second}", "sst"])["verdict"]
 
-    assert verdict("good", "same") == "too close to call"
-    assert verdict("two", "bad") == verdict("bad", "two") == verdict("one", "bad") == "not decided"
+    assert verdict("good", "same") == "too few runs to tell"
+    assert verdict("two", "bad") == verdict("bad", "two") == verdict("one", "bad") == "too few runs to tell"
     assert verdict("bad", "absent") == "not measured yet"
 
 
@@ -107,7 +107,7 @@ def test_claims_are_corrected_together(folders, monkeypatch):
     alone = all_checked(folders, order("good", "greater"))
     assert alone["verdict"].tolist() == ["reproduced"] and alone["low"][0] > 0
     both = all_checked(folders, order("good", "greater"), order("same", "greater"))
-    assert both["verdict"].tolist() == ["too close to call"] * 2 and both["low"][0] < 0, "q = 2 * 0.04"
+    assert both["verdict"].tolist() == ["too few runs to tell"] * 2 and both["low"][0] < 0, "q = 2 * 0.04"
     twice = all_checked(folders, order("good", "greater"), order("good", "greater", claim="the same in other words"))
     assert twice["verdict"].tolist() == ["reproduced"] * 2, "one comparison counts once"
     assert twice["q"].tolist() == pytest.approx([0.04] * 2, abs=1e-3)
@@ -144,7 +144,7 @@ def test_quantities_of_each_seed(folders):
     assert row["verdict"] == "reproduced" and row["p"] < 1e-3
     gap = checked(folders, gap=["singles/good", "equal", "singles/bad", "sst"])  # .05 in every synthetic run
     assert gap["verdict"] == "reproduced" and gap["our_number"] == pytest.approx(0, abs=1e-6)
-    assert checked(folders, gap=["singles/good", "greater", "singles/one", "sst"])["verdict"] == "not decided"
+    assert checked(folders, gap=["singles/good", "greater", "singles/one", "sst"])["verdict"] == "too few runs to tell"
 
 
 def test_costs(folders):
@@ -156,9 +156,9 @@ def test_costs(folders):
     assert found["low"] < 90.2 / 70.2 < found["high"] < found["low"] + 0.02
     assert found["verdict"] == row("equal", number="1.285").verdict == "reproduced"
     assert row("smaller").verdict == row("equal").verdict == row("equal", number="5").verdict == "contradicted"
-    assert row("equal", number="1.25").verdict == "different, but by less than the margin"
+    assert row("equal", number="1.25").verdict == "reproduced"
     one = checked(folders, cost=["singles/one", "greater", "singles/bad", "train_seconds"])
-    assert one["verdict"] == "not decided"
+    assert one["verdict"] == "too few runs to tell"
     assert checked(folders, cost=["singles/one", "greater", "singles/bad", "parameters"])["verdict"] == "reproduced"
 
 

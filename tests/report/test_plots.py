@@ -160,7 +160,7 @@ def rows(*verdicts: str, task: str = "sst") -> pd.DataFrame:
 def test_verdicts_are_distinguishable_without_colour():
     assert len({(style.get("marker", "o"), style.get("mfc")) for style in VERDICTS.values()}) == len(VERDICTS)
     greys = [sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in CLAIM_COLOURS.values()]
-    decided = ["reproduced", "contradicted", "too close to call", "not measured yet"]
+    decided = ["reproduced", "contradicted", "no difference that matters", "not measured yet"]
     shades = [greys[list(CLAIM_COLOURS).index(name)] for name in decided]
     assert all(b - a > 0.15 for a, b in itertools.pairwise(shades))
 
@@ -173,7 +173,7 @@ def test_counts_stand_in_their_bars():
 
 
 def test_differences_have_a_panel_per_task_with_the_same_lines():
-    table = rows("better", "worse", "too close to call", "not decided")
+    table = rows("better", "worse", "no difference that matters", "too few runs to tell")
     figure = plots_sweeps.differences_by_task(pd.concat([table, rows("worse", task="sts")]), "minus 1-bert")
     first, second = figure.axes
     assert [ax.get_title() for ax in figure.axes] == ["SST", "STS"] and figure.get_supxlabel() == "minus 1-bert"
@@ -188,7 +188,7 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
 
 
 def test_a_difference_far_outside_is_an_arrow_with_its_number():
-    table = rows("better", "better", "too close to call", "worse")
+    table = rows("better", "better", "too few runs to tell", "worse")
     table.loc[3, ["value", "low", "high"]] = -0.5, -0.6, -0.4
     [ax] = plots_sweeps.differences_by_task(table, "minus 1-bert").axes
     assert ax.get_xlim()[0] > -0.3 and {text.get_text() for text in ax.texts} == {"-0.500"}

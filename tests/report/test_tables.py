@@ -53,9 +53,9 @@ def test_words_follow_the_seeds(plans):
     for task in THREE:
         assert table.loc[("more", task), "verdict"] == "better"
         assert table.loc[("less", task), "verdict"] == "worse"
-        assert table.loc[("same", task), "verdict"] == "too close to call"
+        assert table.loc[("same", task), "verdict"] == "too few runs to tell"
         row = table.loc[("two", task)]  # as far above as "more", whose difference is decided
-        assert row["verdict"] == "not decided" and row["seeds"] == 2 and np.isnan(row["p"]) and row["low"] > 0
+        assert row["verdict"] == "too few runs to tell" and row["seeds"] == 2 and np.isnan(row["p"]) and row["low"] > 0
     assert table.loc[("more", "sst"), "value"] == pytest.approx(0.15)
 
 
@@ -71,7 +71,7 @@ def test_p_values_are_corrected_for_the_decided_differences(plans):
 def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
     monkeypatch.setattr(tables, "difference", lambda *_, **how: Difference(0.05, np.array([0.02**2]), 3))
     table = Comparison(plans.grid, plans.references).differences
-    assert set(table["verdict"]) == {"too close to call"} and (table["low"] < 0).all()
+    assert set(table["verdict"]) == {"too few runs to tell"} and (table["low"] < 0).all()
 
 
 def test_the_differences_as_sentences(plans):
@@ -79,19 +79,20 @@ def test_the_differences_as_sentences(plans):
     assert re.fullmatch(r"On STS \*less\* is worse than \*one\* by 0\.40\d \(0\.\d{3} to 0\.\d{3}\)", first)
     assert plans.answer.count(" by 0.") == 3, "the largest have numbers"
     assert plans.answer.count("*more* is better than *one*") == 3 and "same" not in plans.answer
-    assert others[-1] == "Three more differences cannot be judged (fewer than 3 seeds, and no runs that are alike)."
+    assert others[-1].startswith("Six others have too few runs to tell; the largest is *two* minus *one* on STS, +0.3")
     table = plans.differences
     open_ones = tables.summary(table[table["run"] == "two"])
-    assert open_ones.startswith("None of the 3 differences can be judged (fewer than 3 seeds")
-    assert ". The largest is *two* minus *one* on" in open_ones
+    assert open_ones.startswith("All 3 differences have too few runs to tell; the largest is *two* minus *one* on")
     assert not any(word in open_ones for word in ("better", "worse"))
-    equal = tables.summary(table[table["run"] == "same"])
-    assert equal.startswith("None of the 3 differences is measurable. The largest is *same* minus *one* on ")
+    equal = table[table["run"] == "same"].assign(verdict="no difference that matters")
+    assert tables.summary(equal).startswith("All 3 differences are shown not to matter; the largest is *same* minus")
     one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
     assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
-    assert tables.summary(one).endswith(". On Quora and STS there is no measurable difference.")
-    alone = tables.summary(table[(table["run"] == "same") & (table["task"] == "sst")])
-    assert alone.startswith("No difference is measurable. The only one is *same* minus *one* on SST, ")
+    assert ". Three others have too few runs to tell; the largest is *same* minus *one* on " in tables.summary(one)
+    alone = tables.summary(equal[equal["task"] == "sst"])
+    assert alone.startswith("The difference is shown not to matter; it is *same* minus *one* on SST, ")
+    small = table[(table["run"] == "more") & (table["task"] == "sst")].assign(is_small=True)
+    assert tables.summary(small).endswith("), less than the margin.")
     assert tables.summary(table.iloc[:0]) == ""
 
 
@@ -130,7 +131,7 @@ def test_differences_for_reading(plans):
     shown = plans.difference_table()
     assert shown.loc["two", "seeds"] == "2" and shown.loc["more", "seeds"] == "3"
     assert shown.loc["more", "SST"].startswith("+0.150 (") and shown.loc["more", "SST"].endswith("), better")
-    assert shown.loc["two", "SST"].endswith("), not decided") and list(shown["minus"].unique()) == ["one"]
+    assert "), too few runs to tell" in shown.loc["two", "SST"] and list(shown["minus"].unique()) == ["one"]
     assert Comparison(Grid((), {}, {}), {}).difference_table() is None
 
 

@@ -62,4 +62,4 @@ def test_judged_differences_are_corrected_for_their_number():
     )
     assert table["what"].tolist() == ["a", "b"] and table["p"].tolist() == [0.04, 0.04]
     assert table["verdict"].tolist() == ["higher", "lower"]
-    assert judge_estimates({"a": one, "b": one, "c": one})["verdict"].tolist() == ["too close to call"] * 3
+    assert judge_estimates({"a": one, "b": one, "c": one})["verdict"].tolist() == ["not shown"] * 3

@@ -14,11 +14,10 @@ from mtbert.paths import REPOSITORY
 from mtbert.report.tables import read_runs
 from mtbert.results import lent_to, scored
 from mtbert.statistics import (
-    CLOSE,
     CONTRADICTED,
-    NOT_DECIDED,
+    NO_DIFFERENCE,
     REPRODUCED,
-    SMALL,
+    TOO_FEW,
     Difference,
     Prior,
     Side,
@@ -30,8 +29,10 @@ from mtbert.statistics import (
     holm,
     judge,
     p_of_claim,
+    paired,
     scores_and_covariance,
     seed_mean,
+    verdict_text,
     welch,
 )
 from mtbert.statistics.variances import LENDERS, _count_columns
@@ -120,7 +121,7 @@ def test_a_metric_that_is_not_defined_shows_no_difference():
     found = difference([(pearson, [constant, right], labels)])
     assert np.isnan(found.value) and found.p == 1 and np.isnan(found.interval()).all()
     for claimed in ("greater", "equal", "not greater"):
-        assert p_of_claim(claimed, found, 0.01) == (1, CLOSE)
+        assert p_of_claim(claimed, found, 0.01) == (1, TOO_FEW)
 
 
 def test_without_a_prior_and_examples_a_side_has_the_distribution_of_student():
@@ -188,7 +189,7 @@ def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
     assert found.is_decided and found.is_lent
     assert found.p == pytest.approx(2 * stats.norm.sf(0.01 / (0.005 * np.sqrt(2))), rel=1e-3)
     alone = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, None))
-    assert not alone.is_decided and judge("greater", alone, 0.01, 1.0)[0] == NOT_DECIDED
+    assert not alone.is_decided and judge([("greater", alone, 0.01)], holm)[0].verdict == TOO_FEW
     three = difference([(mean_of_numbers, parts_of([0.81], [0.80, 0.81, 0.79]), np.arange(50))], (prior, None))
     assert three.is_decided, "a side without a stratum needs three seeds"
 
@@ -253,48 +254,83 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
     [
         ("greater", 0.02, 0.005, REPRODUCED),
         ("greater", -0.02, 0.005, CONTRADICTED),
-        ("greater", 0.005, 0.005, CLOSE),
+        ("greater", 0.005, 0.005, TOO_FEW),
+        ("greater", 0.001, 0.002, NO_DIFFERENCE),
         ("smaller", -0.02, 0.005, REPRODUCED),
         ("smaller", 0.02, 0.005, CONTRADICTED),
         ("equal", 0.0, 0.005, REPRODUCED),
-        ("equal", 0.005, 0.001, SMALL),
+        ("equal", 0.005, 0.001, REPRODUCED),
         ("equal", 0.03, 0.005, CONTRADICTED),
-        ("equal", 0.008, 0.005, CLOSE),
+        ("equal", 0.008, 0.005, TOO_FEW),
         ("not greater", -0.05, 0.02, REPRODUCED),
         ("not greater", 0.03, 0.005, CONTRADICTED),
-        ("not greater", 0.01, 0.005, CLOSE),
+        ("not greater", 0.01, 0.005, TOO_FEW),
     ],
 )
-@pytest.mark.parametrize("others", [1.0, 1.5])  # how much the correction raises the p-value
+@pytest.mark.parametrize("others", [1.0, 1.5])  # how much the correction raises the p-values
 def test_verdicts_agree_with_their_intervals(claimed, value, deviation, expected, others):
     margin, found = 0.01, normal(value, deviation)
-    p, _ = p_of_claim(claimed, found, margin)
-    verdict, low, high = judge(claimed, found, margin, min(1.0, p * others))
+    [judged] = judge([(claimed, found, margin)], lambda p: np.minimum(1, p * others))
+    verdict, low, high = judged.verdict, judged.low, judged.high
     if others == 1:
         assert verdict == expected
     if claimed in ("greater", "smaller"):
         sign = 1 if claimed == "greater" else -1
         assert (verdict == REPRODUCED) == (min(sign * low, sign * high) > 0)
         assert (verdict == CONTRADICTED) == (max(sign * low, sign * high) < 0)
+        assert verdict != NO_DIFFERENCE or (-margin < low and high < margin)
+        assert judged.is_small == (verdict in (REPRODUCED, CONTRADICTED) and abs(value) < margin)
     elif claimed == "equal":
-        assert (verdict in (REPRODUCED, SMALL)) == (-margin < low and high < margin)
-        assert (verdict == SMALL) == (-margin < low and high < margin and (low > 0 or high < 0))
+        assert (verdict == REPRODUCED) == (-margin < low and high < margin)
         assert (verdict == CONTRADICTED) == (low > margin or high < -margin)
     else:
         assert (verdict == REPRODUCED) == (high < margin) and (verdict == CONTRADICTED) == (low > margin)
 
 
 def test_a_family_is_corrected_and_its_intervals_with_it():
-    alone = decide([normal(0.011, 0.005)])
+    alone = decide([normal(0.011, 0.005)], [0.01])
     assert alone["verdict"].tolist() == ["better"] and alone["low"][0] > 0
     several = decide(
-        [normal(0.011, 0.005), normal(-0.03, 0.005), normal(0.0, 0.005), normal(0.1, 0.005, is_decided=False)]
+        [normal(0.011, 0.005), normal(-0.03, 0.005), normal(0.0, 0.005), normal(0.1, 0.005, is_decided=False)],
+        [0.01] * 4,
     )
-    assert several["verdict"].tolist() == [CLOSE, "worse", CLOSE, NOT_DECIDED]
+    assert several["verdict"].tolist() == [TOO_FEW, "worse", TOO_FEW, TOO_FEW]
     assert several["low"][0] < 0 < several["high"][0], "wider than alone"
     raw = [normal(value, 0.005).p for value in (0.011, -0.03, 0.0)]
     assert several["p"][:3].tolist() == holm(np.array(raw)).tolist() and np.isnan(several["p"][3])
-    assert decide([]).empty
+    assert decide([], []).empty
+    equal = [normal(0.0, 0.005), normal(0.0, 0.005), normal(0.03, 0.005)]
+    assert decide(equal, [0.01] * 3)["verdict"].tolist() == [TOO_FEW, TOO_FEW, "better"], "corrected for three"
+    assert decide(equal[:1], [0.01])["verdict"].tolist() == [NO_DIFFERENCE], "alone it is shown not to matter"
+
+
+def test_too_few_runs_say_how_many_would_tell():
+    """Two configurations of three seeds, no variance from the examples."""
+    scores = np.array([0.80, 0.81, 0.79])
+    variance = float(np.median(draw_variances(scores, None)))
+
+    def needed(gap: float) -> float:
+        found = difference([(mean_of_numbers, parts_of(scores + gap, scores), np.arange(50))])
+        [judged] = judge([("greater", found, 0.002)], holm)
+        assert judged.verdict == TOO_FEW
+        return judged.seeds_needed
+
+    seeds = needed(0.01)
+    halves = 1.96 * np.sqrt(2 * variance / np.array([seeds - 1, seeds]))  # of the interval
+    assert halves[1] < 0.01 < halves[0]
+    assert needed(0.0021) == np.inf, "neither 0 nor the margin is far enough away"
+    assert verdict_text(TOO_FEW, seeds_needed=seeds) == f"too few runs to tell ({seeds} seeds would tell)"
+    assert verdict_text(TOO_FEW, seeds_needed=np.inf) == "too few runs to tell (not even 30 seeds would)"
+    assert verdict_text("better", is_small=True) == "better, by less than the margin"
+
+
+def test_pairs_are_judged_by_students_t_once_there_are_enough():
+    gaps = [0.07, 0.04, 0.11, 0.05, 0.09, 0.02]
+    found = paired(gaps, needed=6)
+    assert found.value == pytest.approx(np.mean(gaps))
+    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.05)
+    assert found.is_decided and not paired(gaps[:5], needed=6).is_decided
+    assert not paired(gaps[:1], needed=6).is_decided
 
 
 def test_a_cautious_verdict_takes_the_lower_bound_of_d0():
