@@ -276,6 +276,10 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
                 assert claim["check"] in ("cost", "loss") or set(tasks) <= set(config.scored), claim
             if claim["check"] == "difference" and order in ("greater", "smaller"):
                 assert float(claim.get("number", {"greater": 1, "smaller": -1}[order])) * (order == "greater" or -1) > 0
+        if claim["check"] == "forgetting":
+            for pair in claim["forgetting"]:
+                plain, method = map(config_of, pair)
+                assert plain == method.but(gradients="sum") and plain.scheme == "in_turn", claim
         if claim["check"] == "score":
             path, task = claim["score"]
             assert task in TASKS and task in config_of(path).scored and "number" in claim, claim
