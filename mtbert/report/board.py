@@ -137,7 +137,7 @@ def _compared(check: str, parts: list) -> str:
     names = [str(part).rpartition("/")[2] for part in parts]
     what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
     if check == "score":
-        return f"{names[0]}, {what}: another encoder, fewer steps"
+        return f"{names[0]}, {what}: another encoder"
     first, _, second, _ = names
     return COMPARED[check].format(first=first, second=second, what=what)
 
