@@ -29,6 +29,7 @@ COMPARED = {  # a check of two runs, in words
     "difference": "{first} minus {second}, {what}",
     "gap": "{first} minus {second}, {what}: score on training rows minus score on dev",
     "loss": "{first} minus {second}, training loss at step {what}",
+    "extremes": "{first} minus {second}, {what}: share of predictions within half a point of 0 or 5",
     "cost": "{first} divided by {second}, {what}",
 }
 FORGETTING = "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"
@@ -101,7 +102,7 @@ def found(row: dict, check: str) -> str:
 
 def _form(check: str, value: float) -> str:
     """How a number is written: differences with their sign, counts in full."""
-    if check in ("difference", "gap", "loss", "forgetting"):
+    if check in ("difference", "gap", "loss", "extremes", "forgetting"):
         return "+.3f"
     if check != "arithmetic":
         return ".3f"
@@ -136,7 +137,7 @@ def _compared(check: str, parts: list) -> str:
     names = [str(part).rpartition("/")[2] for part in parts]
     what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
     if check == "score":
-        return f"{names[0]}, {what}: another encoder, fewer steps"
+        return f"{names[0]}, {what}: another encoder"
     first, _, second, _ = names
     return COMPARED[check].format(first=first, second=second, what=what)
 

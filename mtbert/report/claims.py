@@ -243,6 +243,12 @@ def _loss(run: Run, step: int) -> float:
     return run.curve.set_index("step").at[step, "train_loss"]
 
 
+def _extremes(run: Run, task: str) -> float:
+    """Share of the predicted similarities within half a point of 0 or 5, the ends of the scale."""
+    predicted = run.predictions_of(task)["predicted"]
+    return float(((predicted < 0.5) | (predicted > 4.5)).mean())
+
+
 def _check_score(claim: dict, grids: Grids) -> dict:
     path, task = claim["score"]
     runs = find(grids, path)
@@ -311,7 +317,7 @@ def _names(grids: Grids) -> dict[str, Any]:
     return {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": layer, "min": min, "max": max}
 
 
-BY_SEED = {"gap": _gap, "loss": _loss}  # checks of two runs by a number that every seed has
+BY_SEED = {"gap": _gap, "loss": _loss, "extremes": _extremes}  # checks of two runs by a number that every seed has
 CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what is `compared` for a verdict
     "arithmetic": _check_arithmetic,
     "score": _check_score,
@@ -319,6 +325,7 @@ CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what i
     "cost": _check_two_runs,
     "gap": _check_two_runs,
     "loss": _check_two_runs,
+    "extremes": _check_two_runs,
     "forgetting": _check_forgetting,
     "none": _cannot_be_checked,
 }

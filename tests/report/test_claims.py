@@ -147,6 +147,18 @@ def test_quantities_of_each_seed(folders):
     assert checked(folders, gap=["singles/good", "greater", "singles/one", "sst"])["verdict"] == "too few runs to tell"
 
 
+def test_predictions_at_the_ends_of_the_scale(folders, synthetic):
+    store, params = folders
+    runs = [synthetic(config, 0.8) for config in read_grid(params / "cpu" / "singles.yaml")["absent"]]
+    for run in runs:
+        run.predictions["predicted"] = run.predictions["predicted"].replace({0.0: 0.4, 1.0: 4.6})
+        write_run(run, store)
+    row = checked(folders, extremes=["singles/absent", "greater", "singles/bad", "sts"])  # there 0 and 1 in even parts
+    assert row["our_number"] == pytest.approx(0.5, abs=0.05) and row["verdict"] == "reproduced"
+    for run in runs:
+        shutil.rmtree(store / "runs" / run.run_id)
+
+
 def test_costs(folders):
     def row(claimed: str, what: str = "train_seconds", **fields) -> pd.Series:
         return checked(folders, cost=["singles/good", claimed, "singles/bad", what], **fields)
@@ -256,7 +268,7 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
     for claim in claims:
         if "number" in claim:
             assert isinstance(claim["number"], str) and math.isfinite(float(claim["number"])), claim
-        if claim["check"] in ("difference", "cost", "gap", "loss"):
+        if claim["check"] in ("difference", "cost", "gap", "loss", "extremes"):
             first, order, second, what = claim[claim["check"]]
             assert order in ("greater", "smaller", "equal", "not greater"), claim
             tasks = TASKS_IN_ALL if what in SIMILARITY else (what,)
@@ -264,6 +276,10 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
                 assert claim["check"] in ("cost", "loss") or set(tasks) <= set(config.scored), claim
             if claim["check"] == "difference" and order in ("greater", "smaller"):
                 assert float(claim.get("number", {"greater": 1, "smaller": -1}[order])) * (order == "greater" or -1) > 0
+        if claim["check"] == "forgetting":
+            for pair in claim["forgetting"]:
+                plain, method = map(config_of, pair)
+                assert plain == method.but(gradients="sum") and plain.scheme == "in_turn", claim
         if claim["check"] == "score":
             path, task = claim["score"]
             assert task in TASKS and task in config_of(path).scored and "number" in claim, claim
