@@ -137,6 +137,7 @@ def sharing_costs(plans: Comparison) -> str:
 
 def sharing_saves(plans: Comparison) -> str:
     """What the plans differ by overall, beside their parameters; raises KeyError without the runs."""
+    row_of(plans, "3-bert")
     sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f} million" for name, runs in plans.runs.items()}
     largest = plans.overall.sort_values("value").iloc[-1]
     return tell(

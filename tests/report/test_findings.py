@@ -68,7 +68,7 @@ def synthetic_sequences(monkeypatch):
         gaps = np.linspace(0.05, 0.10, seeds)
         monkeypatch.setattr(findings, "less_forgotten", lambda orders: paired(gaps, PAIRED_SEEDS))
         names = [f"{name}{method}" for name in findings.SEQUENCES for method in ("", ", GEM")]
-        return Grid((), {}, dict.fromkeys(names, []))
+        return Grid((), {}, {name: [] for name in names})
 
     return make
 

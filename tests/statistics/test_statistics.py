@@ -97,7 +97,8 @@ def test_the_same_predictions_under_two_names_are_equal():
     seeds = np.stack([predicted] * 3)
     found = difference([(accuracy, [seeds, seeds.copy()], labels)])
     assert (found.value, found.p, found.interval()) == (0, 1, (0, 0)) and found.is_decided
-    assert judge("equal", found, 0.01, found.p_within(0.01)) == (REPRODUCED, 0, 0)
+    [judged] = judge([("equal", found, 0.01)], holm)
+    assert (judged.verdict, judged.low, judged.high) == (REPRODUCED, 0, 0)
 
 
 @pytest.mark.parametrize("gained", [6, 16, 40])
@@ -328,7 +329,7 @@ def test_pairs_are_judged_by_students_t_once_there_are_enough():
     gaps = [0.07, 0.04, 0.11, 0.05, 0.09, 0.02]
     found = paired(gaps, needed=6)
     assert found.value == pytest.approx(np.mean(gaps))
-    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.05)
+    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.1), "by quantiles"
     assert found.is_decided and not paired(gaps[:5], needed=6).is_decided
     assert not paired(gaps[:1], needed=6).is_decided
 
