@@ -255,11 +255,18 @@ def _claims_checked(store: Path | None) -> str:
     checked = facts(claims)
     checked = checked[checked["kind"] == "finding"]
     counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
-    small = int(checked["is_small"].eq(True).sum())
-    return (
-        f"Our runs check {len(checked)}. {counts[REPRODUCED]} are reproduced, "
-        f"{small} of them by less than the margin, and {counts[CONTRADICTED]} contradicted. {counts[NO_DIFFERENCE]} "
-        f"orders are shown not to matter; {counts[TOO_FEW]} have too few runs to tell."
+    waiting = int((claims["verdict"] == "not measured yet").sum())
+    return tell(
+        "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
+        "{contradicted}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another {waiting} claims "
+        "wait for their runs.",
+        count=len(checked),
+        reproduced=counts[REPRODUCED],
+        small=int(checked["is_small"].eq(True).sum()),
+        contradicted=counts[CONTRADICTED],
+        equal=counts[NO_DIFFERENCE],
+        few=counts[TOO_FEW],
+        waiting=waiting,
     )
 
 

@@ -79,7 +79,7 @@ def test_no_verdict_without_enough_seeds(folders):
     def verdict(first: str, second: str) -> str:
         return checked(folders, difference=[f"singles/{first}", "greater", f"singles/{second}", "sst"])["verdict"]
 
-    assert verdict("good", "same") == "too few runs to tell"
+    assert verdict("good", "same") == "no difference that matters"
     assert verdict("two", "bad") == verdict("bad", "two") == verdict("one", "bad") == "too few runs to tell"
     assert verdict("bad", "absent") == "not measured yet"
 
