@@ -1,6 +1,5 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -176,30 +175,21 @@ def train(
     on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
-    Processes that torchrun starts train each run together: torchrun --nproc_per_node 2 -m mtbert train GRID.
     """
     import torch
 
-    from mtbert.parallel import number_of_processes
     from mtbert.paths import check_writable, results_dir
     from mtbert.results import read_grids, sweep
     from mtbert.runtime import pick_device
 
     pairs = read_grids(grids, only)
-    together = number_of_processes() > 1  # torchrun
-    _check_names(pairs, only, force or [], together)
-    if not together and not dry_run and find_spec("distributed") is None:
+    _check_names(pairs, only, force or [])
+    if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
     if force and not dry_run:
         _forget(runs, [config.digest for name, config in pairs if name in force])
         runs = sweep.look_up(pairs, data, again, accept_rejects)
-    if together and not dry_run:
-        _train_together(runs, data, device, again, accept_rejects)
-        return
-    if "ACCELERATE_USE_CPU" in os.environ:
-        typer.echo("accelerate has started one process; for several: torchrun --nproc_per_node", err=True)
-
     check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
@@ -247,27 +237,14 @@ def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:
         raise typer.Exit(1)
 
 
-def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: list[str], together: bool) -> None:
-    """Raises BadParameter where `--only` leaves no run, and for a `--force` that cannot be done."""
+def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: list[str]) -> None:
+    """Raises BadParameter where `--only` leaves no run, and where `--force` names none."""
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
-    if force and together:
-        raise typer.BadParameter("not with torchrun; `mtbert runs --delete RUN` comes first", param_hint="--force")
     names = list(dict.fromkeys(name for name, _ in pairs))
     unknown = ", ".join(name for name in force if name not in names)
     if unknown:
         raise typer.BadParameter(f"no run is named {unknown}; there are {', '.join(names)}", param_hint="--force")
-
-
-def _train_together(runs: "list[SweepRun]", data: Path | None, device: str, again: bool, accept_rejects: bool) -> None:
-    """One run after the other, each by all processes that torchrun has started."""
-    from mtbert.results import load_or_run
-
-    for run in runs:
-        needs_model = again or run.is_teacher
-        stored = load_or_run(run.config, data, device=device, again=needs_model, accept_rejects=accept_rejects)
-        if os.environ["RANK"] == "0":
-            typer.echo(f"{run}: dev {stored.score():.4f}")
 
 
 @app.command()

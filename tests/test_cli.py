@@ -250,15 +250,6 @@ def test_the_exit_code_of_a_stopped_sweep_is_that_of_its_signal(
     assert result.exit_code == code and result.stderr == "the same command goes on\n"
 
 
-def test_one_process_of_accelerate_is_reported(tiny_config, course_folder, tmp_path, monkeypatch):
-    """Its launcher starts no more on CPUs, whatever --num_processes is."""
-    monkeypatch.setattr("mtbert.results.sweep.train_missing", lambda *args: {})
-    asked = ("train", write_grid(tmp_path, tiny_config), "--in-order", "--data", course_folder)
-    assert mtbert(*asked).stderr == ""
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
-    assert "accelerate has started one process; for several: torchrun" in mtbert(*asked).stderr
-
-
 def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
     result = mtbert("train", write_grid(tmp_path, tiny_config), "--only", "three")
     assert result.exit_code == 2 and "'three'" in result.stderr

@@ -23,7 +23,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 # From the bottom up: a room imports rooms of the lines above its own.
 FLOORS = [
     {"paths", "runtime", "sources", "statistics"},
-    {"bert", "gradients", "metrics", "optim", "pairs", "samplers", "parallel"},
+    {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
     {"sharing", "data"},
     {"config"},
     {"multitask"},

@@ -162,16 +162,13 @@ class MultitaskBert(nn.Module):
 
         return in_order(self.in_batches(tokens.lengths, compute))
 
-    def in_batches(
-        self, lengths: ndarray, compute: Callable[[ndarray], Any], chosen: slice = slice(None)
-    ) -> Iterator[tuple[ndarray, Any]]:
+    def in_batches(self, lengths: ndarray, compute: Callable[[ndarray], Any]) -> Iterator[tuple[ndarray, Any]]:
         """Indices of examples of these lengths (tokens) and compute(indices), in batches of similar length.
 
-        They are computed without dropout and gradients. chosen: the batches to compute, among all.
+        They are computed without dropout and gradients.
         """
         trim = Trimmer()
-        batches = list(eval_batches(lengths, EVAL_TOKENS))
-        for part in batches[chosen]:
+        for part in eval_batches(lengths, EVAL_TOKENS):
             was_training = self.training
             self.eval()
             try:

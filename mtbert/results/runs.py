@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +14,6 @@ from mtbert.bert import MINILM, CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
-from mtbert.parallel import connect
 from mtbert.paths import cache_dir, check_writable, stores
 from mtbert.results.models import has_model, keep_model, model_folder, run_lock, tell_limit
 from mtbert.results.store import (
@@ -66,9 +65,8 @@ def load_or_run(
     to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
     MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
     it, and the stored result stays. Teachers are trained before their student in the same way. If another process
-    trains the run, this call waits for it. If torchrun started several processes, they train together, and the first
-    one stores the run. Raises FolderError before training that could not be stored, and DataError before training on
-    tables with many rejected rows or without a class, unless `accept_rejects`.
+    trains the run, this call waits for it. Raises FolderError before training that could not be stored, and DataError
+    before training on tables with many rejected rows or without a class, unless `accept_rejects`.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
@@ -87,23 +85,17 @@ def _stored_or_trained(
     accept_rejects: bool = True,
 ) -> Run:
     """`load_or_run` for these stores; raises filelock.Timeout if another process trains the run, unless `wait`."""
-    processes = connect(pick_device(device))
-    with processes.main_first():
-        corpus = load_corpus(config, data_root(config, data))
+    corpus = load_corpus(config, data_root(config, data))
     run_id = run_id_of(config, corpus)
-    if not processes.largest(is_done(run_id, among, again)):
+    if not is_done(run_id, among, again):
         if not accept_rejects:
             corpus.check()
-        if processes.is_main:
-            check_writable(among[0])
-        with run_lock(run_id, wait) if processes.is_main else nullcontext():
-            if not processes.largest(is_done(run_id, among, again)):  # the others wait here for the lock of the first
-                run = train_and_store(config, corpus, run_id, among, device, progress, data, wait)
-                if not processes.is_main:
-                    return run
-    if processes.is_main:
-        clean_up(run_id, among)
-        update_tables(among[0])
+        check_writable(among[0])
+        with run_lock(run_id, wait):
+            if not is_done(run_id, among, again):  # another process may have trained it meanwhile
+                train_and_store(config, corpus, run_id, among, device, progress, data, wait)
+    clean_up(run_id, among)
+    update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
 
 
@@ -139,18 +131,15 @@ def train_and_store(
     damaged.
     """
     place = pick_device(device)
-    processes = connect(place)
     outputs = teacher_outputs(config, corpus, lambda teacher: load_corpus(teacher, data_root(teacher, data)), among)
-    for teacher in dict.fromkeys(processes.gather(outputs.missing())):
+    for teacher in dict.fromkeys(outputs.missing()):
         _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait)
     started = time.perf_counter()
-    with processes.main_first():
-        teachers = outputs.mean_logits(corpus, place)
+    teachers = outputs.mean_logits(corpus, place)
     teachers_seconds = round(time.perf_counter() - started, 2)
     folder = model_folder(run_id)
-    if processes.is_main:
-        for path in folder.rglob(PARTIAL):
-            path.unlink()  # left by a process that was killed
+    for path in folder.rglob(PARTIAL):
+        path.unlink()  # left by a process that was killed
     checkpoint = folder / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
     rows = {f"train {task}": len(table) for task, table in corpus.train.items()}
@@ -166,8 +155,7 @@ def train_and_store(
         cosines=trained.cosines,
         provenance={**environment(place), "data": corpus.fingerprint, "rows": rows},
     )
-    if processes.is_main:
-        _store(run, trained.model, among)
+    _store(run, trained.model, among)
     return run
 
 

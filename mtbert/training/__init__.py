@@ -5,9 +5,9 @@ from mtbert.training.checkpoint import Stop, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
+from mtbert.training.passes import batch_shapes, step_parts, weighted_tokens
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
-from mtbert.training.task_losses import batch_shapes, step_parts, weighted_tokens
 
 __all__ = [
     "KEPT_FROM",

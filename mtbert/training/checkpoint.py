@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from mtbert.parallel import ALONE, Processes
 from mtbert.paths import is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
@@ -88,9 +87,8 @@ class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
     path None: nothing is ever saved. identity names the run; a file of another run is ignored. seconds: how long
-    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. processes: those that
-    train together; the first one saves, and they stop after the same step. The file before the last one is kept as
-    `*_previous.pt`.
+    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. The file before the last
+    one is kept as `*_previous.pt`.
     """
 
     def __init__(
@@ -99,12 +97,10 @@ class Checkpoint:
         identity: str,
         parts: dict[str, Any],
         seconds: float | None = None,
-        processes: Processes = ALONE,
     ) -> None:
         self.path = path
         self.identity = identity
         self.parts = parts
-        self.processes = processes
         self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
         self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
         self._last = time.monotonic()
@@ -117,7 +113,7 @@ class Checkpoint:
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors. A full disk is a warning."""
-        if self.path is None or not self.processes.is_main:
+        if self.path is None:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
@@ -153,11 +149,10 @@ class Checkpoint:
                 must_stop = watch.get()
                 if must_stop(progress, total):
                     stop.number = signal.SIGTERM
-                number = self.processes.largest(stop.number or 0)
-                if self.is_due or number:
+                is_stopped = stop.number is not None
+                if self.is_due or is_stopped:
                     self.save(progress())
-                if number:
-                    stop.number = number
+                if is_stopped:
                     return
 
     def restore(self) -> dict[str, Any] | None:

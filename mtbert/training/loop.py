@@ -21,7 +21,6 @@ from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.parallel import Processes, connect
 from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.samplers import moving_average
@@ -66,7 +65,6 @@ class _Progress(Progress):
     averages: Losses = field(default_factory=dict)  # moving averages
     epoch_averages: list[Losses] = field(default_factory=list)  # at the end of each epoch
     kept: dict[str, Tensor] = field(default_factory=dict)
-    processes: int = 1  # that trained together
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,9 @@ def train(
     the caller removes it. LOG is written next to it. progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, by task, their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite.
-
-    Where several processes train together (`parallel.py`), all call this, and each computes its part of every batch and
-    every evaluation; all get the result. The first one pretrains, saves checkpoints and shows the bar; processor time
-    in the cost is of all, the rest of the first.
     """
     place = pick_device(device)
-    processes = connect(place)
-    run = _Run(config, corpus, place, processes, checkpoint, checkpoint_seconds, progress)
+    run = _Run(config, corpus, place, checkpoint, checkpoint_seconds, progress)
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
@@ -112,10 +105,9 @@ def train(
         meta_model(config)  # what does not fit together is said here, not after hours of pretraining
         cost |= run.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
-    processes.copy_from_main(model)
 
     rows = run.read_rows(model, teachers or {})
-    trainer = Trainer(model, rows.train, run.total_steps, processes)
+    trainer = Trainer(model, rows.train, run.total_steps)
     state, latest = run.train(trainer, rows)
 
     started = time.perf_counter()
@@ -130,7 +122,6 @@ def train(
         model.load_state_dict(state.kept, strict=False)
     if run.pretrains("after"):
         cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
-    processes.copy_from_main(model)
 
     started = time.perf_counter()
     if not run.keeps_last_step(state):
@@ -158,7 +149,6 @@ class _Run:
     config: RunConfig
     corpus: Corpus
     place: torch.device
-    processes: Processes
     checkpoint: Path | None
     checkpoint_seconds: float | None
     progress: bool | None
@@ -176,11 +166,6 @@ class _Run:
     def total_steps(self) -> int:
         return self.config.epochs * self.epoch_steps
 
-    @property
-    def shows_progress(self) -> bool | None:
-        """None: on a terminal."""
-        return self.progress if self.processes.is_main else False
-
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
         """Raises TrainingError unless there are logits for the training rows of every task that has teachers."""
         needed = {task: len(self.corpus.train[task]) for task in self.config.teachers_by_task}
@@ -193,16 +178,14 @@ class _Run:
         return self.config.pretrain in (stage, "both")
 
     def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
-        """Masked language modelling on the training texts by the first process, in place; its cost and last loss."""
-        if not self.processes.is_main:
-            return {}
+        """Masked language modelling on the training texts, in place; its cost and last loss."""
         config = self.config
         texts = pretraining_texts(self.corpus.train)
         tokens = tokenize_texts(texts, config.encoder, config.max_length)
         path = None
         if self.checkpoint is not None:
             path = self.checkpoint.with_name(PRETRAINING.format(stage))
-        curve = pretrain(encoder, tokens, config, self.place, path, self.checkpoint_seconds, self.shows_progress)
+        curve = pretrain(encoder, tokens, config, self.place, path, self.checkpoint_seconds, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -218,13 +201,12 @@ class _Run:
         evaluations = self.config.epochs * self.config.evals_per_epoch
         train = {}
         dev = {}
-        with self.processes.main_first():
-            for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
-                train[task] = TaskRows(model, task, table, self.place, times, self.processes, teachers.get(task))
-            for task, table in self.corpus.dev.items():
-                dev[task] = TaskRows(model, task, table, self.place, evaluations, self.processes)
-            for rows in [*train.values(), *dev.values()]:
-                rows.make_features()
+        for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
+            train[task] = TaskRows(model, task, table, self.place, times, teachers.get(task))
+        for task, table in self.corpus.dev.items():
+            dev[task] = TaskRows(model, task, table, self.place, evaluations)
+        for rows in [*train.values(), *dev.values()]:
+            rows.make_features()
         return _Rows(train, dev)
 
     def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, Predictions]:
@@ -232,8 +214,8 @@ class _Run:
         config = self.config
         identity = f"{config.digest} {self.corpus.fingerprint}"
         parts = {"model": trainer.model, "trainer": trainer}
-        saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds, self.processes)
-        state = self.restore(saver)
+        saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
+        state = _Progress(**(saver.restore() or {}))
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
         steps = training_steps(config, lengths, state.epoch_averages)
         for drawn in islice(steps, state.step):  # of the part before an interruption only the memory is made again
@@ -242,7 +224,7 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         log_every = math.ceil(self.total_steps / LOG_POINTS)
         predictions = {}
-        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.shows_progress):
+        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress):
             with state.clocked():
                 self.take_step(trainer, rows, drawn, state)
             if state.step in marks:
@@ -255,20 +237,6 @@ class _Run:
             elif state.step % log_every == 0:
                 self.write_log(state, self.log_point(state, state.losses[-log_every:]))
         return state, predictions
-
-    def restore(self, saver: Checkpoint) -> _Progress:
-        """The run up to its checkpoint, or its start; raises TrainingError if the processes read different ones."""
-        count = self.processes.count
-        state = _Progress(**(saver.restore() or {"processes": count}))
-        steps = self.processes.gather([state.step])
-        if len(set(steps)) > 1:
-            raise TrainingError(
-                "the processes do not read the same checkpoint: the cache (MTBERT_CACHE) must be shared"
-            )
-        if state.processes != count:
-            log.warning("processes that go on: %d; that saved the checkpoint: %d", count, state.processes)
-            state.processes = max(state.processes, count)
-        return state
 
     def take_step(self, trainer: Trainer, rows: _Rows, drawn: Rows, state: _Progress) -> None:
         """Train on the rows drawn and note it in the state; raises TrainingError for a loss that is not finite."""
@@ -355,7 +323,7 @@ class _Run:
     def write_log(self, state: _Progress, row: dict) -> None:
         """Append a row to LOG, next to the checkpoint; where it cannot be written, that is a warning."""
         state.log.append(row)
-        if self.checkpoint is None or not self.processes.is_main:
+        if self.checkpoint is None:
             return
         path = self.checkpoint.with_name(LOG)
         try:
@@ -374,27 +342,23 @@ class _Run:
         return all(state.best[name]["step"] == self.total_steps for name in names)
 
     def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
-        """What the steps cost: seconds of the first process, processor time of all."""
-        cpu_seconds = sum(self.processes.gather([state.cpu_seconds]))
+        """What the steps cost: seconds of the clock and of the processor, tokens."""
         feature_seconds = 0.0
         feature_cpu_seconds = 0.0
         for table in rows.train.values():
             seconds, processor_seconds = table.make_features()
             feature_seconds += seconds
             feature_cpu_seconds += processor_seconds
-        cost = {
+        return {
             "train_seconds": round(state.seconds, 2),
-            "train_cpu_seconds": round(cpu_seconds, 2),
+            "train_cpu_seconds": round(state.cpu_seconds, 2),
             "feature_seconds": round(feature_seconds, 2),
             "feature_cpu_seconds": round(feature_cpu_seconds, 2),
             "tokens": state.tokens,
-            "tokens_per_cpu_second": round(state.tokens / max(cpu_seconds, 1e-9), 1),
+            "tokens_per_cpu_second": round(state.tokens / max(state.cpu_seconds, 1e-9), 1),
             "best_step": state.best["overall"]["step"],
             "steps": self.total_steps,
         }
-        if state.processes > 1:
-            cost["processes"] = state.processes
-        return cost
 
 
 def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:

@@ -1,69 +1,76 @@
-"""One training step: the gradient, the update of the weights, and their moving average.
+"""One training step, read downward: losses, gradients, what is done about their conflicts, the update.
 
-Sources of what is optional: layer-wise learning rates, Howard and Ruder 2018; moving average of the weights, Polyak and
-Juditsky 1992, by torch's `swa_utils`.
+The gradient is that of the weighted sum of the tasks' losses; where a method asks for it, every task has a gradient of
+its own of the parameters that tasks share, as a row of G (T, P). T tasks, K memories, P shared weights.
 """
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mtbert.multitask import MultitaskBert
+from mtbert.data import TASKS
+from mtbert.gradients import (
+    PROJECTIONS,
+    WEIGHTS,
+    EpisodicMemory,
+    FlatGradients,
+    broken_constraints,
+    combine,
+    gram_matrix,
+    layer_cosines,
+)
+from mtbert.multitask import MultitaskBert, divergence
 from mtbert.optim import AdamW, make_schedule
-from mtbert.parallel import ALONE, Processes
+from mtbert.sharing import add_pull
 from mtbert.training.batches import Losses, Rows
-from mtbert.training.step_gradients import StepGradients, trained_parameters
-from mtbert.training.task_data import Tables
+from mtbert.training.distillation import distillation_loss, teacher_weight
+from mtbert.training.loss_weights import LossWeights
+from mtbert.training.parameters import by_level, parameter_groups, trained_parameters
+from mtbert.training.passes import in_passes
+from mtbert.training.task_data import Tables, task_logits
 
-UPSTREAM_RATE = 0.1  # factor of the learning rate of a slow upstream head
+Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
 
 
 class Trainer:
-    """A model with the optimizer, the schedule, the gradients and the averaged weights of its configuration.
+    """Trains a model step by step, as its configuration says.
 
-    tables: the rows of every training task. total_steps: over which the schedule runs. processes: those that train
-    this model together.
+    tables: the rows of every training task. total_steps: over which the schedule runs, and the weight of teachers
+    falls. The moving average of the weights (`ema`) is Polyak and Juditsky's of 1992, by torch's `swa_utils`.
     """
 
-    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, processes: Processes = ALONE) -> None:
+    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int) -> None:
         config = model.run_config
         self.model = model
         self.config = config
-        self.processes = processes
+        self.tables = tables
+        self.total_steps = total_steps
+        self.loss_weights = LossWeights(model)
         self.offsets = model.heads.add_offsets()
-        self.step_gradients = StepGradients(model, tables, total_steps, processes)
+
+        self.shared = FlatGradients(model.shared_parameters())
+        self.is_sum = config.gradients == "sum" or not self.shared.spans  # one gradient of all tasks, not one of each
+        self.memory = EpisodicMemory(config.memory_size, config.memory, config.seed)
+        self.M: Tensor | None = None  # (K, P), the memories' gradients that constrain this step
+        self.is_projected = False  # whether they changed its gradient
+        self.constraints: Counter[str] = Counter()  # of GEM: steps, projected ones, constraints checked, broken ones
+        self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
+
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
-        by_group = [group["params"] for group in self.optimizer.param_groups]
-        self.trained = list(chain(*by_group))
+        self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
-            multi_avg_fn = get_ema_multi_avg_fn(config.ema)
-            self.average = AveragedModel(self.weights, multi_avg_fn=multi_avg_fn)
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether a step takes the gradient of all tasks at once, and not one by one."""
-        return self.step_gradients.is_sum
-
-    @property
-    def cosines(self) -> list[dict]:
-        """The recorded cosines between tasks' gradients: step, layer, first, second, cosine."""
-        return self.step_gradients.cosines
-
-    @property
-    def constraints(self) -> dict[str, int]:
-        """Of GEM and A-GEM: the numbers of constrained steps, of projected ones, of constraints checked and broken."""
-        return self.step_gradients.constraints
-
-    def remember(self, rows: Rows) -> None:
-        """Put a step's examples into the episodic memory, as the step did."""
-        self.step_gradients.remember(rows)
+            self.average = AveragedModel(self.weights, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
 
     def step(self, number: int, rows: Rows) -> Losses:
         """Train on these rows; returns every task's mean loss.
@@ -77,17 +84,144 @@ class Trainer:
         return losses
 
     def gradients(self, number: int, rows: Rows) -> Losses:
-        """The part of a step before the update; arguments and result as of `step`."""
+        """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting.
+
+        Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
+        """
+        config = self.config
         self.model.train()
-        self.processes.seed_step(self.config.seed, number)
-        return self.step_gradients.compute(number, rows)
+        if self.is_sum:
+            if self._is_recorded(number):
+                self._record_beside(number, rows)
+            losses = self._backward(number, rows)
+        else:
+            losses = self._resolve_conflicts(number, rows)
+        if config.soft_sharing != "none":
+            add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
+        values = {task: loss.item() for task, loss in losses.items()}
+        self.loss_weights.note(values)
+        return values
+
+    def _backward(self, number: int, rows: Rows) -> dict[str, Tensor]:
+        """Add the gradient of the weighted sum of losses to `.grad`, pass by pass; returns every task's mean loss."""
+        lengths = {task: self.tables[task].tokens.lengths for task in rows}
+        totals = {}
+        for part in in_passes(self.config, rows, lengths, self.model.device.type == "cuda"):
+            weighted = []
+            for task, loss in self._losses(number, part).items():
+                share = len(part[task]) / len(rows[task])
+                totals[task] = totals.get(task, 0) + loss.detach() * share
+                weighted.append(self.loss_weights(task, loss) * share)
+            sum(weighted).backward()
+        return totals
+
+    def _losses(self, number: int, rows: Rows) -> dict[str, Tensor]:
+        """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
+        config = self.config
+        r_drops = config.r_drops
+        rows = {task: np.tile(part, 2) if r_drops[task] else part for task, part in rows.items()}
+        weight = teacher_weight(config, number, self.total_steps)
+        losses = {}
+        for task, logits in task_logits(self.model, self.tables, rows).items():
+            table = self.tables[task]
+            part = rows[task]
+            teachers = None if table.teachers is None else table.teachers[part]
+            loss = distillation_loss(TASKS[task], logits, table.labels[part], teachers, weight, config.temperature)
+            if r_drops[task]:
+                first, second = logits.chunk(2)
+                loss = loss + r_drops[task] * divergence(TASKS[task], first, second)
+            losses[task] = loss
+        return losses
+
+    def _resolve_conflicts(self, number: int, rows: Rows) -> dict[str, Tensor]:
+        """A gradient per task, and from these one of the parameters that tasks share; returns the losses.
+
+        The tasks' own parameters keep their own gradient.
+        """
+        method = self.config.gradients
+        constraints = self._memory_gradients(number, rows) if method in PROJECTIONS else None
+        losses, G, uses = self._by_task(number, rows)
+        if not all(torch.isfinite(loss) for loss in losses.values()):
+            return losses  # nothing can be projected; the caller stops
+        if self._is_recorded(number):
+            self._record(number, G, list(rows))
+        used = uses.any(0)
+        if method in WEIGHTS:
+            g = self._weighted(number, G)
+        else:
+            g = G.sum(0) if len(G) > 1 else G[0]
+        if constraints is not None:
+            g, used = self._projected(g, used, *constraints)
+        self.shared.put(g, used)
+        return losses
+
+    def _by_task(self, number: int, rows: Rows) -> Gradients:
+        """Each task's loss, its gradient of the shared parameters, and which of these it used."""
+        losses = {}
+        uses = []
+        G = self.shared.empty(len(rows))
+        for flat, (task, part) in zip(G, rows.items(), strict=True):
+            losses |= self._backward(number, {task: part})
+            _, used = self.shared.take(flat)
+            uses.append(used)
+        return losses, G, torch.stack(uses)
+
+    def _weighted(self, number: int, G: Tensor) -> Tensor:
+        """PCGrad, CAGrad: the tasks' gradients G (T, P), weighted by what their Gram matrix says -> (P,)."""
+        config = self.config
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
+        weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
+        return combine(weights.numpy(), G)
+
+    def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
+        """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool."""
+        config = self.config
+        g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin, **config.gradient_options)
+        is_active = v != 0
+        self.M = M
+        self.is_projected = bool(is_active.any())
+        return g, used | memory_used[is_active].any(0)
+
+    def _memory_gradients(self, number: int, rows: Rows) -> tuple[Tensor, Tensor] | None:
+        """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
+
+        In a unified step every task's memory is a constraint. None where there is no memory yet.
+        """
+        remembered = {}
+        for task in self.memory.tasks:
+            if set(rows) != {task}:
+                remembered[task] = self.memory.sample(task, self.config.memory_batch, number)
+        return self._beside(number, remembered) if remembered else None
+
+    def _beside(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Gradients and uses of `_by_task` beside those of the step: no `.grad` is left."""
+        _, G, uses = self._by_task(number, rows)
+        for parameter in trained_parameters(self.model).values():
+            parameter.grad = None
+        return G, uses
+
+    def _is_recorded(self, number: int) -> bool:
+        every = self.config.cosine_every
+        return bool(self.shared.spans) and every is not None and number % every == 0
+
+    def _record(self, number: int, G: Tensor, tasks: list[str]) -> None:
+        """Record the cosines of the tasks' gradients G (T, P)."""
+        for row in layer_cosines(G, by_level(self.shared.spans), tasks):
+            self.cosines.append({"step": number, **row})
+
+    def _record_beside(self, number: int, rows: Rows) -> None:
+        """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
+        device = self.model.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            G, _ = self._beside(number, rows)
+        self._record(number, G, list(rows))
 
     @torch.no_grad()
     def update(self, rows: Rows) -> None:
-        """The part of a step after the gradient."""
+        """The part of a step after the gradient; the examples go into the episodic memory."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        with self.step_gradients.checked_constraints():
+        with self._checked_constraints():
             self.optimizer.step()
         self.optimizer.zero_grad()
         for name, offset in self.offsets.items():
@@ -97,6 +231,28 @@ class Trainer:
         if self.average is not None:
             self.average.update_parameters(self.weights)
         self.remember(rows)
+
+    @contextmanager
+    def _checked_constraints(self) -> Iterator[None]:
+        """Around the update of the weights: count the memories whose loss it raises, to first order.
+
+        GEM bounds the gradient, not Adam's step.
+        """
+        if self.M is None:
+            yield
+            return
+        before = self.shared.values()
+        yield
+        moved = self.shared.values().sub_(before)
+        broken = broken_constraints(moved, self.M)
+        self.constraints.update(steps=1, projected=int(self.is_projected), checked=len(self.M), broken=broken)
+        self.M = None
+
+    def remember(self, rows: Rows) -> None:
+        """Put a step's examples into the episodic memory, where there is one."""
+        if self.config.gradients in PROJECTIONS:
+            for task, part in rows.items():
+                self.memory.add(task, part)
 
     def swap_average(self) -> None:
         """Exchange the weights and their moving average, where there is one."""
@@ -110,7 +266,9 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            **self.step_gradients.state_dict(),
+            "loss_weights": self.loss_weights.state_dict(),
+            "cosines": self.cosines,
+            "constraints": dict(self.constraints),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -119,35 +277,6 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        self.step_gradients.load_state_dict(state)
-
-
-def parameter_groups(model: MultitaskBert) -> list[dict]:
-    """The trained parameters by learning rate and weight decay, for an optimizer.
-
-    A layer's learning rate is `layer_decay` times that of the layer above it; heads, adapters, the pooler and the top
-    layer have all of it. Offsets of slow upstream heads have UPSTREAM_RATE of it.
-    """
-    config = model.run_config
-    layers = model.encoder.config.num_hidden_layers
-    groups = {}
-    for name, parameter in trained_parameters(model).items():
-        if name in model.heads.offsets:
-            rate = config.learning_rate * UPSTREAM_RATE
-            decay = 0.0
-        else:
-            rate = config.learning_rate * config.layer_decay ** _layers_above(name, layers)
-            decay = config.weight_decay
-        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
-        group["params"].append(parameter)
-    return list(groups.values())
-
-
-def _layers_above(name: str, layers: int) -> int:
-    """How many of an encoder's layers lie above a parameter; 0 above heads, adapters and the pooler."""
-    parts = name.split(".")
-    if parts[:2] == ["encoder", "layers"]:
-        return layers - 1 - int(parts[2])
-    if parts[:2] == ["encoder", "embeddings"]:
-        return layers
-    return 0
+        self.loss_weights.load_state_dict(state["loss_weights"])
+        self.cosines = state["cosines"]
+        self.constraints = Counter(state["constraints"])

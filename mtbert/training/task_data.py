@@ -15,7 +15,6 @@ from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, MappedArray, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
-from mtbert.parallel import ALONE, Processes
 from mtbert.runtime import pick_device
 from mtbert.training.batches import Rows
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
@@ -34,7 +33,7 @@ class TaskRows:
 
     passes: how often every row will be asked for. If that is more than once, what lies below the first trained layer is
     kept on disk; if all rows will be asked for, a frozen encoder embeds them all at once.
-    processes: those that share the work of `logits`. teachers: the logits of the teachers for all rows, if it has some.
+    teachers: the logits of the teachers for all rows, if it has some.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class TaskRows:
         table: pd.DataFrame,
         device: torch.device,
         passes: float = 1.0,
-        processes: Processes = ALONE,
         teachers: Tensor | None = None,
     ) -> None:
         config = model.run_config
@@ -53,7 +51,6 @@ class TaskRows:
         self.task = task
         self.table = table
         self.device = device
-        self.processes = processes
         self.tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
         self.labels = None
         if "label" in table:
@@ -70,12 +67,10 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def _in_batches(
-        self, rows: ndarray, compute: Callable[[ndarray], Any], chosen: slice = slice(None)
-    ) -> Iterator[tuple[ndarray, Any]]:
+    def _in_batches(self, rows: ndarray, compute: Callable[[ndarray], Any]) -> Iterator[tuple[ndarray, Any]]:
         """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
         lengths = self.tokens.lengths[rows]
-        return self.model.in_batches(lengths, lambda positions: compute(rows[positions]), chosen)
+        return self.model.in_batches(lengths, lambda positions: compute(rows[positions]))
 
     def logits(self, rows: ndarray | None = None) -> Tensor:
         """Logits of these rows, by default of all, in their order."""
@@ -85,11 +80,7 @@ class TaskRows:
         def compute(part: ndarray) -> Tensor:
             return task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
 
-        own = slice(self.processes.index, None, self.processes.count)
-        batches = self._in_batches(rows, compute, own)
-        if self.processes.count > 1:
-            batches = self.processes.gather((positions, logits.cpu()) for positions, logits in batches)
-        return in_order(batches)
+        return in_order(self._in_batches(rows, compute))
 
     def predictions(self, split: str, rows: ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""

@@ -194,7 +194,7 @@ def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
         assert changed <= expected | constrained, "of what the step does not use, what an active memory moves"
         assert all(parameter.isfinite().all() for parameter in model.parameters())
         remembered |= set(drawn) if config.gradients in ("gem", "agem") else set()
-    assert bool(trainer.cosines) == bool(config.cosine_every and trainer.step_gradients.shared.spans)
+    assert bool(trainer.cosines) == bool(config.cosine_every and trainer.shared.spans)
 
 
 @settings(max_examples=15, derandomize=True)

@@ -21,9 +21,9 @@ from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
-from mtbert.training.step import UPSTREAM_RATE, parameter_groups
+from mtbert.training.parameters import UPSTREAM_RATE, parameter_groups
+from mtbert.training.passes import weighted_tokens
 from mtbert.training.task_data import load_corpus
-from mtbert.training.task_losses import weighted_tokens
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:

@@ -17,8 +17,8 @@ from mtbert.gradients import WEIGHTS
 from mtbert.multitask.losses import task_loss
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
-from mtbert.training import task_losses
-from mtbert.training.step_gradients import StepGradients
+from mtbert.training import passes
+from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, load_corpus
 
 THREE = ("sst", "quora", "sts")
@@ -28,11 +28,11 @@ UNIFIED = dict(scheme="unified")
 
 @dataclass
 class Step:
-    """A model with its rows, and what computes the gradients of a step."""
+    """A model with its rows, and what trains it."""
 
     model: MultitaskBert
     tables: dict[str, TaskRows]
-    gradients: StepGradients
+    trainer: Trainer
 
     @property
     def trained(self) -> dict[str, torch.nn.Parameter]:
@@ -78,7 +78,7 @@ def step_of(calm_encoder, course_folder) -> Callable[..., Step]:
                 parameter += 0.05 * torch.randn_like(parameter)
         corpus = load_corpus(config, course_folder)
         tables = {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
-        return Step(model.train(), tables, StepGradients(model, tables, total_steps=10))
+        return Step(model.train(), tables, Trainer(model, tables, total_steps=10))
 
     return build
 
@@ -132,7 +132,7 @@ def with_vector(gradients: Gradients, names: list[str], flat: Tensor, used: set[
 @pytest.mark.parametrize("weights", [(), (0.5, 2.0, 3.0)])
 def test_a_unified_step_is_the_gradient_of_the_weighted_sum(step_of, plan, weights):
     step = step_of(**UNIFIED, plan=plan, task_weights=weights, adapter="houlsby")
-    losses = step.gradients.compute(1, ROWS)
+    losses = step.trainer.gradients(1, ROWS)
     assert losses == pytest.approx({task: step.loss(task, rows).item() for task, rows in ROWS.items()}, rel=1e-5)
     naive = [step.naive(task, rows) for task, rows in ROWS.items()]
     assert_gradients(step, summed(naive, weights or (1.0, 1.0, 1.0)))
@@ -140,7 +140,7 @@ def test_a_unified_step_is_the_gradient_of_the_weighted_sum(step_of, plan, weigh
 
 def test_a_sampled_step_is_the_gradient_of_its_task(step_of):
     step = step_of(plan="S1 I1", adapter="lhuc", pairs="concat+product", head_norm=True)
-    assert list(step.gradients.compute(1, {"quora": ROWS["quora"]})) == ["quora"]
+    assert list(step.trainer.gradients(1, {"quora": ROWS["quora"]})) == ["quora"]
     assert_gradients(step, step.naive("quora", ROWS["quora"]))
 
 
@@ -150,7 +150,7 @@ def test_uncertainty_weights_are_learned(step_of):
     with torch.no_grad():
         for task, value in s.items():
             step.model.log_variances[task].fill_(value)
-    losses = step.gradients.compute(1, ROWS)
+    losses = step.trainer.gradients(1, ROWS)
     naive = [step.naive(task, rows) for task, rows in ROWS.items()]
     factors = {"sst": 1, "quora": 1, "sts": 0.5}  # sts is a regression
     weights = {task: factors[task] * math.exp(-value) for task, value in s.items()}
@@ -169,7 +169,7 @@ def test_uncertainty_weights_are_those_of_kendall(step_of, task, likeliest):
     def weighted(variance: float) -> float:
         with torch.no_grad():
             s.fill_(math.log(variance))
-        return step.gradients.losses.weighted(task, loss).item()
+        return step.trainer.loss_weights(task, loss).item()
 
     for variance in (0.3, 1.0, 4.0):
         divisor = 2 * variance if task == "sts" else variance
@@ -178,7 +178,7 @@ def test_uncertainty_weights_are_those_of_kendall(step_of, task, likeliest):
     assert weighted(at_minimum) < min(weighted(0.99 * at_minimum), weighted(1.01 * at_minimum))
     s.grad = None
     weighted(at_minimum)
-    step.gradients.losses.weighted(task, loss).backward()
+    step.trainer.loss_weights(task, loss).backward()
     assert s.grad.item() == pytest.approx(0, abs=1e-6)
 
 
@@ -187,7 +187,7 @@ def test_loss_ratios_over_three_steps(step_of):
     history, weights = [], (1.0, 1.0, 1.0)
     for number in range(1, 4):
         step.model.zero_grad()
-        losses = step.gradients.compute(number, ROWS)
+        losses = step.trainer.gradients(number, ROWS)
         assert_gradients(step, summed([step.naive(task, rows) for task, rows in ROWS.items()], weights))
         history.append(losses)
         roots = [math.sqrt(losses[task] / history[0][task]) for task in THREE]  # weights of the next step
@@ -196,7 +196,7 @@ def test_loss_ratios_over_three_steps(step_of):
             for parameter in step.trained.values():
                 parameter += 0.02 * torch.randn_like(parameter)
     assert len(set(weights)) == 3 and sum(weights) == pytest.approx(3)
-    assert step.gradients.losses.first == history[0] and step.gradients.losses.last == history[2]
+    assert step.trainer.loss_weights.first == history[0] and step.trainer.loss_weights.last == history[2]
 
 
 # --- accumulation --------------------------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ def assert_parts_change_nothing(step_of, method: str, rows: int, cut: Callable[[
     for prepare in (dict, cut):
         step = step_of(plan="S1 I1", **METHODS[method], **prepare())
         for task in THREE:
-            step.gradients.remember({task: np.arange(20, 20 + (1 if task == "sts" else 9))})
-        losses = step.gradients.compute(4, numbers)
+            step.trainer.remember({task: np.arange(20, 20 + (1 if task == "sts" else 9))})
+        losses = step.trainer.gradients(4, numbers)
         results.append((step, losses))
     (whole, losses), (parts, again) = results
     assert again == pytest.approx(losses, rel=1e-5)
@@ -236,8 +236,8 @@ def test_accumulation_changes_nothing(step_of, method, rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypatch):
     def cut() -> dict:
-        monkeypatch.setattr(task_losses, "PASS_TOKENS", 64)
-        monkeypatch.setattr(task_losses, "PART_TOKENS", 64)
+        monkeypatch.setattr(passes, "PASS_TOKENS", 64)
+        monkeypatch.setattr(passes, "PART_TOKENS", 64)
         return {}
 
     assert_parts_change_nothing(step_of, method, 7, cut)
@@ -246,9 +246,9 @@ def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypa
 def test_parts_by_tokens(calm_encoder):
     def parts(shapes, cuda=False, **fields):
         fields = dict(tasks=THREE, scheme="unified", encoder=calm_encoder) | fields
-        return task_losses.step_parts(RunConfig.from_params(fields), shapes, cuda)
+        return passes.step_parts(RunConfig.from_params(fields), shapes, cuda)
 
-    assert task_losses.HEAVY == 128 and task_losses.PASS_TOKENS == 4096 and task_losses.PART_TOKENS == 2048
+    assert passes.HEAVY == 128 and passes.PASS_TOKENS == 4096 and passes.PART_TOKENS == 2048
     assert parts({"sst": (16, 128)}) == 1  # 16 x 128 x 2 = 4096
     assert parts({"sst": (17, 128)}) == 3  # 4352 / 2048
     assert parts({"sst": (17, 128)}, cuda=True) == 1
@@ -263,7 +263,7 @@ def test_one_loss_that_is_not_finite_leaves_nothing_to_project(step_of):
         step = step_of(**fields)
         with torch.no_grad():
             step.model.heads.by_task["quora"].layers[0].bias.fill_(math.nan)
-        losses = step.gradients.compute(1, ROWS)
+        losses = step.trainer.gradients(1, ROWS)
         assert [task for task, loss in losses.items() if not math.isfinite(loss)] == ["quora"]
 
 
@@ -280,7 +280,7 @@ def test_the_constants_of_a_method_reach_it(step_of, monkeypatch):
     monkeypatch.setitem(WEIGHTS, "mine", mine)
     step = step_of(**UNIFIED, gradients="mine", gradient_options={"a": 0.5})
     given.clear()
-    step.gradients.compute(1, ROWS)
+    step.trainer.gradients(1, ROWS)
     assert given == [0.5]
 
 
@@ -318,7 +318,7 @@ def test_pcgrad_is_for_what_tasks_share(step_of, fields):
     for number in (1, 14, 20):
         rows = {task: part + number for task, part in ROWS.items()}
         step.model.zero_grad()
-        step.gradients.compute(number, rows)
+        step.trainer.gradients(number, rows)
         naive = {task: step.naive(task, part) for task, part in rows.items()}
         for task, weight in zip(THREE, fields.get("task_weights", ()), strict=False):
             naive[task] = summed([naive[task]], (weight,))
@@ -362,7 +362,7 @@ NAIVE = {"gem": naive_gem, "agem": naive_agem}
 def remembered(step: Step) -> None:
     """The rows of earlier steps."""
     for task, start in (("quora", 0), ("sts", 5), ("sst", 8), ("quora", 14), ("sts", 20)):
-        step.gradients.remember({task: np.arange(start, start + 12)})
+        step.trainer.remember({task: np.arange(start, start + 12)})
 
 
 def active_constraints(step: Step, tasks: tuple[str, ...], constraints: list[str]) -> list[set[str]]:
@@ -378,11 +378,11 @@ def active_constraints(step: Step, tasks: tuple[str, ...], constraints: list[str
 def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], shared: list[str]) -> set[str]:
     config, memory = step.model.run_config, {}
     step.model.zero_grad()
-    step.gradients.compute(number, rows)
+    step.trainer.gradients(number, rows)
     for task in constraints:
-        examples = step.gradients.memory.sample(task, config.memory_batch, number)
+        examples = step.trainer.memory.sample(task, config.memory_batch, number)
         assert len(examples) == min(config.memory_batch, config.memory_size)
-        assert set(examples) <= set(step.gradients.memory.rows(task))
+        assert set(examples) <= set(step.trainer.memory.rows(task))
         memory[task] = step.naive(task, examples)
     own = summed([step.naive(task, part) for task, part in rows.items()])
     g = vector(own, shared, step)
@@ -412,7 +412,7 @@ def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], 
 def test_other_tasks_memories_constrain_a_sampled_step(step_of, gradients, memory, fields):
     step = step_of(gradients=gradients, memory=memory, memory_size=10, memory_batch=6, **fields)
     remembered(step)
-    kept = step.gradients.memory.rows("quora")
+    kept = step.trainer.memory.rows("quora")
     assert len(kept) == 10 and (memory == "reservoir" or kept.tolist() == list(range(16, 26)))
     active = active_constraints(step, ("sst",), ["quora", "sts"])
     assert any(active) or gradients == "agem", "some of these steps hurt another task"
@@ -443,11 +443,11 @@ def test_every_memory_constrains_a_unified_step(step_of, gradients):
 @pytest.mark.parametrize("gradients", ["gem", "agem"])
 def test_without_memories_a_step_is_plain(step_of, gradients):
     step = step_of(gradients=gradients)
-    step.gradients.compute(1, {"sst": ROWS["sst"]})
+    step.trainer.gradients(1, {"sst": ROWS["sst"]})
     assert_gradients(step, step.naive("sst", ROWS["sst"]))
-    step.gradients.remember({"sst": ROWS["sst"]})  # its own memory is no constraint
+    step.trainer.remember({"sst": ROWS["sst"]})  # its own memory is no constraint
     step.model.zero_grad()
-    step.gradients.compute(2, {"sst": ROWS["sst"]})
+    step.trainer.gradients(2, {"sst": ROWS["sst"]})
     assert_gradients(step, step.naive("sst", ROWS["sst"]))
 
 
@@ -458,7 +458,7 @@ def test_autocast_leaves_gradients_in_float32(step_of, fields):
         step = step_of(precision=precision, plan="S1 I1", **fields)
         remembered(step)
         rows = ROWS if "scheme" in fields else {"sst": ROWS["sst"]}
-        assert all(math.isfinite(loss) for loss in step.gradients.compute(1, rows).values())
+        assert all(math.isfinite(loss) for loss in step.trainer.gradients(1, rows).values())
         results.append({name: gradient for name, gradient in step.result().items() if gradient is not None})
     exact, rounded = results
     assert set(exact) == set(rounded)
@@ -490,11 +490,11 @@ def test_recorded_cosines(step_of, gradients, fields, levels):
     step = step_of(**UNIFIED, gradients=gradients, cosine_every=2, **fields)
     for number in range(1, 6):
         step.model.zero_grad()
-        step.gradients.compute(number, {task: rows + number for task, rows in ROWS.items()})
+        step.trainer.gradients(number, {task: rows + number for task, rows in ROWS.items()})
     if gradients == "sum":
         assert_gradients(step, summed([step.naive(task, rows + 5) for task, rows in ROWS.items()]))
     pairs = list(itertools.combinations(THREE, 2))
-    recorded = {(c["step"], c["layer"], c["first"], c["second"]): c["cosine"] for c in step.gradients.cosines}
+    recorded = {(c["step"], c["layer"], c["first"], c["second"]): c["cosine"] for c in step.trainer.cosines}
     assert list(recorded) == [(number, level, *pair) for number in (2, 4) for level in levels for pair in pairs]
     for (number, level, *pair), cosine in recorded.items():
         naive = {task: step.naive(task, rows + number) for task, rows in ROWS.items()}
@@ -511,11 +511,11 @@ def test_recorded_cosines(step_of, gradients, fields, levels):
 def test_gradients_computed_beside_the_step_do_not_reach_offsets(step_of, fields):
     step = step_of(feeds=("sst>quora",), upstream="slow", **fields)
     offsets = step.model.heads.add_offsets().values()
-    step.gradients = StepGradients(step.model, step.tables, total_steps=10)
-    step.gradients.remember({"quora": ROWS["quora"]})
+    step.trainer = Trainer(step.model, step.tables, total_steps=10)
+    step.trainer.remember({"quora": ROWS["quora"]})
     rows = ROWS if "scheme" in fields else {"sts": ROWS["sts"]}
     plain = torch.autograd.grad(sum(step.loss(task, part) for task, part in rows.items()), offsets, allow_unused=True)
-    step.gradients.compute(1, rows)
+    step.trainer.gradients(1, rows)
     for offset, gradient in zip(offsets, plain, strict=True):
         torch.testing.assert_close(offset.grad, gradient, rtol=1e-4, atol=1e-6)
 
@@ -528,7 +528,7 @@ def test_gradients_computed_beside_the_step_do_not_reach_offsets(step_of, fields
 def test_soft_sharing_pulls_the_copies_in_use(step_of, kind, drawn):
     scheme = dict(UNIFIED) if len(drawn) > 1 else {}
     step = step_of(plan="S1 I1", soft_sharing=kind, soft_strength=0.3, **scheme)
-    step.gradients.compute(1, {task: ROWS[task] for task in drawn})
+    step.trainer.gradients(1, {task: ROWS[task] for task in drawn})
     expected = summed([step.naive(task, ROWS[task]) for task in drawn])
     for key, _ in step.model.encoder.layers[1][0].named_parameters():
         names = [f"encoder.layers.1.{number}.{key}" for number in range(3)]
@@ -544,11 +544,11 @@ def test_soft_sharing_pulls_the_copies_in_use(step_of, kind, drawn):
 def test_the_copy_of_a_task_that_is_only_scored_pulls_no_other(step_of):
     step = step_of(**UNIFIED, tasks=("sst", "quora"), score_tasks=("sts",), plan="S1 I1", soft_sharing="l2")
     rows = {task: ROWS[task] for task in ("sst", "quora")}
-    step.gradients.compute(1, rows)
+    step.trainer.gradients(1, rows)
     expected = step.result()
     with torch.no_grad():
         for parameter in step.model.encoder.layers[1][2].parameters():
             parameter += 100
     step.model.zero_grad()
-    step.gradients.compute(1, rows)
+    step.trainer.gradients(1, rows)
     assert_gradients(step, expected)

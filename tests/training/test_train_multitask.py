@@ -22,7 +22,6 @@ from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
-from mtbert.training.step_gradients import StepGradients
 from mtbert.training.task_data import load_corpus, predict_table
 
 THREE = ("sst", "quora", "sts")
@@ -185,8 +184,8 @@ def test_points_of_the_curve(run, config):
 
 def test_the_train_loss_is_the_mean_over_tasks(run, config, monkeypatch):
     losses = []
-    real = StepGradients.compute
-    monkeypatch.setattr(StepGradients, "compute", lambda *args: losses.append(real(*args)) or losses[-1])
+    real = trainer.Trainer.gradients
+    monkeypatch.setattr(trainer.Trainer, "gradients", lambda *args: losses.append(real(*args)) or losses[-1])
     curve = run(config.but(scheme="unified", weighting="uncertainty")).curve
     means = [np.mean(list(step.values())) for step in losses]
     assert curve["train_loss"].tolist() == pytest.approx([np.mean(means[:5]), np.mean(means[5:])])
@@ -229,7 +228,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
             calls.append(1)
         return value * (math.nan if task.name == "quora" and len(calls) == 2 and not memories else 1)
 
-    memories, real_memories = [], StepGradients._memory_gradients
+    memories, real_memories = [], trainer.Trainer._memory_gradients
 
     def of_memory(self, *args):
         memories.append(1)
@@ -238,7 +237,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
         return result
 
     monkeypatch.setattr(distillation, "task_loss", loss)
-    monkeypatch.setattr(StepGradients, "_memory_gradients", of_memory)
+    monkeypatch.setattr(trainer.Trainer, "_memory_gradients", of_memory)
     config = config.but(**fields)
     with pytest.raises(TrainingError) as error:
         run(config)

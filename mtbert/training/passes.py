@@ -1,0 +1,56 @@
+"""A step's batches in passes through the model that fit into memory."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy import ndarray
+
+from mtbert.config import RunConfig
+from mtbert.training.batches import Rows
+
+PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `weighted_tokens` does
+PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
+HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
+Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
+
+
+def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
+    """The shapes of a step's batches; lengths: task -> tokens of all its examples."""
+    shapes = {}
+    for task, part in rows.items():
+        longest = lengths[task][part].max()
+        shapes[task] = len(part), int(longest)
+    return shapes
+
+
+def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
+    """The tokens that a step reads; one of a text of T tokens counts as 1 + T / HEAVY, for its attention weights."""
+    r_drops = config.r_drops
+    tokens = 0.0
+    for task, (B, T) in shapes.items():
+        times = 2 if r_drops[task] else 1
+        sequences = times * B * config.encodings(task)
+        tokens += sequences * T * (1 + T / HEAVY)
+    return tokens
+
+
+def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
+    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
+
+    With MiniLM a part keeps at most 0.6 GiB.
+    """
+    tokens = weighted_tokens(config, shapes)
+    if cuda or tokens <= PASS_TOKENS * config.accumulation:
+        return config.accumulation
+    return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
+
+
+def in_passes(config: RunConfig, rows: Rows, lengths: dict[str, ndarray], cuda: bool) -> Iterator[Rows]:
+    """The rows of each pass, as many as `step_parts` says; a task without rows for a pass is left out of it."""
+    count = step_parts(config, batch_shapes(rows, lengths), cuda)
+    by_task = {task: np.array_split(batch, count) for task, batch in rows.items()}
+    for i in range(count):
+        part = {task: parts[i] for task, parts in by_task.items() if len(parts[i])}
+        if part:
+            yield part
