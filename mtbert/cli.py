@@ -430,9 +430,11 @@ def bench(
     """
     import torch
 
-    from mtbert.paths import results_dir, shipped
+    from mtbert.paths import cache_dir, results_dir, shipped
     from mtbert.runtime import pick_device
 
+    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     sys.path.append(str(shipped("benchmarks").parent))
     from benchmarks.catalogue import BENCHMARKS, settings
     from benchmarks.harness import choose, run_benchmarks

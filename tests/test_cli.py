@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import torch
 import typer
 import yaml
+from torch._inductor.runtime import cache_dir_utils
 from typer.testing import CliRunner
 
 from mtbert import cli
@@ -472,6 +474,14 @@ def test_cache_lists_what_is_there_and_clears_models(trained):
     assert "above the limit: --clear removes some" in tight.stderr and folder.exists()
     assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
     assert not folder.exists()
+
+
+def test_bench_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr("benchmarks.harness.run_benchmarks", lambda *arguments: iter(()))
+    assert mtbert("bench", "--only", "step").exit_code == 0
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"
 
 
 def test_fields_lists_them():
