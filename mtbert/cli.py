@@ -550,14 +550,20 @@ def report(
 
 
 def main() -> None:
-    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback."""
+    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback.
+
+    What a terminal obeys in the text of an error, and characters that it lacks, are printed as Python writes them.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
         is_own = type(error).__module__.startswith(("mtbert.", "benchmarks."))
         if not is_own and not isinstance(error, OSError):
             raise
-        sys.exit(f"error: {error}")
+        from mtbert.paths import CONTROL
+
+        sys.exit(CONTROL.sub(lambda found: "\n" if found[0] == "\n" else repr(found[0])[1:-1], f"error: {error}"))
     except ModuleNotFoundError as error:
         if error.name.startswith("mtbert"):
             raise

@@ -43,6 +43,7 @@ NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
 }
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # no terminal and no page shows these characters
 MERGE = "tag:yaml.org,2002:merge"  # tag of the key <<, which includes another mapping
 
 
@@ -258,8 +259,9 @@ class YamlError(ValueError):
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
+    """The content of a YAML file: plain values, no key of a mapping twice, none with control characters.
 
+    Raises YamlError. A key is often a name that is shown: in a terminal an escape sequence would be obeyed.
     Numbers are written as in YAML 1.2's JSON schema. Other numbers of YAML 1.1 are read as text: 010, 1:30, 1_0.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
@@ -300,6 +302,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
                 continue
+            if CONTROL.search(key.value):
+                raise yaml.YAMLError(f"the key {key.value!r} has a control character, {node.start_mark}")
             if key.value in texts:
                 raise yaml.YAMLError(f"{key.value} is given twice, {node.start_mark}")
             texts.add(key.value)
