@@ -27,6 +27,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from mtbert.names import CONTROL
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -43,8 +45,8 @@ NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
 }
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # no terminal and no page shows these characters
 MERGE = "tag:yaml.org,2002:merge"  # tag of the key <<, which includes another mapping
+OTHER_CACHE = "MTBERT_CACHE names another folder"  # behind a warning that the cache cannot be written
 
 
 class FolderError(RuntimeError):
@@ -115,7 +117,9 @@ def check_writable(*folders: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            how = "MTBERT_RESULTS names another folder for results, MTBERT_CACHE one for all else"
+            how = (
+                "MTBERT_RESULTS names another folder for results, MTBERT_FIGURES for figures, MTBERT_CACHE for all else"
+            )
             raise FolderError(f"{folder}: cannot be written to ({error.strerror}); {how}") from error
 
 

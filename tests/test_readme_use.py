@@ -60,7 +60,11 @@ def test_the_processes_of_a_cluster_import_from_a_folder_of_their_user_alone(tmp
     (tmp_path / "env").write_text(settings)
     script = ". ./env; stat --format %a $DASK_TEMPORARY_DIRECTORY; python -c 'import dask; print(dask.config.get("
     script += """"temporary-directory"))'; echo $DASK_TEMPORARY_DIRECTORY"""
-    environment = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    environment = {
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
     folders = set()
     for _ in range(2):
         run = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)

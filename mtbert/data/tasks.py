@@ -30,7 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
-from mtbert.paths import CHECKOUT, CONTROL, YamlError, folder_of, read_yaml
+from mtbert.names import CONTROL
+from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself

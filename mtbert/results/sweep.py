@@ -1,9 +1,9 @@
 """Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
 
 By default these are processes of this machine, whose ports demand a certificate that only this sweep has: a dask server
-runs any code for whoever it lets in, and every user of the machine reaches the loopback. They import modules from dask's
-scratch folder, which for the same reason is in a folder that only this user enters. With the address of a scheduler they
-are those of any cluster, which need the same folders of results, data and, to share checkpoints, cache.
+runs any code for whoever it lets in, and every user of the machine reaches the loopback. Dask imports modules from its
+scratch folder, so that is in a folder that only this user enters. With the address of a scheduler they are those of any
+cluster, which need the same folders of results, data and, to share checkpoints, cache.
 A run that fails is tried again, and one whose worker dies is taken up by another from its checkpoint, each at most
 RETRIES times, as is a start at which a worker dies.
 """
@@ -316,8 +316,8 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
 def _start_workers(workers: int, scratch: str) -> "LocalCluster":
     """A scheduler and its workers on this machine, without web pages, that only the holder of their certificate enters.
 
-    scratch: a folder that nobody else may write to, as these processes import modules from it. A start at which a worker
-    dies is tried again. Raises SweepError where none succeeds.
+    scratch: a folder that nobody else may write to, as these processes import modules from it. A start at which a
+    worker dies is tried again. Raises SweepError where none succeeds.
     """
     import dask
     from distributed import LocalCluster
