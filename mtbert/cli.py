@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtbert import __version__
+from mtbert.names import printable
 
 if TYPE_CHECKING:
     from mtbert.config import RunConfig
@@ -101,11 +102,17 @@ def _check_file(task: str, split: str, folder: Path) -> int:
 
 @data_app.command("fetch")
 def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
-    """Download the course's files that FOLDER lacks."""
-    from mtbert.data.download import fetch
+    """Download the course's files that FOLDER lacks.
+
+    They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
+    """
+    from mtbert.data.download import fetch, is_table_alone
+    from mtbert.paths import sha256
 
     for path in fetch(folder, force):
         typer.echo(path)
+        if is_table_alone(path):
+            typer.echo(f"{path}: read as a table alone, as no checksum is known; sha256 {sha256(path)}", err=True)
 
 
 @app.command("cache")
@@ -561,9 +568,7 @@ def main() -> None:
         is_own = type(error).__module__.startswith(("mtbert.", "benchmarks."))
         if not is_own and not isinstance(error, OSError):
             raise
-        from mtbert.paths import CONTROL
-
-        sys.exit(CONTROL.sub(lambda found: "\n" if found[0] == "\n" else repr(found[0])[1:-1], f"error: {error}"))
+        sys.exit(printable(f"error: {error}"))
     except ModuleNotFoundError as error:
         if error.name.startswith("mtbert"):
             raise
