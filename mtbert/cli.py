@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtbert import __version__
+from mtbert.names import printable
 
 if TYPE_CHECKING:
     from mtbert.config import RunConfig
@@ -100,11 +101,17 @@ def _check_file(task: str, split: str, folder: Path) -> int:
 
 @data_app.command("fetch")
 def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
-    """Download the course's files that FOLDER lacks."""
-    from mtbert.data.download import fetch
+    """Download the course's files that FOLDER lacks.
+
+    They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
+    """
+    from mtbert.data.download import fetch, is_table_alone
+    from mtbert.paths import sha256
 
     for path in fetch(folder, force):
         typer.echo(path)
+        if is_table_alone(path):
+            typer.echo(f"{path}: read as a table alone, as no checksum is known; sha256 {sha256(path)}", err=True)
 
 
 @app.command("cache")
@@ -388,9 +395,11 @@ def bench(
     """
     import torch
 
-    from mtbert.paths import results_dir, shipped
+    from mtbert.paths import cache_dir, results_dir, shipped
     from mtbert.runtime import pick_device
 
+    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     sys.path.append(str(shipped("benchmarks").parent))
     from benchmarks.catalogue import BENCHMARKS, settings
     from benchmarks.harness import choose, run_benchmarks
@@ -506,14 +515,18 @@ def report(
 
 
 def main() -> None:
-    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback."""
+    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback.
+
+    What a terminal obeys in the text of an error, and characters that it lacks, are printed as Python writes them.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
         is_own = type(error).__module__.startswith(("mtbert.", "benchmarks."))
         if not is_own and not isinstance(error, OSError):
             raise
-        sys.exit(f"error: {error}")
+        sys.exit(printable(f"error: {error}"))
     except ModuleNotFoundError as error:
         if error.name.startswith("mtbert"):
             raise

@@ -27,6 +27,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from mtbert.names import CONTROL
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -44,6 +46,7 @@ NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
 }
 MERGE = "tag:yaml.org,2002:merge"  # tag of the key <<, which includes another mapping
+OTHER_CACHE = "MTBERT_CACHE names another folder"  # behind a warning that the cache cannot be written
 
 
 class FolderError(RuntimeError):
@@ -114,7 +117,9 @@ def check_writable(*folders: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            how = "MTBERT_RESULTS names another folder for results, MTBERT_CACHE one for all else"
+            how = (
+                "MTBERT_RESULTS names another folder for results, MTBERT_FIGURES for figures, MTBERT_CACHE for all else"
+            )
             raise FolderError(f"{folder}: cannot be written to ({error.strerror}); {how}") from error
 
 
@@ -258,8 +263,9 @@ class YamlError(ValueError):
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file: plain values, no key of a mapping twice; raises YamlError.
+    """The content of a YAML file: plain values, no key of a mapping twice, none with control characters.
 
+    Raises YamlError. A key is often a name that is shown: in a terminal an escape sequence would be obeyed.
     Numbers are written as in YAML 1.2's JSON schema. Other numbers of YAML 1.1 are read as text: 010, 1:30, 1_0.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
@@ -300,6 +306,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
                 continue
+            if CONTROL.search(key.value):
+                raise yaml.YAMLError(f"the key {key.value!r} has a control character, {node.start_mark}")
             if key.value in texts:
                 raise yaml.YAMLError(f"{key.value} is given twice, {node.start_mark}")
             texts.add(key.value)

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import torch
 import typer
 import yaml
+from torch._inductor.runtime import cache_dir_utils
 from typer.testing import CliRunner
 
 from mtbert import cli
@@ -465,6 +467,14 @@ def test_cache_lists_what_is_there_and_clears_models(trained):
     assert not folder.exists()
 
 
+def test_bench_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr("benchmarks.harness.run_benchmarks", lambda *arguments: iter(()))
+    assert mtbert("bench", "--only", "step").exit_code == 0
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"
+
+
 def test_fields_lists_them():
     assert mtbert("fields", "layers").stdout.splitlines() == [
         "layers: int | None = null",
@@ -515,6 +525,27 @@ def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert str(stop.value.code).startswith(message)
+
+
+def test_a_terminal_obeys_nothing_in_an_error(monkeypatch, tmp_path):
+    (tmp_path / "grid.yaml").write_text(r'runs: {one: {teachers: "a\e[31m.yaml:two"}, two: {plan: X}}')
+    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(tmp_path / "grid.yaml")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    first, *others = stop.value.code.splitlines()
+    assert r"a\x1b[31m.yaml: no such file" in first and others
+
+
+def test_a_terminal_without_the_characters_of_a_name_gets_others(tiny_config, course_data, tmp_path):
+    config = f"{{corpus: course, encoder: {tiny_config.encoder}, epochs: 1, steps_per_epoch: 1}}"
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(f"runs: {{модель: {config}}}", encoding="utf8")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    for options in (["--in-order"], ["--dry-run"]):
+        command = [sys.executable, "-m", "mtbert", "train", grid, "--device", "cpu", *options]
+        process = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        assert r"\u043c\u043e\u0434\u0435\u043b\u044c" in process.stdout
 
 
 def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):

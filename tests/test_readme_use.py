@@ -2,6 +2,9 @@
 
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -48,3 +51,24 @@ def test_the_python_runs(block, monkeypatch, tmp_path):
 def test_a_link_leads_to_a_file(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_processes_of_a_cluster_import_from_a_folder_of_their_user_alone(tmp_path):
+    """Each shell that reads the settings has another folder, which the user alone enters."""
+    pytest.importorskip("distributed")
+    [settings] = re.findall(r"<<'END'\n(.*?)END\n", TEXT, flags=re.DOTALL)
+    (tmp_path / "env").write_text(settings)
+    script = ". ./env; stat --format %a $DASK_TEMPORARY_DIRECTORY; python -c 'import dask; print(dask.config.get("
+    script += """"temporary-directory"))'; echo $DASK_TEMPORARY_DIRECTORY"""
+    environment = {
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    folders = set()
+    for _ in range(2):
+        run = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        mode, known, folder = run.stdout.split()
+        assert mode == "700" and known == folder
+        folders.add(folder)
+    assert len(folders) == 2

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from mtbert.paths import SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
+from mtbert.paths import OTHER_CACHE, SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
 
 log = logging.getLogger(__name__)
 KINDS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be computed again
@@ -64,7 +64,7 @@ def sealed_arrays(
                 np.savez(file, **dict(zip(names, arrays, strict=True)))
             seal(partial)
     except OSError as error:
-        log.warning("%s cannot be written (%s)", path, error.strerror)
+        log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_CACHE)
     return arrays
 
 
@@ -101,7 +101,8 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[ndarray], N
     except OSError as error:
         if array is not None:  # there was room: an error of `fill`, or of the disk
             raise
-        log.warning("%s cannot be written (%s); its %.1f MB stay in memory", path, error.strerror, size / 1e6)
+        text = "%s cannot be written (%s); its %.1f MB stay in memory; %s"
+        log.warning(text, path, error.strerror, size / 1e6, OTHER_CACHE)
     array = np.empty(shape, dtype=np.float32)
     return MappedArray(array, *_timed(fill, array))
 

@@ -19,7 +19,8 @@ from mtbert.data.tasks import COURSE, DataError
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
-# sha256 of the course's files; None: not known, the file is checked by reading it as a table.
+# sha256 of the course's files; None: not known, as only pairs that were drawn anew were at hand when the others were
+# taken. Such a file is checked by reading it as a table.
 CHECKSUMS: dict[str, str | None] = {
     "ids-sst-train.csv": "03b2b625c090f94a6afd59f114cde5282e2053aab0b101e87ed695d8a0c5b1df",
     "ids-sst-dev.csv": "a186ce94577635fbe10beaaddd50f16cccf6c30973221cefdf90deed2a584bfe",
@@ -59,6 +60,11 @@ def fetch(folder: str | Path, force: bool = False) -> list[Path]:
         if problem:
             _download(path)
     return paths
+
+
+def is_table_alone(path: Path) -> bool:
+    """Whether a file of this name has no known checksum: it was read as a table, and may have other rows."""
+    return CHECKSUMS[path.name] is None
 
 
 def _problem(path: Path) -> str | None:

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
+from mtbert.names import CONTROL
 from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
@@ -126,6 +127,8 @@ class Task(BaseModel):
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
         if twice := _twice(self.class_names):
             raise ValueError(f"class_names: {twice} is given twice")
+        if odd := [name for name in self.class_names if CONTROL.search(name)]:
+            raise ValueError(f"class_names: {odd[0]!r} has a control character")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):

@@ -13,6 +13,7 @@ from mtbert.bert import write_tensors
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.multitask.model import MultitaskBert
+from mtbert.names import escaped
 from mtbert.paths import write_checksums, write_json, write_text
 from mtbert.sharing import ExportError
 
@@ -131,14 +132,14 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
     }
     lines = [
         f"{FRONT}pipeline_tag: {pipeline}\n---\n",
-        f"# {task}, plan {config.plan_text}\n",
+        f"# {task}, plan {escaped(config.plan_text)}\n",
         f"A BERT encoder for the task {task}, {head}, exported by mtbert.\n",
         "| | |\n|---|---|",
     ]
-    lines += [f"| {name} | {text} |" for name, text in rows.items()]
+    lines += [f"| {name} | {escaped(text)} |" for name, text in rows.items()]
     lines += ["\n## Scores on dev\n", _score_table(task, scores)]
     lines.append("\n## Data\n")
-    lines += [f"- {name}: {_data(config, TASKS[name])}" for name in config.scored]
+    lines += [f"- {name}: {escaped(_data(config, TASKS[name]))}" for name in config.scored]
     lines.append(USE.format(pipeline=pipeline, given=given))
     return "\n".join(lines)
 

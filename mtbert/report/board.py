@@ -174,7 +174,7 @@ def _card(row: dict) -> str:
     names = ("verdict", "paper", "place", "claim", "found", "words", "matters")
     texts = {name: html.escape(row[name]) for name in names}
     number = row["its_number"]
-    printed = f" (<b>{number}</b>)" if isinstance(number, str) else ""
+    printed = f" (<b>{html.escape(number)}</b>)" if isinstance(number, str) else ""
     where = row["section"] or f"{START}#Paper-{row['paper']}"
     colour = CLAIM_COLOURS[row["verdict"]]
     return CARD.format(**texts, printed=printed, colour=colour, link=link(where))
@@ -193,15 +193,15 @@ def board(claims: pd.DataFrame) -> str:
 
 
 def _cells(row: dict) -> str:
-    paper, number = row["paper"], row["its_number"]
+    texts = {name: html.escape(value) for name, value in row.items() if isinstance(value, str)}
     cells = [
-        f"{html.escape(row['claim'])}<br><small>{html.escape(row['place'])}</small>",
-        f'<a href="{START}#Paper-{paper}">{paper}</a>',
-        number if isinstance(number, str) else "–",
-        row["found"],
-        row["verdict"],
-        row["kind"],
-        html.escape(row["words"]),
+        f"{texts['claim']}<br><small>{texts['place']}</small>",
+        f'<a href="{START}#Paper-{texts["paper"]}">{texts["paper"]}</a>',
+        texts.get("its_number", "–"),
+        texts["found"],
+        texts["verdict"],
+        texts["kind"],
+        texts["words"],
         link(row["section"]),
     ]
     return "".join(f"<td>{cell}</td>" for cell in cells)

@@ -169,7 +169,9 @@ def _read_pages(
 
 def _read_page(notebook: Path, grid: Path | None, folder: Path, data: str | Path | None, code: str) -> _Page:
     """A notebook with what decides its content; folder: params/ of the profile."""
-    name = f"{notebook.stem}-{grid.stem}" if grid else notebook.stem
+    name = notebook.stem
+    if grid:
+        name += "-" + re.sub(r"[^\w.-]", "-", grid.stem)  # of a page, in paths and links
     source = _source(notebook)
     values = _parameters(folder, notebook, grid, data)
     grids = [grid] if grid else _named_grids(source, folder)
@@ -184,7 +186,7 @@ def _read_page(notebook: Path, grid: Path | None, folder: Path, data: str | Path
 def _named_grids(source: str, folder: Path) -> list[Path]:
     """The grids of the profile that a notebook names, as "hybrids" or hybrids.yaml."""
     files = sorted(folder.glob("[a-z]*.yaml"))
-    return [file for file in files if re.search(rf'"{file.stem}"(?!:)|{file.name}', source)]
+    return [file for file in files if re.search(rf'"{re.escape(file.stem)}"(?!:)|{re.escape(file.name)}', source)]
 
 
 def _start_demo_store(output: Path, results: Path, force: bool, dry_run: bool) -> None:

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
-from mtbert.paths import figures_dir
+from mtbert.paths import check_writable, figures_dir
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
 BLUE = "#0072B2"
@@ -104,7 +104,10 @@ def use_style() -> None:
 
 
 def save(figure: plt.Figure, name: str) -> str:
-    """Write a figure as SVG to `figures_dir()`, text as text, the same bytes each time; returns the SVG."""
+    """Write a figure as SVG to `figures_dir()`, text as text, the same bytes each time; returns the SVG.
+
+    Raises FolderError if they cannot be written there.
+    """
     options = {"svg.fonttype": "none", "svg.hashsalt": "mtbert", "savefig.dpi": 150}  # dpi: of rasterized parts
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     image = io.StringIO()
@@ -112,7 +115,7 @@ def save(figure: plt.Figure, name: str) -> str:
         figure.savefig(image, format="svg", metadata=nothing)
     text = image.getvalue().replace("</style>", f"{DARK}</style>", 1)
     path = figures_dir() / f"{name}.svg"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(path.parent)
     path.write_text(text, encoding="utf8")
     return text
 

@@ -18,6 +18,7 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError
+from mtbert.names import code, escaped
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.plots import TASK_LABELS
 from mtbert.results import (
@@ -103,11 +104,12 @@ class Grid:
             return "There are no runs of this question here."
         there = sum(map(len, self.runs.values()))
         wanted = sum(map(len, self.configs.values()))
-        files = " and ".join(f"`{path}`" for path in self.paths)
+        files = " and ".join(map(code, self.paths))
         text = f"{there} of {wanted} runs of this question ({files}) are stored"
         if there < wanted:
             others = "the others" if there else "them"
-            text += f"; `mtbert train {' '.join(self.paths)}` trains {others}"
+            command = f"mtbert train {' '.join(self.paths)}"
+            text += f"; {code(command)} trains {others}"
         return f"{text}." if there else f"Not measured yet: {text}."
 
 
@@ -280,6 +282,8 @@ def summary(differences: pd.DataFrame) -> str:
     if differences.empty:
         return ""
     differences = differences.sort_values("value", key=abs, ascending=False)
+    names = {column: differences[column].map(escaped) for column in ("run", "reference")}
+    differences = differences.assign(**names)
     is_order = differences["verdict"].isin(["better", "worse"])
     sentences = _measurable(differences[is_order])
     for verdict, one, several in (

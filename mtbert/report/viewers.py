@@ -39,10 +39,10 @@ from mtbert.bert import BertConfig, BertModel, part_sizes
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
-from mtbert.paths import cache_dir
+from mtbert.paths import cache_dir, check_writable
 from mtbert.report import notebook, plots
 from mtbert.report.tables import Grid
-from mtbert.results import Run, overall_interval, summarize
+from mtbert.results import MissingRun, Run, load_or_run, overall_interval, summarize
 from mtbert.statistics import count_seeds
 from mtbert.training import LOG, load_corpus, train
 
@@ -276,6 +276,7 @@ def demo_model() -> MultitaskBert:
     """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
     folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
     if not (folder / "run_config.json").exists():  # written last
+        check_writable(folder)
         corpus = load_corpus(DEMO, demo.root())
         train(DEMO, corpus, progress=False).model.save(folder)
     return MultitaskBert.load(folder)
@@ -349,11 +350,17 @@ def two_sentences(first: str, second: str) -> None:
 
 
 def watch(config: RunConfig) -> plt.Figure:
-    """The points that a run has written so far, in training or after it; raises FileNotFoundError without any."""
-    file = next((cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None)
-    if file is None:
-        raise FileNotFoundError(f"no run of configuration {config.digest} has written {LOG} in the cache")
-    table = pd.read_csv(file, index_col="step")
+    """The points of a stored run, or those that a run in training has written so far; FileNotFoundError without any.
+
+    What a run in training has written has no checksum yet.
+    """
+    try:
+        table = load_or_run(config, train_missing=False).curve.set_index("step")
+    except MissingRun:
+        file = next((cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None)
+        if file is None:
+            raise FileNotFoundError(f"no run of configuration {config.digest} is stored or in training here") from None
+        table = pd.read_csv(file, index_col="step")
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
     losses = table.filter(like="train_loss").dropna(how="all")
     scores = table.filter(like="dev_").dropna(how="all")

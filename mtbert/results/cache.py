@@ -16,6 +16,7 @@ CONTENTS = {
     "pos": "part-of-speech tags, computed again when needed; --clear removes unread ones",
     "speed": "times of training steps on this machine",
     "demo": "the demo corpus",
+    "compiled": "what torch.compile has made for `mtbert bench`",
 }
 
 

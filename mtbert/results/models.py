@@ -8,7 +8,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import cache_dir, size_of
+from mtbert.paths import OTHER_CACHE, cache_dir, size_of
 
 log = logging.getLogger(__name__)
 GB = 10**9
@@ -38,7 +38,8 @@ def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        log.warning("%s cannot be written (%s); the run is trained without a lock", path, error.strerror)
+        text = "%s cannot be written (%s); the run is trained without a lock; %s"
+        log.warning(text, path, error.strerror, OTHER_CACHE)
         return nullcontext()
     return FileLock(path).acquire(blocking=blocking)
 
@@ -48,7 +49,7 @@ def keep_model(model: MultitaskBert, folder: Path) -> bool:
     try:
         model.save(folder)
     except (OSError, SafetensorError) as error:
-        log.warning("the model cannot be kept in %s (%s)", folder, error)
+        log.warning("the model cannot be kept in %s (%s); %s", folder, error, OTHER_CACHE)
         return False
     return True
 

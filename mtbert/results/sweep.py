@@ -1,8 +1,9 @@
 """Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
 
 By default these are processes of this machine, whose ports demand a certificate that only this sweep has: a dask server
-runs any code for whoever it lets in, and every user of the machine reaches the loopback. With the address of a
-scheduler they are those of any cluster, which need the same folders of results, data and, to share checkpoints, cache.
+runs any code for whoever it lets in, and every user of the machine reaches the loopback. Dask imports modules from its
+scratch folder, so that is in a folder that only this user enters. With the address of a scheduler they are those of any
+cluster, which need the same folders of results, data and, to share checkpoints, cache.
 A run that fails is tried again, and one whose worker dies is taken up by another from its checkpoint, each at most
 RETRIES times, as is a start at which a worker dies.
 """
@@ -10,6 +11,7 @@ RETRIES times, as is a start at which a worker dies.
 import heapq
 import logging
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -299,27 +301,30 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
         return
     # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.
     resource_tracker.ensure_running()  # else multiprocessing starts it with the first worker, and then unblocks them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        cluster = _start_workers(workers)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with cluster, Client(cluster) as client:
-        # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
-        disable_gc_diagnosis()
-        yield client
+    with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            cluster = _start_workers(workers, scratch)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with cluster, Client(cluster) as client:
+            # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
+            disable_gc_diagnosis()
+            yield client
 
 
-def _start_workers(workers: int) -> "LocalCluster":
+def _start_workers(workers: int, scratch: str) -> "LocalCluster":
     """A scheduler and its workers on this machine, without web pages, that only the holder of their certificate enters.
 
-    A start at which a worker dies is tried again. Raises SweepError where none succeeds.
+    scratch: a folder that nobody else may write to, as these processes import modules from it. A start at which a
+    worker dies is tried again. Raises SweepError where none succeeds.
     """
     import dask
     from distributed import LocalCluster
     from distributed.security import Security
 
     settings = {
+        "temporary-directory": scratch,
         "distributed.scheduler.allowed-failures": RETRIES,
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs

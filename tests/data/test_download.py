@@ -6,7 +6,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from typer.testing import CliRunner
 
+from mtbert.cli import app
 from mtbert.data import download
 from mtbert.data.download import fetch
 from mtbert.data.tables import DataError
@@ -200,6 +202,14 @@ def test_without_a_checksum_the_file_must_be_readable(server, tmp_path, monkeypa
     with pytest.raises(DataError, match=r"sts-train\.csv"):
         fetch(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_a_checksum_is_told(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(download.CHECKSUMS, "sts-train.csv", None)
+    result = CliRunner().invoke(app, ["data", "fetch", str(tmp_path)])
+    assert result.stdout.splitlines() == [str(tmp_path / name) for name in FILES]
+    path = tmp_path / "sts-train.csv"
+    assert result.stderr == f"{path}: read as a table alone, as no checksum is known; sha256 {sha256(BODY)}\n"
 
 
 @pytest.mark.parametrize("known", [True, False])

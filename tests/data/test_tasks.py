@@ -181,6 +181,7 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("id_column: null", 'test_split: "\\0"', "test_split: .* is not the name of the test split"),
         ("class_names: [sport, weather, science]", "num_classes: 1000000000000", "num_classes: 1000000000000 is not a"),
         ("[sport, weather, science]", "[sport, weather, sport]", "class_names: sport is given twice"),
+        ("[sport,", r'["\e[31msport",', r"class_names: '\\x1b\[31msport' has a control character"),
         ("label_column: topic\n", "", "label_column: is missing; it is the name of a column"),
         ("id_column: null", "dev_share: 0.1", "files: is 'topics-{split}.csv', dev_share 0.1; either"),
         ("id_column: null", "dev_share: 10", "dev_share: 10 is not a number between 0 and 1"),

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,9 @@ from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.data.leaderboard import write_predictions
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
-from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
+from mtbert.paths import REPOSITORY, FolderError, cache_dir, replacing, results_dir
+from mtbert.report import plots, viewers
+from mtbert.results import runs
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.training.checkpoint import Checkpoint
 
@@ -139,6 +143,20 @@ def test_files_have_the_mode_that_the_umask_gives(tiny_config, tmp_path, umask, 
     assert modes["model.safetensors"] == mode and set(modes.values()) == {mode}
 
 
+def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config, course_data, isolated, monkeypatch):
+    [umask] = re.findall(r"`umask (\d+)`", (REPOSITORY / "docs" / "store.md").read_text(encoding="utf8"))
+    monkeypatch.setattr(runs, "CHECKPOINT", "nothing")  # checkpoints stay
+    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
+    before = os.umask(int(umask, 8))
+    try:
+        load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in isolated.rglob("*")}
+    assert {"checkpoint.pt", "model.safetensors", "run.json", "scores.csv"} <= modes.keys()
+    assert {name for name, mode in modes.items() if mode & 0o077} == set()
+
+
 @pytest.mark.parametrize("fault", ["full", "read-only", "not a folder"])
 def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, fault):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
@@ -151,6 +169,8 @@ def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, s
         monkeypatch.setenv("MTBERT_CACHE", str(small_disk / "file"))
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
     assert f"the model cannot be kept in {cache_dir() / 'models' / run.run_id}" in caplog.text
+    said = [message for message in caplog.messages if "cannot be kept" in message or "without a lock" in message]
+    assert all(message.endswith("; MTBERT_CACHE names another folder") for message in said)
     assert files(results_dir() / "runs") == ["SHA256SUMS", "predictions.parquet", "run.json"]
     again = load_or_run(run.config, train_missing=False)
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
@@ -175,12 +195,30 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
 
 
 def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):
-    (tmp_path / "cache").write_text("")
-    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("runs: {one: {}}")
+    monkeypatch.setattr("mtbert.results.grids.read_yaml", lambda path: (tmp_path / "file").read_text())
+    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run"])
+    with pytest.raises(SystemExit, match=f"^error: .*'{tmp_path / 'file'}'$"):
+        main()
+
+
+@pytest.mark.parametrize("home", ["read-only", "gone"])
+def test_where_the_cache_cannot_be_written_the_message_says_what_to_set(tmp_path, monkeypatch, home):
+    """/proc is read-only for root, too; the demo corpus is the first that is written into the cache."""
+    for name in ("MTBERT_CACHE", "MTBERT_RESULTS", "MTBERT_FIGURES", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/proc/nobody")
+    if home == "read-only":
+        monkeypatch.setenv("MTBERT_CACHE", "/proc")
     grid = REPOSITORY / "params" / "demo" / "single_task.yaml"
     monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run"])
-    with pytest.raises(SystemExit, match=f"^error: .*'{tmp_path / 'cache'}[^\\n]*$"):
+    with pytest.raises(SystemExit, match=r"^error: /proc\S*: cannot be written to \(.*MTBERT_CACHE for all else$"):
         main()
+    with pytest.raises(FolderError, match="MTBERT_FIGURES for figures"):
+        plots.save(plt.figure(), "figure")
+    with pytest.raises(FolderError, match="MTBERT_CACHE"):
+        viewers.demo_model()
 
 
 def test_without_a_home_folder_the_cache_is_asked_for(monkeypatch):

@@ -181,3 +181,13 @@ def test_save_pretrained_writes_the_tokenizer(tmp_path, tiny_encoder, caplog):
         (tmp_path / "minilm" / "SHA256SUMS").unlink()
         BertModel.from_pretrained(tmp_path / "minilm").save_pretrained(tmp_path / "none")
     assert "none: written without a tokenizer" in caplog.text
+
+
+def test_names_of_classes_and_plans_are_text_on_the_model_card(tiny_config, monkeypatch, tmp_path):
+    labels = {"class_names": ("<b>a</b>", "*b*|"), "kind": "classes", "num_classes": 2}
+    own = Task(name="own", files="{split}.csv", sentence_columns=("text",), label_column="label", **labels)
+    monkeypatch.setitem(TASKS.data, "own", own)
+    config = tiny_config.but(tasks=("own", "sst"), plan="S1(own|sst) I1")
+    export_task(MultitaskBert(config), "own", tmp_path, encoder_only=True)
+    card = (tmp_path / "README.md").read_text()
+    assert r"one of \<b\>a\</b\>, \*b\*\|" in card and r"| plan | S1(own\|sst) I1, trained on" in card

@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 import nbformat
 import pandas as pd
 import pytest
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mtbert.config import field_table
@@ -22,6 +23,8 @@ from mtbert.paths import REPOSITORY
 from mtbert.report import board, notebook
 from mtbert.report.build import _build_site
 from mtbert.report.notebook import SYNTHETIC
+from mtbert.report.tables import Grid, compare
+from mtbert.results.grids import read_grid
 
 WIDGETS = {  # what a notebook has that was saved in JupyterLab with a slider in it
     "application/vnd.jupyter.widget-state+json": {
@@ -89,7 +92,7 @@ def test_formulas_are_mathml(tiny):
     page = tiny["01_tiny"]
     assert page.count("<math") == 4 and page.count('display="block"') == 2  # cut at \qquad; one in an output
     assert "<mfrac>" in page and "<msqrt>" in page
-    assert page.count('<mo stretchy="false">&#x02016;') == 2
+    assert page.count('<mo stretchy="false">‖') == 2
     assert r"<code>\left( &lt;</code>" in page
     text = re.sub(r"<[^>]+>", "", page)
     assert "echo $HOME and $PATH" in text and "for $5" in text
@@ -343,3 +346,108 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
     assert found["links"] == [paper, "01_tiny.html#of-papers-plans-all", paper, paper, "01_tiny.html", paper]
     assert found["first"] == [True, 0], "the first column stays in sight"
     assert found["code"] == [[False, False], [True, True], [True, True]], "folded, shown, and so on the next page"
+
+
+EVIL = (  # names of runs
+    "<script>top.evil = 1</script>",
+    "<img src=x onerror=top.evil=1>",
+    "![an image](https://example.org/x.png)",
+    "$\\text{<script>top.evil = 1</script>}$",
+    "```{include} 00_start.record",
+    "<iframe srcdoc=x>",
+    "{download}`00_start.record`",
+    "[a link](https://example.org/evil)",
+    "<!doctype x> `x` *y* __z__ &amp; | #",
+)
+FILE = "a_(b<img src=x onerror=top.evil=1>"  # the name of their grid
+LIVE = """<!DOCTYPE html><body><iframe></iframe><script>
+const pages = PAGES, frame = document.querySelector("iframe"), found = [];
+frame.onload = () => setTimeout(() => {
+  const inner = frame.contentDocument;
+  for (const element of inner.querySelectorAll("[onerror], [srcdoc], article script, article img:not(.figure)"))
+    found.push(`${frame.src} ${element.outerHTML}`);
+  if (pages.length) frame.src = pages.pop();
+  else {
+    document.title = "done";
+    document.body.innerText = [...found, ...(top.evil ? ["a script has run"] : [])].join("\\n");
+  }
+}, 300);
+frame.src = pages.pop();
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory, synthetic):
+    """The site of a notebook about the runs of an evil grid, which are compared as notebooks do it."""
+    folder, shown = tmp_path_factory.mktemp("evil"), []
+    file = folder / f"{FILE}.yaml"
+    plans = ["1-bert", "3-bert", *(f"hybrid-{k}" for k in range(1, 6)), "frozen", "S4 I2"]
+    runs = {name: {"plan": plan} for name, plan in zip(EVIL, plans, strict=True)}
+    base = {"tasks": ["sst", "quora", "sts"], "scheme": "unified", "keep": "last"}
+    grid = yaml.safe_dump({"base": base, "runs": runs}, sort_keys=False)
+    file.write_text(f"# ```\n# <script>top.evil = 1</script>\n# ````\n{grid}")
+    configs = {name: [config.but(seed=s) for s in (1, 2, 3)] for name, [config] in read_grid(file).items()}
+    stored = {
+        name: [synthetic(config, 0.5 + i / 20) for config in group] for i, (name, group) in enumerate(configs.items())
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(notebook, "display", shown.append)
+        patch.setattr(notebook.plots_sweeps, "differences_by_task", lambda *arguments: None)
+        patch.setattr(notebook.plots, "show", lambda *arguments: None)
+        notebook.differences(compare(Grid((file.name,), configs, stored), "plan"), "01_evil")
+        best = [f"**Answer.** *{name}* is best, then {name}." for name in EVIL]  # as cells write it
+        for text in [*best, "\n".join(f"- {name}" for name in EVIL)]:
+            notebook.say(text)
+    kinds = {"Markdown": "text_markdown", "HTML": "text_html"}
+    outputs = [output(**{kinds[type(one).__name__]: one.data}) for one in shown]
+    cells = [
+        new_code_cell("differences()", outputs=outputs),
+        new_code_cell("plot()", outputs=[output(text_html=FIGURE)]),
+    ]
+    executed = folder / "executed"
+    write(executed, "00_start", [new_markdown_cell(START)], params={})
+    for i, answer in enumerate(best):  # each is on the front page, too
+        cell = new_code_cell("say()", outputs=[output(text_markdown=answer)])
+        write(executed, f"02_answer{i}", [new_markdown_cell("# 02 - An answer\n\nWhich?"), cell], params={})
+    write(executed, "01_evil", [new_markdown_cell(CARD), *cells], params={FILE: file.read_text()})
+    return _build_site(executed).parent
+
+
+class Text(HTMLParser):
+    """The text of a page, and the tags with an attribute that runs code, but for the sorting of tables."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.live = "", []
+        self.feed(page.read_text(encoding="utf8"))
+
+    def handle_starttag(self, tag, attributes):
+        handlers = [name for name, _ in attributes if name.startswith("on") and tag != "thead"]
+        targets = [value or "" for name, value in attributes if name in ("href", "src")]
+        if handlers or "srcdoc" in dict(attributes) or any("javascript:" in target for target in targets):
+            self.live.append(self.get_starttag_text())
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_no_name_of_a_run_or_a_file_is_markup_on_a_page(evil):
+    for path in evil.glob("*.html"):
+        page, text = path.read_text(encoding="utf8"), Text(path)
+        assert not text.live and "<script>top" not in page and "<iframe" not in page and 'src="x"' not in page
+        assert "https://example.org/x.png" not in Links(path).loaded, "an image of another host"
+        assert '"inputs"' not in page and '"profile"' not in page, "another file"
+    assert not list(evil.rglob("*.record"))
+    text = Text(evil / "01_evil.html").text
+    assert f"{EVIL[-1]} is better than {EVIL[0]} by" in text and f"({FILE}.yaml) are stored" in text
+    assert all(text.count(name) >= 2 for name in EVIL), "in the tables of differences and scores"
+    params = Text(evil / "params.html").text
+    assert "# ````" in params and f"cpu/{FILE}.yaml" in params
+    [link] = [link for link in Links(evil / "01_evil.html").links if link.startswith("params.html#cpu")]
+    assert link.partition("#")[2] in Links(evil / "params.html").ids
+
+
+@needs_chromium
+def test_no_name_does_anything_in_chromium(evil, tmp_path):
+    names = sorted(path.name for path in evil.glob("*.html"))
+    assert in_chromium(evil, LIVE.replace("PAGES", json.dumps(names)), tmp_path) == ""

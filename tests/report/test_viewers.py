@@ -22,10 +22,12 @@ from mtbert.bert.model import BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask import MultitaskBert, encoder_config
+from mtbert.paths import results_dir
 from mtbert.report import notebook, viewers
 from mtbert.report.tables import Grid
 from mtbert.results import overall_interval
 from mtbert.results.models import model_folder
+from mtbert.results.store import write_run
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert.training import LOG
 
@@ -277,3 +279,14 @@ def test_a_run_in_training_is_drawn_from_its_log(isolated):
     losses, scores = viewers.watch(config).axes
     assert losses.lines[0].get_xydata().tolist() == [[1, 1.6], [2, 1.5], [3, 1.2]]
     assert scores.lines[0].get_xydata().tolist() == [[2, 0.3]]
+
+
+def test_a_stored_run_is_drawn_from_the_store_and_not_from_its_log_which_anything_may_have_changed(isolated, synthetic):
+    run = synthetic(RunConfig(), 0.8)
+    write_run(run, results_dir())
+    folder = model_folder(run.run_id)
+    folder.mkdir(parents=True)
+    (folder / LOG).write_text("step,train_loss,dev_score\n5,9,9\n")
+    losses, scores = viewers.watch(run.config).axes
+    assert losses.lines[0].get_xydata().tolist() == [[12, pytest.approx(0.21)]]
+    assert scores.lines[0].get_xydata().tolist() == [[12, 0.5]]

@@ -6,12 +6,14 @@ import logging
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +29,7 @@ from mtbert.cost.forecast import Forecast
 from mtbert.cost.lengths import read_lengths
 from mtbert.data.corpus import Corpus
 from mtbert.paths import results_dir
+from mtbert.report.build import _work
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.models import has_model, model_folder
@@ -586,6 +589,36 @@ def find_pages(client) -> list[int]:
             except urllib.error.HTTPError as error:
                 assert error.code == 404
     return found
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch) -> Path:
+    """A file of the user's; another user has made dask's usual scratch folder, with a module and a link to the file."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # the folder of before
+    usual = tmp_path / "dask-scratch-space"
+    usual.mkdir(mode=0o777)
+    (usual / "planted.py").touch()
+    file = tmp_path / "precious"
+    file.write_text("kept")
+    (usual / "global.lock").symlink_to(file)
+    return file
+
+
+def test_nobody_puts_a_module_or_a_link_before_a_sweep(planted):
+    """Dask imports from its scratch folder, and empties the file `global.lock` in it."""
+    pytest.importorskip("distributed")
+    with open_cluster(1, None) as client:
+        [private] = planted.parent.glob("mtbert-*")
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert [*client.run(find_spec, "planted").values(), find_spec("planted")] == [None, None]
+    assert planted.read_text() == "kept" and not private.exists()
+
+
+def test_nobody_puts_a_module_before_a_report(planted):
+    pytest.importorskip("distributed")
+    assert list(_work([[("a job", find_spec, "planted")]], {}, workers=1)) == [("a job", None)]
+    assert planted.read_text() == "kept"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from mtbert.data.demo import cfimdb, quora, sst, sts
 from mtbert.data.demo.words import Draw
-from mtbert.paths import cache_dir, checksum_faults, write_checksums
+from mtbert.paths import cache_dir, check_writable, checksum_faults, write_checksums
 
 SEED = 11
 # The course's name for a task's files, its grammar, its columns, the numbers of rows in train, dev and test, and the
@@ -29,13 +29,16 @@ SPLITS = ("train", "dev", "test-student")
 
 
 def root() -> Path:
-    """The folder of the corpus in the cache; written on first use, and again if a file of it is damaged."""
+    """The folder of the corpus in the cache; written on first use, and again if a file of it is damaged.
+
+    Raises FolderError if that is impossible.
+    """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     folder = cache_dir() / f"demo-{version}"
     if _is_whole(folder):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="demo-") as temporary:
         new = write(Path(temporary) / "new")
         if folder.exists() and not _is_whole(folder):

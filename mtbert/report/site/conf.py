@@ -10,15 +10,18 @@ import re
 import shutil
 from itertools import chain
 from pathlib import Path
+from xml.etree import ElementTree
 
 from docutils import nodes
 from jinja2 import Environment, FileSystemLoader
-from latex2mathml.converter import convert
+from latex2mathml.converter import convert_to_element
+from sphinx.addnodes import download_reference
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.config import field_table
+from mtbert.names import escaped, fence
 from mtbert.paths import REPOSITORY
 from mtbert.report.notebook import SYNTHETIC, versions
 
@@ -50,6 +53,7 @@ suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still b
 
 START = "00_start"  # the notebook with a section "Paper 00N" for each paper
 PAGES = ("index.md", "params.md", "fields.md", "api.md")  # templates
+LIVE = (nodes.raw, nodes.image, download_reference)
 CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
 
 
@@ -57,10 +61,17 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("config-inited", write_pages)
+    app.connect("builder-inited", forbid_other_files)
     app.connect("autodoc-process-docstring", as_plain_text)
     app.connect("source-read", prepare)
+    app.connect("doctree-read", show_as_written, priority=100)  # before Sphinx looks for images and downloads
     app.connect("html-page-context", link_sections)
     app.connect("html-page-context", link_papers)
+
+
+def forbid_other_files(app: Sphinx) -> None:
+    """No page includes a file: names of runs that are written into Markdown could ask for one."""
+    app.env.settings["file_insertion_enabled"] = False
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
@@ -74,6 +85,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
         context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
     context["is_demo"] = any(record["profile"] == "demo" for record in context["records"].values())
     templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
+    templates.filters |= {"escaped": escaped, "fence": fence, "anchor": anchor}
     for page in PAGES:
         text = templates.get_template(page).render(context)
         if not (folder / page).exists() or (folder / page).read_text("utf8") != text:  # else Sphinx reads it again
@@ -121,17 +133,39 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     named = []
     for section in sections:
         text = "\n".join("".join([*cell["source"], *_said(cell)]) for cell in section)
-        named.append({file for file in params if re.search(rf'"{file}"(?!:)|{file}\.yaml', text)})
+        named.append({file for file in params if re.search(rf'"{re.escape(file)}"(?!:)|{re.escape(file)}\.yaml', text)})
     others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
     for section, grids in zip(sections, named, strict=True):
         files = [file for file in params if file == name or file in (grids or others)]
-        links = ", ".join(f"[{file}](#{record['profile']}-{file})" for file in files) or "those of the notebook"
-        line = {"text/markdown": f"{{.small}}\nParameters: {links}"}
+        links = ", ".join(f"[{escaped(file)}](#{anchor(record['profile'], file)})" for file in files)
+        line = {"text/markdown": f"{{.small}}\nParameters: {links or 'those of the notebook'}"}
         for cell in section:
             shown = ["".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ())]
             if any('<img class="figure"' in text for text in shown):
                 cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
     source[0] = json.dumps(notebook)
+
+
+def anchor(profile: str, file: str) -> str:
+    """The place of a file on the page of parameters."""
+    return re.sub(r"[^\w-]", "-", f"{profile}-{file}")
+
+
+def show_as_written(app: Sphinx, document: nodes.document) -> None:
+    """HTML, images and downloads in Markdown that cells have shown, or that a template holds, become text.
+
+    Sentences about runs are such Markdown, and their names may be anything.
+    """
+    made = [document]
+    if app.env.docname in app.config.html_context["records"]:
+        made = [part for part in document.findall(nodes.container) if part.get("mime_type") == "text/markdown"]
+    for part in made:
+        for node in list(part.findall(lambda node: isinstance(node, LIVE))):
+            if node.get("uri") == app.config.html_context["pareto"]:  # the figure of the front page
+                continue
+            text = nodes.Text(node.get("alt") or node.astext())
+            is_in_line = isinstance(node.parent, nodes.TextElement)
+            node.replace_self(text if is_in_line else nodes.paragraph("", "", text))
 
 
 def as_plain_text(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -175,10 +209,19 @@ def write_math(self: SphinxTranslator, node: nodes.math | nodes.math_block) -> N
     block = isinstance(node, nodes.math_block)
     latex = node.astext()
     try:
-        parts = [convert(part, display="block" if block else "inline") for part in latex.split(r"\qquad")]
+        parts = [_mathml(part, "block" if block else "inline") for part in latex.split(r"\qquad")]
         # The bars of a norm have no partner that says how far they stretch.
-        formula = "".join(parts).replace("<mo>&#x02016;", '<mo stretchy="false">&#x02016;')
+        formula = "".join(parts).replace("<mo>‖", '<mo stretchy="false">‖')
     except Exception:  # latex2mathml raises many kinds
         formula = f"<code>{html.escape(latex)}</code>"
     self.body.append(f'<div class="math">{formula}</div>' if block else formula)
     raise nodes.SkipNode
+
+
+def _mathml(latex: str, display: str) -> str:
+    r"""MathML of a formula; the converter's own text would have tags that a \text{} holds, and links, alive."""
+    formula = convert_to_element(latex, display=display)
+    for element in formula.iter():
+        element.text = element.text and html.unescape(element.text)  # the converter writes symbols as entities
+        element.attrib.pop("href", None)
+    return ElementTree.tostring(formula, encoding="unicode")
