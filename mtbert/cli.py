@@ -1,5 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
