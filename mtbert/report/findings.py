@@ -21,6 +21,7 @@ import pandas as pd
 from mtbert.analysis.remedies import judge_trials, three_in_one
 from mtbert.analysis.systems import Systems
 from mtbert.config import RunConfig
+from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY, find_result
 from mtbert.report.claims import OF_RUNS, facts
 from mtbert.report.tables import TOGETHER, Comparison, Grid, compare, less_forgotten, read_runs, said, signed, unsigned
@@ -154,7 +155,8 @@ def sharing_saves(plans: Comparison) -> str:
 def three_runs_buy(plans: Comparison) -> str:
     """What the mean of three runs of one encoder gains; raises KeyError without the runs."""
     runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
-    trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in TOGETHER))
+    pairs = [task for task in TOGETHER if TASKS[task].is_pair]  # SST's probabilities are not part of a stored run
+    trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in pairs))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
     def place(reference: str, task: str, verdict: str) -> Place:
