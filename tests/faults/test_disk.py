@@ -18,7 +18,7 @@ from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.data.leaderboard import write_predictions
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
-from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
+from mtbert.paths import cache_dir, replacing, results_dir
 from mtbert.results.runs import load_model, load_or_run
 from mtbert.training.checkpoint import Checkpoint
 
@@ -175,11 +175,9 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
 
 
 def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):
-    (tmp_path / "cache").write_text("")
-    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
-    grid = REPOSITORY / "params" / "demo" / "single_task.yaml"
-    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run"])
-    with pytest.raises(SystemExit, match=f"^error: .*'{tmp_path / 'cache'}[^\\n]*$"):
+    (tmp_path / "data").write_text("")
+    monkeypatch.setattr(sys, "argv", ["mtbert", "data", "fetch", str(tmp_path / "data")])
+    with pytest.raises(SystemExit, match=f"^error: .*'{tmp_path / 'data'}[^\\n]*$"):
         main()
 
 
