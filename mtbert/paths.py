@@ -6,7 +6,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 What is read back is checked by a SHA-256, which is stored in one of two places:
 
 - SHA256SUMS, for a folder that is written as a whole, and that people copy, commit and check with `sha256sum -c`:
-  stored runs and the tables of all runs, models, encoders and exports, the demo corpus.
+  stored runs and the tables of all runs, models, encoders and exports.
 - A seal at the end of the file, for single files that many processes write into one folder, where a common list would
   be a race: in the cache checkpoints, token ids, tags, features and times, in the store teachers' outputs.
 
@@ -63,7 +63,7 @@ def folder_of(variable: str) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """What can be computed again: token ids, the demo corpus, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
+    """What can be computed again: token ids, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
     if folder := folder_of("MTBERT_CACHE"):
         return folder
     try:

@@ -64,7 +64,8 @@ def build_report(
     root = Path(root).resolve()
     output = root / "build" / "executed"
     _check_profile(root, profile, data)
-    code = _digest((root / "mtbert").rglob("*.py"))
+    package = root / "mtbert"
+    code = _digest([*package.rglob("*.py"), *package.rglob("*.csv")])  # CSV: the demo corpus
     pages = _read_pages(root, profile, only, data, grids, code)
     output.mkdir(parents=True, exist_ok=True)
     results = results_dir()

@@ -15,7 +15,6 @@ CONTENTS = {
     "frozen": "features of frozen layers, computed again when needed; --clear removes unread ones",
     "pos": "part-of-speech tags, computed again when needed; --clear removes unread ones",
     "speed": "times of training steps on this machine",
-    "demo": "the demo corpus",
     "compiled": "what torch.compile has made for `mtbert bench`",
 }
 
@@ -24,8 +23,7 @@ def cache_contents() -> list[tuple[str, int, str]]:
     """Name, bytes and meaning of everything in the cache folder, the largest first."""
     found = []
     for path in cache_dir().glob("*"):
-        kind = path.name.partition("-")[0]  # demo-0123abcd is of kind demo
-        found.append((path.name, size_of(path), CONTENTS.get(kind, "")))
+        found.append((path.name, size_of(path), CONTENTS.get(path.name, "")))
     return sorted(found, key=lambda entry: -entry[1])
 
 

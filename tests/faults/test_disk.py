@@ -205,14 +205,14 @@ def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("home", ["read-only", "gone"])
 def test_where_the_cache_cannot_be_written_the_message_says_what_to_set(tmp_path, monkeypatch, home):
-    """/proc is read-only for root, too; the demo corpus is the first that is written into the cache."""
+    """/proc is read-only for root, too; a run asks for its store before it trains."""
     for name in ("MTBERT_CACHE", "MTBERT_RESULTS", "MTBERT_FIGURES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/proc/nobody")
     if home == "read-only":
         monkeypatch.setenv("MTBERT_CACHE", "/proc")
     grid = REPOSITORY / "params" / "demo" / "single_task.yaml"
-    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run"])
+    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid)])
     with pytest.raises(SystemExit, match=r"^error: /proc\S*: cannot be written to \(.*MTBERT_CACHE for all else$"):
         main()
     with pytest.raises(FolderError, match="MTBERT_FIGURES for figures"):

@@ -111,7 +111,7 @@ def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
     build_report("demo", root=root)
     assert executions(root) == 1
     changes = {root / "params/demo/01_tiny.yaml": "seed: 2\n", root / "mtbert/code.py": "ANSWER = 43\n"}
-    changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n"}
+    changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n", root / "mtbert/demo.csv": "id\n"}
     for count, (file, text) in enumerate(changes.items(), start=2):
         file.write_text(text)
         build_report("demo", root=root)

@@ -310,11 +310,9 @@ def module_of(folder, text: str, monkeypatch):
 ADAPTER = """
 from mtbert.sharing import Adapter
 
-FACTOR = {}
-
 class Mine(Adapter):
     def after_layer(self, depth, x):
-        return x * FACTOR
+        return x * {}
 """
 
 

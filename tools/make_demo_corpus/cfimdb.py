@@ -5,7 +5,7 @@ of the opposite opinion; and negation reverses a judgement: a review that calls 
 the same words.
 """
 
-from mtbert.data.demo.words import ADJECTIVES, DAYS, Draw, sentence
+from tools.make_demo_corpus.words import ADJECTIVES, DAYS, Draw, sentence
 
 ASPECTS = (
     "acting, plot, script, soundtrack, camera work, ending, dialogue, costume design, lighting, opening scene, "

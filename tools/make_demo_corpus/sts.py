@@ -7,7 +7,7 @@ are the whole rule.
 
 from dataclasses import dataclass
 
-from mtbert.data.demo.words import Draw, sentence, with_article
+from tools.make_demo_corpus.words import Draw, sentence, with_article
 
 # What each change subtracts from five. A part is changed in one way only; the result is at least zero.
 SYNONYM = 0.2  # of any part

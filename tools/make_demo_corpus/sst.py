@@ -4,7 +4,7 @@ Negation reverses a judgement ("far from dull" is good, "far from superb" is wea
 end of the scale, and of two clauses one decides: the main clause, or the one after "but".
 """
 
-from mtbert.data.demo.words import ADJECTIVES, DAYS, INTENSE, MODERATE, NEGATED, THINGS, VERBS, Draw, sentence
+from tools.make_demo_corpus.words import ADJECTIVES, DAYS, INTENSE, MODERATE, NEGATED, THINGS, VERBS, Draw, sentence
 
 # {own} decides the class, {other} is only conceded; each occurs in either place.
 CONTRASTS = (

@@ -5,7 +5,7 @@ places or steps have exchanged roles, "with" is "without", "how" is "when" or a 
 as many words: the couch into a sofa.
 """
 
-from mtbert.data.demo.words import Draw
+from tools.make_demo_corpus.words import Draw
 
 DUPLICATES = 0.385  # of all pairs
 
