@@ -320,7 +320,11 @@ def predict(
         list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(help="a table with the task's text columns; - is what is piped in")
+        str | None, typer.Option(help="a table (.csv, .tsv, .jsonl) or a text a line; - is what is piped in")
+    ] = None,
+    table: Annotated[
+        bool | None,
+        typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
     ] = None,
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
@@ -332,8 +336,9 @@ def predict(
 ) -> None:
     """Predict texts, the rows of a file or a pipe, and print CSV.
 
-    A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
-    --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
+    A pipe brings a text a line, and those of a pair have a tab between them; with --table it brings a table with the
+    task's text columns. Every text gets a row, and those that training would reject are listed. With --out, write
+    leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
     from mtbert.data import TASKS, load_texts
     from mtbert.paths import check_writable
@@ -361,11 +366,11 @@ def predict(
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        table, report = load_texts(model.checked(task), file or "-")
-        if report.rejects:
+        texts, report = load_texts(model.checked(task), file or "-", table)
+        if not report.is_plain:
             typer.echo(report, err=True)
-        examples = list(table.drop(columns="id").itertuples(index=False, name=None))
-        predicted = table.join(model.predict(examples, task, probabilities))
+        examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
+        predicted = texts.join(model.predict(examples, task, probabilities))
     typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
 
 
@@ -373,7 +378,7 @@ def _write_leaderboards(
     model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
 ) -> None:
     """Predict dev and test of a model's tasks, or of one, into files."""
-    from mtbert.data import TASKS, load_table, write_predictions
+    from mtbert.data import TASKS, load_split_texts, write_predictions
     from mtbert.results import data_root
     from mtbert.training import predict_table
 
@@ -382,7 +387,9 @@ def _write_leaderboards(
     for name in tasks:
         _, *splits = TASKS[name].splits(root)  # without train
         for split in splits:
-            table, _ = load_table(name, split, root)
+            table, report = load_split_texts(name, split, root)
+            if not report.is_plain:
+                typer.echo(f"{name} {split}: {report}", err=True)
             predicted = predict_table(model, name, table, split, device)
             typer.echo(write_predictions(predicted, name, split, folder, course_format))
 
