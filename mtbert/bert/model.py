@@ -348,8 +348,8 @@ class BertModel(nn.Module):
         folder = Path(folder)
         write_checkpoint(folder, self.state_dict(), asdict(self.config))
         source = self.source if tokenizer is None else locate(tokenizer)
-        written = write_tokenizer(source, folder, self.config.positions)
-        write_checksums(folder, [*present(folder), *written])
+        write_tokenizer(source, folder, self.config.positions)
+        write_checksums(folder, present(folder))
 
 
 def _check_ids(name: str, ids: Tensor, size: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from mtbert.bert.hub import locate
+from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, Task
@@ -181,3 +181,21 @@ def test_save_pretrained_writes_the_tokenizer(tmp_path, tiny_encoder, caplog):
         (tmp_path / "minilm" / "SHA256SUMS").unlink()
         BertModel.from_pretrained(tmp_path / "minilm").save_pretrained(tmp_path / "none")
     assert "none: written without a tokenizer" in caplog.text
+
+
+def test_a_tokenizer_may_be_saved_into_the_folder_of_an_encoder(tmp_path, tiny_encoder):
+    """Where there was none, and the same once more after it was used with padding; another one is refused."""
+    BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(locate("minilm"))
+    theirs.save_pretrained(tmp_path)
+    assert BertModel.from_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs(["a dull day", "a day"], padding=True, truncation=True, max_length=8)
+    theirs.save_pretrained(tmp_path)
+    assert '"padding": null' not in (tmp_path / "tokenizer.json").read_text()
+    assert BertModel.from_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged or was changed"):
+        BertModel.from_pretrained(tmp_path)
