@@ -172,10 +172,11 @@ def copy_tokenizer(source: Path, folder: Path) -> list[str]:
     return names
 
 
-def write_tokenizer(source: Path | None, folder: Path, positions: int) -> None:
+def write_tokenizer(source: Path | None, folder: Path, max_length: int) -> None:
     """Write the tokenizer of the checkpoint in `source` as transformers reads it, without padding or truncation.
 
-    None: the model was not read from a checkpoint and has none. A warning is logged where the checkpoint has none.
+    max_length: tokens to which it truncates, where transformers is told to. No source: the model was not read from a
+    checkpoint and has none. A warning is logged where the checkpoint has none.
     """
     if source is None:
         return
@@ -184,7 +185,7 @@ def write_tokenizer(source: Path | None, folder: Path, positions: int) -> None:
         return
     from transformers import AutoTokenizer  # slow to import
 
-    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=positions)
+    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=max_length)
     _remove_padding(tokenizer.backend_tokenizer)
     try:
         tokenizer.save_pretrained(folder)

@@ -61,7 +61,7 @@ def load_tokenizer(encoder: str | Path) -> Tokenizer:
     """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError if it has no sound one.
 
     It is what transformers' AutoTokenizer makes of the folder, with its tokenizer_config.json. A tokenizer.json of
-    which AutoTokenizer makes another tokenizer is an error, as an export would not give the numbers of the trained model.
+    which AutoTokenizer makes another tokenizer is an error, as an export would not give the trained model's numbers.
     """
     folder = locate(encoder)
     try:
@@ -175,10 +175,14 @@ class TokenizedTable:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
     def _pair(self, first: ndarray, second: ndarray) -> tuple[ndarray, int]:
-        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first."""
+        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first.
+
+        Where both are cut, an odd token goes to the longer one, and to b where they are equal, as in transformers.
+        """
         room = self.max_length - 2 - len(self.between)
         if len(first) + len(second) > room:
-            keep_first = min(len(first), max(room - len(second), (room + 1) // 2))
+            shorter = min(len(first), len(second), room // 2)
+            keep_first = room - shorter if len(first) > len(second) else shorter
             first, second = first[:keep_first], second[: room - keep_first]
         ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
         return ids, 1 + len(first) + len(self.between)

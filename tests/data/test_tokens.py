@@ -65,7 +65,7 @@ def test_singles_equal_transformers(reference, tiny_encoder, max_length):
     assert table.lengths[rows].tolist() == expected["attention_mask"].sum(1).tolist()
 
 
-@pytest.mark.parametrize("max_length", [512, 101, 17, 5])  # odd: even room for the two, where ties cannot arise
+@pytest.mark.parametrize("max_length", [512, 101, 100, 17, 16, 5, 4])
 def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length):
     table = tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder, max_length=max_length)
     rows = np.array([5, 2, 0, 1, 3, 4, 7, 6])
@@ -93,8 +93,8 @@ def test_a_long_pair_loses_tokens_from_its_longer_sentence(n_first, n_second, ma
     columns = [Ragged(ids, offset) for ids, offset in zip((first, second), offsets, strict=True)]
     table = TokenizedTable(columns, minilm_tokenizer(), joint=True, max_length=max_length)
     a, b = first.tolist(), second.tolist()
-    while len(a) + len(b) > max_length - 3:  # the loop of the original BERT
-        a.pop() if len(a) > len(b) else b.pop()
+    while len(a) + len(b) > max_length - 3:  # the loop of the original BERT, but for the last token
+        a.pop() if (len(a), n_second) > (len(b), n_first - 1) else b.pop()
     batch = table.batch(np.array([0]))
     assert batch.input_ids[0].tolist() == [table.cls, *a, table.sep, *b, table.sep]
     assert batch.token_type_ids[0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)

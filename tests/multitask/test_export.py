@@ -109,6 +109,21 @@ def test_pipelines_of_transformers_give_our_numbers(model, tmp_path, monkeypatch
         assert {*mine["predicted"]} <= {*words} or task == "quora"
 
 
+@pytest.mark.parametrize("task, max_length", [("sst", 8), ("quora", 12), ("quora", 13)])
+def test_a_pipeline_cuts_long_texts_where_our_model_cuts_them(model, tmp_path, task, max_length):
+    """Pairs to the same tokens, too; by the lines of the model card."""
+    ours = model((task,), pooling="pooler", max_length=max_length)
+    export_task(ours, task, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "truncation=True)" in card and f"cut to {max_length} tokens" in card
+    texts = [f"{text} {text}" for text in TEXTS]
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    given = [{"text": first, "text_pair": second} for first, second in pairs] if task == "quora" else texts
+    found = transformers.pipeline("text-classification", model=str(tmp_path), device="cpu")(given, truncation=True)
+    mine = ours.predict(pairs if task == "quora" else texts, task)
+    assert [one["score"] for one in found] == pytest.approx(mine["confidence"].tolist(), rel=1e-4)
+
+
 def test_a_pipeline_reads_the_encoder_alone(model, tmp_path):
     ours = model(pooling="mean")
     export_task(ours, "sst", tmp_path, encoder_only=True)
