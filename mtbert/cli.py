@@ -83,7 +83,7 @@ def data_check(
 
 def _check_file(task: str, split: str, folder: Path) -> int:
     """Print what is in a file; the number of its rejects. Raises DataError where training would."""
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
 
     table, report = load_table(task, split, folder)
     typer.echo(f"{task} {split}: {report}")
@@ -94,6 +94,8 @@ def _check_file(task: str, split: str, folder: Path) -> int:
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
+        for remark in remarks_of(task, split, table):
+            typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)
     return len(report.rejects)

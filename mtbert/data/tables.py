@@ -34,6 +34,7 @@ from mtbert.paths import REPOSITORY, folder_of
 LISTED_REJECTS = 20  # in a printed report
 LISTED_REASONS = 8  # in an error
 LISTED_CLASSES = 12  # in the reason of a reject
+MANY_NUMBERS = 5000  # rows of dev from which on intervals of a correlation take a second
 MOST_REJECTED = 0.05  # share of a file's rows, where its data are trained on
 MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
 STDIN = ("-", "/dev/stdin")
@@ -211,7 +212,7 @@ def _read_lines_of_text(task: Task, path: Path, lines: list[str], has_header: bo
 
 
 def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> str:
-    """Why a table is not one to train on: too many rejects, or a class without a row; nothing where it is one."""
+    """Why a table is not one to train on, such as many rejects or a class without a row; nothing where it is one."""
     about = TASKS[task]
     faults = []
     if len(report.rejects) > MOST_REJECTED * report.rows:
@@ -220,6 +221,8 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
         counts = class_counts(task, table)
         if empty := [name for name, count in counts.items() if not count]:
             faults.append(f"no row is left of class {', '.join(empty)}")
+    if split != "test" and about.is_number and table["label"].nunique() == 1:
+        faults.append("all labels are equal, and no correlation with them is defined")
     if not faults:
         return ""
     lines = [f"{report.path}: {'; '.join(faults)}", *report.reasons[:LISTED_REASONS]]
@@ -227,6 +230,21 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
         lines.append(f"and {more} more reasons")
     how = "Repair the file, or train on the rows that are left with --accept-rejects (accept_rejects=True)."
     return "\n  ".join(lines) + f"\n{how}"
+
+
+def remarks_of(task: str, split: str, table: pd.DataFrame) -> list[str]:
+    """What to know of a table that is trained on or scored, a sentence each."""
+    about = TASKS[task]
+    remarks = []
+    if len(table) == 1:
+        remarks.append("one row says nothing of a model")
+    if not about.is_number and (empty := [name for name, count in class_counts(task, table).items() if not count]):
+        shown = ", ".join(empty[:LISTED_CLASSES]) + (", ..." if len(empty) > LISTED_CLASSES else "")
+        remarks.append(f"no row is of class {shown}; macro F1 is the mean over classes with a row or a prediction")
+    if about.is_number and split == "dev" and len(table) > MANY_NUMBERS:
+        seconds = 0.8 * (len(table) / MANY_NUMBERS) ** 2
+        remarks.append(f"the intervals of each table of scores take about {seconds:.0f} s, with the square of the rows")
+    return remarks
 
 
 def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:

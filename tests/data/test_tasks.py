@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
-from mtbert.data.tables import Reject, load_split_texts, load_table, load_texts
+from mtbert.data.tables import Reject, fault_of, load_split_texts, load_table, load_texts, remarks_of
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.results.runs import data_root
@@ -274,6 +276,21 @@ def test_a_label_that_is_no_number_is_shown_with_what_to_do(topics, kind, label,
 def test_a_task_file_may_end_in_yml(folder):
     (folder / "topics.yaml").rename(folder / "topics.yml")
     assert list(read_tasks(folder)) == ["topics"]
+
+
+def test_what_a_table_says_little_of_is_remarked(topics):
+    table, report = topics("headline,topic\nrain,weather\n")
+    assert remarks_of("topics", "dev", table) == [
+        "one row says nothing of a model",
+        "no row is of class sport, science; macro F1 is the mean over classes with a row or a prediction",
+    ]
+    assert fault_of("topics", "dev", table, report) == ""
+    old = "kind: classes\nclass_names: [sport, weather, science]"
+    for text in ("headline,topic\nrain,3\n", "headline,topic\nrain,3\nsun,3\n"):
+        table, report = topics(text, old, "kind: regression")
+        assert "all labels are equal" in fault_of("topics", "dev", table, report)
+    many = pd.DataFrame({"label": np.arange(20_000.0)})
+    assert "scores take about 13 s" in remarks_of("topics", "dev", many)[0]
 
 
 def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
