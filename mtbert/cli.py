@@ -363,17 +363,18 @@ def predict(
     if out:
         _write_leaderboards(model, task, out, course_format, data, device)
         return
+    about = TASKS[model.checked(task)]
     if text:
-        k = len(TASKS[model.checked(task)].sentence_columns)
+        k = len(about.sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        texts, report = load_texts(model.checked(task), file or "-", table)
+        texts, report = load_texts(about.name, file or "-", table)
         if not report.is_plain:
             typer.echo(report, err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
         predicted = texts.join(model.predict(examples, task, probabilities))
-    typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
+    typer.echo(predicted.to_csv(index=False, float_format=f"%.{about.decimals}f"), nl=False)
 
 
 def _write_leaderboards(

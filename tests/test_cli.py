@@ -483,7 +483,7 @@ def test_runs_lists_the_store(trained, tmp_path):
     assert header.split() == [
         "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
     ]  # fmt: skip
-    scores = [f"sst {trained.score('sst'):.3f}, quora", f"{trained.score('quora'):.3f}"]
+    scores = [f"sst accuracy {trained.score('sst'):.3f}, quora accuracy", f"{trained.score('quora'):.3f}"]
     assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
     assert last == f"1 runs in {results_dir()}"
     shutil.rmtree(model_folder(trained.run_id))

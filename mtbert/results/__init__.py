@@ -11,6 +11,7 @@ from mtbert.results.compare import (
     summarize,
     training_key,
 )
+from mtbert.results.doubts import doubts
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.models import CACHE_LIMIT, GB
@@ -31,6 +32,7 @@ __all__ = [
     "clear_models",
     "data_root",
     "difference",
+    "doubts",
     "find_run",
     "forget",
     "lent_to",

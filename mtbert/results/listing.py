@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY, stores
 from mtbert.results.grids import IN_GRID, named_runs, read_grids
 from mtbert.results.models import has_model, model_folder
@@ -48,9 +49,6 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             continue
         config = content["config"]
         changed = config.changed_fields
-        scores = {}
-        for score in content["scores"]:
-            scores.setdefault(score["task"], f"{score['task']} {score['value']:.3f}")  # the first metric
         row = {
             "run id": folder.name,
             "name": name,
@@ -59,7 +57,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             "adapter": changed.get("adapter", ""),
             "gradients": changed.get("gradients", ""),
             "seed": str(config.seed),
-            "dev scores": ", ".join(scores.values()),
+            "dev scores": _scores(content["scores"]),
             "model": "yes" if has_model(folder.name) else "",
         }
         if text in " ".join(row.values()):
@@ -67,3 +65,13 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     if not rows:
         return pd.DataFrame()
     return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True)
+
+
+def _scores(rows: list[dict]) -> str:
+    """The dev scores of a run, each with its metric: of a task the one that it has today, where that is stored."""
+    chosen = {}
+    for row in rows:
+        if row["metric"] == TASKS[row["task"]].metric:
+            chosen[row["task"]] = row
+        chosen.setdefault(row["task"], row)
+    return ", ".join(f"{row['task']} {row['metric']} {row['value']:.3f}" for row in chosen.values())

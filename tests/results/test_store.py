@@ -65,6 +65,26 @@ def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
         run_of(config.but(seed=2))
 
 
+def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch):
+    """Also one that was registered after the run."""
+    run = run_of(config)
+    macro_f1 = float(run.scores.loc[run.scores["metric"] == "macro_f1", "value"].iloc[0])
+    assert run.score("sst") != macro_f1
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "macro_f1"}))
+    assert run.score() == run.score("sst") == macro_f1
+    assert list_runs()["dev scores"].tolist() == [f"sst macro_f1 {macro_f1:.3f}"]
+    monkeypatch.setitem(OWN_METRICS, "bad", lambda predicted, labels, weights=None: (predicted != labels).mean(-1))
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "bad"}))
+    dev = run.predictions
+    assert run.score() == (dev["predicted"] != dev["label"]).mean()
+
+
+def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": (0, 1e6)}))
+    stored = run_of(config.but(tasks=("sts",), pairs="sum"))
+    assert stored.predictions["confidence"].isna().all() and np.isfinite(stored.predictions["predicted"]).all()
+
+
 def test_what_a_run_holds(config, course_data):
     run = run_of(config.but(score_tasks=("sts",), pairs="sum"))
     digest, fingerprint = run.run_id.split("-")

@@ -200,6 +200,16 @@ def test_leaderboard_file(tmp_path, task):
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
 
 
+@pytest.mark.parametrize(
+    "label_range, value, written",
+    [((0, 1e-3), 2.95e-4, "0.0002950"), ((0, 5), 2.34567, "2.3457"), ((0, 1e6), 70000.0, "70000.0000")],
+)
+def test_a_number_is_written_with_the_digits_of_its_range(tmp_path, monkeypatch, label_range, value, written):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": label_range}))
+    path = write_predictions(pd.DataFrame({"id": ["a"], "predicted": [value]}), "sts", "dev", tmp_path)
+    assert path.read_text() == f"id,predicted\na,{written}\n"
+
+
 def test_r2_is_one_minus_the_squared_error_over_the_variance():
     predicted, labels = np.array([[1.0, 2.0, 4.0], [2.0, 2.0, 2.0]]), np.array([1.0, 2.0, 3.0])
     assert r2(predicted, labels).tolist() == pytest.approx([0.5, 0.0])
