@@ -284,6 +284,25 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
             find_run(text)
 
 
+def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config, course_folder, tmp_path, monkeypatch):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    old = run_of(config)
+    assert "data" not in list_runs()
+    path = data / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    new = run_of(config)
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+    assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
+    versions = list_runs([grid]).set_index("run id")["data"].to_dict()
+    assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    with pytest.raises(MissingRun, match="fits 2 runs"):
+        find_run(f"{grid}:one:1")
+
+
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
     """A user's task whose YAML file is not there: the other runs are read as before."""
     run, other = run_of(config), run_of(config.but(seed=2))
