@@ -1,5 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
+import csv
 import os
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,8 @@ import typer
 from mtbert import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert
     from mtbert.results import SweepRun
@@ -344,7 +347,7 @@ def predict(
     """
     from mtbert.data import TASKS, load_texts
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model
+    from mtbert.results import load_model
     from mtbert.runtime import pick_device
 
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
@@ -359,7 +362,7 @@ def predict(
     if out:
         check_writable(out)
     place = pick_device(device)
-    model = load_model(find_run(run), train_missing, data, device).to(place)
+    model = load_model(run, train_missing, data, device).to(place)
     if out:
         _write_leaderboards(model, task, out, course_format, data, device)
         return
@@ -374,7 +377,18 @@ def predict(
             typer.echo(report, err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
         predicted = texts.join(model.predict(examples, task, probabilities))
-    typer.echo(predicted.to_csv(index=False, float_format=f"%.{about.decimals}f"), nl=False)
+    typer.echo(_as_csv(predicted, about.decimals), nl=False)
+
+
+def _as_csv(table: "pd.DataFrame", decimals: int) -> str:
+    """CSV in which a text with a carriage return is quoted, as readers take one for a line end.
+
+    Python's writer quotes it from 3.11.9 on.
+    """
+    texts = table.select_dtypes(exclude="number").astype(str)
+    has_return = any(column.str.contains("\r", regex=False).any() for _, column in texts.items())
+    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    return table.to_csv(index=False, float_format=f"%.{decimals}f", quoting=quoting)
 
 
 def _write_leaderboards(

@@ -393,6 +393,12 @@ def test_a_pipe_of_lines_has_a_row_for_every_line(trained):
     assert found["predicted"].tolist() == expected["predicted"].tolist()
 
 
+def test_a_carriage_return_inside_a_text_begins_no_row(trained):
+    lines = ["a cold\rday", 'a "warm" day', "a day, at last"]
+    found = piped("\n".join(lines), trained, "--task", "sst")
+    assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
+
+
 def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(
     trained, course_folder, tmp_path
 ):

@@ -224,21 +224,25 @@ def clean_up(run_id: str, among: list[Path]) -> None:
 
 
 def load_model(
-    run_id: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
+    run: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
 ) -> MultitaskBert:
     """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
 
-    Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
+    run: as of `find_run`, the start of its id or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one run fits,
+    CheckpointError if the model is not there, and DataError if training it needs other data than those here.
     """
+    from mtbert.results.listing import find_run  # which needs this module
+
+    run_id = find_run(run)
     stored = run_folder(run_id)
     if stored is not None and not has_model(run_id):
-        run = read_run(stored)
+        found = read_run(stored)
         if not train_missing:
             raise CheckpointError(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
-                f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
+                f"again, which took {found.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
-        again = load_or_run(run.config, data, device=device, again=True, accept_rejects=True).run_id
+        again = load_or_run(found.config, data, device=device, again=True, accept_rejects=True).run_id
         if again != run_id:
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     model = MultitaskBert.load(model_folder(run_id))

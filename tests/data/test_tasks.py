@@ -325,7 +325,7 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("name: topics", "name: my topics", "name: 'my topics' is not a name of at most 64 lower-case"),
         *(
             ("name: topics", f"name: {name}", f"name: '{name}' means something else")
-            for name in ("overall", "type", "training")
+            for name in ("overall", "type", "training", "get", "copy", "setdefault")
         ),
         ("name: topics", f"name: {'a' * 250}", "name: 'aaa.* is not a name of at most 64"),
         *(

@@ -273,6 +273,8 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
     runs = {"half a run": fields, "other": fields | {"epochs": 7, "seeds": [1]}}
     grid.write_text(yaml.safe_dump({"seeds": [1, 2], "runs": runs}))
     assert find_run(f"{grid}:half a run:2") == second.run_id
+    for name in (f"{grid}:half a run:2", second.run_id[:9]):
+        assert load_model(name).run_config == second.config
     for text, message in (
         (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
         (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
@@ -478,7 +480,7 @@ def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
 
 
 def test_a_model_that_is_not_in_the_cache_is_named():
-    with pytest.raises(CheckpointError, match=r"0123456789-01234567: no trained model; run_config\.json"):
+    with pytest.raises(MissingRun, match="'0123456789-01234567' fits 0 runs; `mtbert runs` lists them"):
         load_model("0123456789-01234567")
 
 
