@@ -562,13 +562,21 @@ def report(
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
     scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="default: build of the checkout, or outside of it the current folder"),
+    ] = None,
 ) -> None:
-    """Execute the notebooks and build build/report/index.html."""
-    from mtbert.paths import shipped
+    """Execute the notebooks and build the pages of the report, OUT/report/index.html."""
+    from mtbert.paths import REPOSITORY, check_writable, shipped
     from mtbert.report.build import build_report
 
     shipped("notebooks")
-    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run)
+    if out is None and not Path.cwd().is_relative_to(REPOSITORY):
+        out = Path.cwd()
+    if out:
+        check_writable(out)
+    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run, out=out)
 
 
 def main() -> None:

@@ -136,7 +136,8 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
         most = 4 * usual
     lowest = min(0, table["low"].min())
     highest = max(0, table["high"].max())
-    return max(lowest, -most), min(highest, most)
+    low, high = max(lowest, -most), min(highest, most)
+    return (low, high) if low < high else (-0.01, 0.01)  # all are 0, or none is known
 
 
 def _arrow_at_edge(ax: Axes, limits: tuple[float, float], place: int, value: float, look: dict) -> None:

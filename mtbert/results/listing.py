@@ -11,7 +11,7 @@ from mtbert.data import TASKS, DataError
 from mtbert.paths import REPOSITORY, stores
 from mtbert.results.grids import IN_GRID, named_runs, read_grids
 from mtbert.results.models import has_model, model_folder
-from mtbert.results.runs import data_root, run_id_of
+from mtbert.results.runs import data_root, is_without_encoder, run_id_of
 from mtbert.results.store import MissingRun, read_run, run_folder, run_folders, stored_runs
 from mtbert.training import load_corpus
 
@@ -59,10 +59,12 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     run is stored for several versions of its data, a column `data` says which fits the files that are here.
     """
     known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
-    names = {config.digest: name for name, config in reversed(read_grids(known))}
+    named = list(reversed(read_grids(known)))
+    names = {config.digest: name for name, config in named}
+    without_encoder = {config: name for name, config in named if is_without_encoder(config)}  # their digests are others
     rows = []
     for folder, content in stored_runs(stores()):
-        name = names.get(folder.name.partition("-")[0], "")
+        name = names.get(folder.name.partition("-")[0], "") or without_encoder.get(content["config"], "")
         if grids and not name:
             continue
         config = content["config"]

@@ -117,6 +117,11 @@ def data_digest(corpus: Corpus) -> str:
     return corpus.fingerprint[:8]
 
 
+def is_without_encoder(config: RunConfig) -> bool:
+    """Whether the folder of a run's encoder is not here: then its digest is not the one in the run's id."""
+    return config.encoder != MINILM and not Path(config.encoder).is_dir()
+
+
 def is_done(run_id: str, among: list[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
     return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
@@ -288,8 +293,7 @@ def forget(run_id: str) -> list[Path]:
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:
     """The stored run of a configuration; raises MissingRun."""
     folders = list(run_folders(among, f"{config.digest}-").values())
-    if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
-        # without the encoder there is no digest
+    if not folders and is_without_encoder(config):
         folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
     if not folders:
         raise MissingRun(

@@ -26,6 +26,7 @@ from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
 from mtbert.results.cache import CONTENTS, cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
+from mtbert.results.grids import read_grid
 from mtbert.results.listing import find_run, list_runs
 from mtbert.results.models import has_model, model_folder, run_lock
 from mtbert.results.runs import data_root, forget, load_model, load_or_run
@@ -303,6 +304,20 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config,
     monkeypatch.setattr(runs, "find_data", lambda path=None: None)
     with pytest.raises(MissingRun, match="fits 2 runs"):
         find_run(f"{grid}:one:1")
+
+
+def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
+    shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
+    fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    [one] = read_grid(grid)["one"]
+    run = run_of(one)
+    assert run.run_id.startswith(config.digest), "the same content"
+    (tmp_path / "encoders").rename(tmp_path / "moved")
+    fields["encoder"] = one.encoder
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    assert list_runs([grid])["name"].tolist() == ["one"]
 
 
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
