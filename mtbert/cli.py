@@ -29,6 +29,20 @@ app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+
+
+def _import_files(files: list[Path] | None) -> None:
+    from mtbert.sources import import_files
+
+    import_files(files or ())
+
+
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import", metavar="FILE.py", callback=_import_files, help="run code that registers your own; can be repeated"
+    ),
+]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the start of a run id, or GRID.yaml:NAME or GRID.yaml:NAME:SEED")
 ]
@@ -167,6 +181,7 @@ def train(
     ] = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Train the runs of some grids that are not stored.
 
@@ -301,6 +316,7 @@ def runs(
     delete: Annotated[
         list[str] | None, typer.Option(metavar="RUN", help="instead: delete this run and its model; can be repeated")
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """List the stored runs, with scores, and which models are here."""
     from mtbert.paths import stores
@@ -338,6 +354,7 @@ def predict(
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Predict texts, the rows of a file or a pipe, and print CSV.
 
@@ -420,6 +437,7 @@ def export(
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Write a task's encoder, head and tokenizer for transformers.
 

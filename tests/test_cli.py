@@ -29,8 +29,9 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.loading import load_model
 from mtbert.results.models import model_folder
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import RunFailed
 
 

@@ -1,5 +1,6 @@
 """Stored runs found by the start of their id or by their name in a grid, and listed."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     names = {config.digest: name for name, config in named}
     without_encoder = {config: name for name, config in named if is_without_encoder(config)}  # their digests are others
     rows = []
-    for folder, content in stored_runs(stores()):
+    for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
         name = names.get(folder.name.partition("-")[0], "") or without_encoder.get(content["config"], "")
         if grids and not name:
             continue

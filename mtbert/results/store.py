@@ -318,10 +318,11 @@ def run_folders(among: Iterable[Path], start: str = "") -> dict[str, Path]:
     return dict(sorted(folders.items()))
 
 
-def stored_runs(among: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
+def stored_runs(among: Iterable[Path], level: int = logging.INFO) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
-    A run that is damaged is left out with a warning; all with names that are not known here share one.
+    A run that is damaged is left out with a warning; all with names that are not known here share a message of this
+    level, as they are another grid's concern.
     """
     unknown: dict[str, list[str]] = {}  # reason -> run ids
     for folder in run_folders(among).values():
@@ -336,7 +337,7 @@ def stored_runs(among: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"{first}{more}: {reason}")
     if reasons:
-        log.warning("left out: %s", "; ".join(reasons))
+        log.log(level, "left out: %s", "; ".join(reasons))
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:

@@ -19,7 +19,8 @@ from mtbert.data.leaderboard import write_predictions
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, cache_dir, replacing, results_dir
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.loading import load_model
+from mtbert.results.runs import load_or_run
 from mtbert.training.checkpoint import Checkpoint
 
 

@@ -22,8 +22,9 @@ from mtbert.multitask import MultitaskBert
 from mtbert.paths import checksum_faults, results_dir, write_checksums
 from mtbert.report.build import _record
 from mtbert.results import runs
+from mtbert.results.loading import load_model
 from mtbert.results.models import has_model, model_folder
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 from mtbert.results.store import Run, StoreError, read_run, stored_runs
 
 

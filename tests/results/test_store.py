@@ -28,8 +28,9 @@ from mtbert.results.cache import CONTENTS, cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
 from mtbert.results.grids import read_grid
 from mtbert.results.listing import find_run, list_runs
+from mtbert.results.loading import load_model
 from mtbert.results.models import has_model, model_folder, run_lock
-from mtbert.results.runs import data_root, forget, load_model, load_or_run
+from mtbert.results.runs import data_root, forget, load_or_run
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
@@ -343,7 +344,7 @@ def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog
         assert not len(list_runs())
     [record] = caplog.records
     assert " and 1 more: there is no task topics here" in record.message
-    assert f"{run.run_id}: adapter: mine is not registered here; import the code that does it" in record.message
+    assert f"{run.run_id}: adapter: mine is not registered here; --import FILE.py runs the code" in record.message
     with pytest.raises(StoreError, match="adapter: mine is not registered here"):
         read_run(path.parent)
 
