@@ -109,6 +109,10 @@ def test_one_file_has_train_and_a_share_for_dev(folder, monkeypatch):
     assert not {*train["headline"]} & {*dev["headline"]} and 150 < len(dev) < 250
     assert (report.rows + of_dev.rows, len(report.rejects), len(of_dev.rejects)) == (1001, 1, 0)
     assert dev.equals(load_table("topics", "dev", folder)[0])
+    (folder / "topics.csv").write_text('headline,topic\n"two\nlines",sport\n' + "\n".join([*rows, ",sport", ""]))
+    assert "texts with line breaks: 1" in str(load_table("topics", "train", folder)[1])
+    predicted, report = load_split_texts("topics", "dev", folder)
+    assert len(predicted) >= len(dev) and "topics.csv:1004 headline: missing or empty" in str(report)
     with pytest.raises(DataError, match="topics has no test split"):
         load_table("topics", "test", folder)
 
