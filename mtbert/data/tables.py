@@ -99,11 +99,12 @@ class LoadReport:
 
 
 class RowError(ValueError):
-    """The first fault of a row: the field and the reason."""
+    """The first fault of a row: the field and the reason; as_text: its fields where quotes are taken for text."""
 
-    def __init__(self, field: str, reason: str):
+    def __init__(self, field: str, reason: str, as_text: list[str] | None = None):
         self.field = field
         self.reason = reason
+        self.as_text = as_text
 
 
 def find_data(path: str | Path | None = None) -> Path | None:
@@ -321,9 +322,13 @@ def _check_rows(
     for line_number, fields in records:
         report.rows += 1
         try:
+            quote = None
             if isinstance(fields, RowError):
-                raise fields
+                if not to_predict or not fields.as_text:
+                    raise fields
+                quote, fields = fields, fields.as_text
             row, fault = _check_row(fields, names, wanted, task)
+            fault = quote or fault
             if task.id_column is None:
                 row = (f"{split}-{line_number}", *row)
             if row[0] in line_of_id:
@@ -471,7 +476,8 @@ def _csv_records(
                     if width == 1 or not any(is_row(line, has_label) for line in inside):
                         fields, count = whole, whole_count
         if is_open and not by_line and lines[start].count('"') % 2:
-            fields = RowError("row", "may belong to the unbalanced quote of the line before")
+            as_text = lines[start].split(separator)
+            fields = RowError("row", "may belong to the unbalanced quote of the line before", as_text)
         is_open = task.quoting == "double" and (isinstance(fields, RowError) or (is_open and len(fields) != width))
         if cut_line == start + 1:
             fields = RowError("row", "the file ends inside this line: it is truncated")
@@ -517,7 +523,8 @@ def _split_line(line: str, task: Task) -> list[str]:
         return next(csv.reader([line], delimiter=task.separator, strict=True))
     except csv.Error as error:
         remedy = "" if task.name in COURSE else "; `quoting: none` in the task's file reads quotes as text"
-        raise RowError("row", f"unbalanced quote ({error}){remedy}") from error
+        reason = f"unbalanced quote ({error}){remedy}"
+        raise RowError("row", reason, line.split(task.separator)) from error
 
 
 def _header(header: str, task: Task, columns: list[str], path: Path) -> list[str]:

@@ -217,10 +217,10 @@ def test_a_file_of_texts_has_a_row_for_every_row_and_lists_what_training_would_r
     file = folder / "texts.csv"
     file.write_text('id,headline\na,rain\nb,\nc,NA\na,"Lovely\nd,a dull screen of 27"\ne,sun\n')
     table, report = load_texts("topics", file)
-    assert table["headline"].tolist() == ["rain", "", "NA", "sun"]
-    assert [(row.line, row.reason) for row in report.doubtful] == [(3, "missing or empty")]
-    assert [reject.line for reject in report.rejects] == [5, 6], "a stray quote"
-    text = "texts.csv: 6 rows, 4 accepted, 2 rejected; 1 of the accepted would be rejected in training"
+    assert table["headline"].tolist() == ["rain", "", "NA", '"Lovely', 'a dull screen of 27"', "sun"]
+    assert table["id"].tolist() == [f"test-{line}" for line in range(2, 8)], "this task has no ids"
+    assert [row.line for row in report.doubtful] == [3, 5, 6] and not report.rejects, "a missing text, a stray quote"
+    text = "texts.csv: 6 rows, 6 accepted, 0 rejected; 3 of the accepted would be rejected in training"
     assert str(report).startswith(text)
     file.write_text("id,Headline\na,rain\n")
     message = "texts.csv lacks the column headline; it has 'id', 'Headline'; capital letters count"
