@@ -1,5 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
+import csv
 import os
 import sys
 from importlib.util import find_spec
@@ -12,6 +13,8 @@ from mtbert import __version__
 from mtbert.names import printable
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert
     from mtbert.results import SweepRun
@@ -27,6 +30,20 @@ app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+
+
+def _import_files(files: list[Path] | None) -> None:
+    from mtbert.sources import import_files
+
+    import_files(files or ())
+
+
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import", metavar="FILE.py", callback=_import_files, help="run code that registers your own; can be repeated"
+    ),
+]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the start of a run id, or GRID.yaml:NAME or GRID.yaml:NAME:SEED")
 ]
@@ -84,7 +101,7 @@ def data_check(
 
 def _check_file(task: str, split: str, folder: Path) -> int:
     """Print what is in a file; the number of its rejects. Raises DataError where training would."""
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
 
     table, report = load_table(task, split, folder)
     typer.echo(f"{task} {split}: {report}")
@@ -95,6 +112,8 @@ def _check_file(task: str, split: str, folder: Path) -> int:
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
+        for remark in remarks_of(task, split, table):
+            typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)
     return len(report.rejects)
@@ -166,6 +185,7 @@ def train(
     ] = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Train the runs of some grids that are not stored.
 
@@ -262,6 +282,7 @@ def runs(
     delete: Annotated[
         list[str] | None, typer.Option(metavar="RUN", help="instead: delete this run and its model; can be repeated")
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """List the stored runs, with scores, and which models are here."""
     from mtbert.paths import stores
@@ -286,7 +307,11 @@ def predict(
         list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(help="a table with the task's text columns; - is what is piped in")
+        str | None, typer.Option(help="a table (.csv, .tsv, .jsonl) or a text a line; - is what is piped in")
+    ] = None,
+    table: Annotated[
+        bool | None,
+        typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
     ] = None,
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
@@ -295,15 +320,17 @@ def predict(
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Predict texts, the rows of a file or a pipe, and print CSV.
 
-    A pipe brings a table with the task's text columns, or a text a line; those of a pair have a tab between them. With
-    --out, write leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
+    A pipe brings a text a line, and those of a pair have a tab between them; with --table it brings a table with the
+    task's text columns. Every text gets a row, and those that training would reject are listed. With --out, write
+    leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
     """
     from mtbert.data import TASKS, load_texts
     from mtbert.paths import check_writable
-    from mtbert.results import find_run, load_model
+    from mtbert.results import load_model
     from mtbert.runtime import pick_device
 
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
@@ -318,28 +345,40 @@ def predict(
     if out:
         check_writable(out)
     place = pick_device(device)
-    model = load_model(find_run(run), train_missing, data, device).to(place)
+    model = load_model(run, train_missing, data, device).to(place)
     if out:
         _write_leaderboards(model, task, out, course_format, data, device)
         return
+    about = TASKS[model.checked(task)]
     if text:
-        k = len(TASKS[model.checked(task)].sentence_columns)
+        k = len(about.sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        table, report = load_texts(model.checked(task), file or "-")
-        if report.rejects:
+        texts, report = load_texts(about.name, file or "-", table)
+        if not report.is_plain:
             typer.echo(report, err=True)
-        examples = list(table.drop(columns="id").itertuples(index=False, name=None))
-        predicted = table.join(model.predict(examples, task, probabilities))
-    typer.echo(predicted.to_csv(index=False, float_format="%.4f"), nl=False)
+        examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
+        predicted = texts.join(model.predict(examples, task, probabilities))
+    typer.echo(_as_csv(predicted, about.decimals), nl=False)
+
+
+def _as_csv(table: "pd.DataFrame", decimals: int) -> str:
+    """CSV in which a text with a carriage return is quoted, as readers take one for a line end.
+
+    Python's writer quotes it from 3.11.9 on.
+    """
+    texts = table.select_dtypes(exclude="number").astype(str)
+    has_return = any(column.str.contains("\r", regex=False).any() for _, column in texts.items())
+    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    return table.to_csv(index=False, float_format=f"%.{decimals}f", quoting=quoting)
 
 
 def _write_leaderboards(
     model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
 ) -> None:
     """Predict dev and test of a model's tasks, or of one, into files."""
-    from mtbert.data import TASKS, load_table, write_predictions
+    from mtbert.data import TASKS, load_split_texts, write_predictions
     from mtbert.results import data_root
     from mtbert.training import predict_table
 
@@ -348,7 +387,9 @@ def _write_leaderboards(
     for name in tasks:
         _, *splits = TASKS[name].splits(root)  # without train
         for split in splits:
-            table, _ = load_table(name, split, root)
+            table, report = load_split_texts(name, split, root)
+            if not report.is_plain:
+                typer.echo(f"{name} {split}: {report}", err=True)
             predicted = predict_table(model, name, table, split, device)
             typer.echo(write_predictions(predicted, name, split, folder, course_format))
 
@@ -362,6 +403,7 @@ def export(
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Write a task's encoder, head and tokenizer for transformers.
 
@@ -506,13 +548,21 @@ def report(
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
     scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="default: build of the checkout, or outside of it the current folder"),
+    ] = None,
 ) -> None:
-    """Execute the notebooks and build build/report/index.html."""
-    from mtbert.paths import shipped
+    """Execute the notebooks and build the pages of the report, OUT/report/index.html."""
+    from mtbert.paths import REPOSITORY, check_writable, shipped
     from mtbert.report.build import build_report
 
     shipped("notebooks")
-    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run)
+    if out is None and not Path.cwd().is_relative_to(REPOSITORY):
+        out = Path.cwd()
+    if out:
+        check_writable(out)
+    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run, out=out)
 
 
 def main() -> None:

@@ -31,26 +31,45 @@ def accuracy(predicted: ndarray, labels: ndarray, weights: Weights = None) -> nd
 
 def f1(predicted: ndarray, labels: ndarray, weights: Weights = None, positive: int = 1) -> ndarray:
     """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
-    is_predicted = predicted == positive
-    is_label = labels == positive
-    hits = _total(is_predicted & is_label, weights)
-    both = _total(is_predicted, weights) + _total(is_label, weights)  # 2 TP + FP + FN
+    hits, both = _hits_and_both(predicted, labels, weights, positive)
     return 2 * hits / np.maximum(both, 1)
 
 
+def _hits_and_both(predicted: ndarray, labels: ndarray, weights: Weights, positive: int) -> tuple[ndarray, ndarray]:
+    """TP and 2 TP + FP + FN of a class, shapes as of `accuracy`."""
+    is_predicted = predicted == positive
+    is_label = labels == positive
+    hits = _total(is_predicted & is_label, weights)
+    both = _total(is_predicted, weights) + _total(is_label, weights)
+    return hits, both
+
+
 def macro_f1(predicted: ndarray, labels: ndarray, weights: Weights = None, num_classes: int = 2) -> ndarray:
-    """Mean of the F1 of every class, shapes as of `accuracy`."""
-    by_class = [f1(predicted, labels, weights, positive=c) for c in range(num_classes)]
-    return np.mean(by_class, axis=0)
+    """Mean of the F1 of the classes that are among the labels or the predictions, as in scikit-learn.
+
+    A class that a split has no row of, and that is not predicted, is left out. Shapes as of `accuracy`.
+    """
+    by_class, is_there = [], []
+    for c in range(num_classes):
+        hits, both = _hits_and_both(predicted, labels, weights, c)
+        by_class.append(2 * hits / np.maximum(both, 1))
+        is_there.append(both > 0)
+    return np.sum(by_class, axis=0) / np.maximum(np.sum(is_there, axis=0), 1)
 
 
 def pearson(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
-    """Pearson correlation, shapes as of `accuracy`; nan where one side is constant."""
+    """Pearson correlation, shapes as of `accuracy`; 0 for constant predictions, which know nothing of the labels.
+
+    It is nan where the labels are constant, as nothing can be predicted then.
+    """
     p = _centred(predicted)
     y = _centred(labels)
     covariance = _mean(p * y, weights) - _mean(p, weights) * _mean(y, weights)
-    deviations = _deviation(p, weights) * _deviation(y, weights)
-    return covariance / deviations
+    of_predicted, of_labels = _deviation(p, weights), _deviation(y, weights)
+    deviations = of_predicted * of_labels
+    correlation = covariance / np.where(deviations == 0, np.nan, deviations)
+    knows_nothing = (of_predicted == 0) & (of_labels != 0)
+    return np.where(knows_nothing, 0.0, correlation)[()]
 
 
 def _centred(values: ndarray) -> ndarray:
@@ -59,14 +78,14 @@ def _centred(values: ndarray) -> ndarray:
 
 
 def _deviation(x: ndarray, weights: Weights) -> ndarray:
-    """Standard deviation of centred values; nan where they are constant, up to rounding."""
+    """Standard deviation of centred values; 0 where they are constant, up to rounding."""
     mean = _mean(x, weights)
     variance = _mean(x * x, weights) - mean * mean
     has_samples = weights is not None
     is_constant = np.ptp(x, -1, keepdims=has_samples) == 0
     rounding = 1e-14 * np.square(x).max(-1, keepdims=has_samples)
     is_rounding = variance < rounding
-    return np.sqrt(np.where(is_constant | is_rounding, np.nan, variance))
+    return np.sqrt(np.where(is_constant | is_rounding, 0.0, variance))
 
 
 def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:

@@ -31,8 +31,9 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results import sweep
 from mtbert.results.grids import read_grid, read_grids
+from mtbert.results.loading import load_model
 from mtbert.results.models import model_folder
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import RunFailed
 
 
@@ -335,10 +336,11 @@ def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
     file = tmp_path / "in.csv"
     file.write_text('sentence2,note,sentence1\n"who, then",x,where is it\n,x,why\nwho was it,x,who is it\n')
     result = mtbert("predict", trained.run_id[:6], "--task", "quora", "--file", file)
-    assert "in.csv:3 sentence2: missing or empty" in result.stderr
+    assert "in.csv:3 sentence2: missing or empty" in result.stderr and "are predicted as they are" in result.stderr
     rows = pd.read_csv(io.StringIO(result.stdout))
-    assert rows["sentence1"].tolist() == ["where is it", "who is it"]
-    expected = model.predict([("where is it", "who, then"), ("who is it", "who was it")], "quora")
+    assert rows["sentence1"].tolist() == ["where is it", "why", "who is it"], "a row for every row"
+    pairs = [("where is it", "who, then"), ("why", ""), ("who is it", "who was it")]
+    expected = model.predict(pairs, "quora")
     assert rows["predicted"].tolist() == expected["predicted"].tolist()
 
 
@@ -366,12 +368,44 @@ def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path)
     expected = load_model(trained.run_id).predict(texts, "sst")
     assert single["sentence"].tolist() == texts
     assert single["predicted"].tolist() == expected["predicted"].tolist()
-    pairs = "where is it\twhere is he\n", 'sentence2,sentence1\nwhere is he,"where is it"\n'
-    pairs = [*pairs, '{"sentence2": "where is he", "sentence1": "where is it"}\n']
-    tables = [piped(text, trained, "--task", "quora", *options) for text in pairs]
+    pairs = (
+        'sentence2,sentence1\nwhere is he,"where is it"\n',
+        '{"sentence2": "where is he", "sentence1": "where is it"}\n',
+    )
+    tables = [piped("where is it\twhere is he\n", trained, "--task", "quora", *options)]
+    tables += [piped(text, trained, "--task", "quora", "--table", *options) for text in pairs]
     assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
     assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_pipe_of_lines_has_a_row_for_every_line(trained):
+    """The first line is no header, and no line is missing, whatever is in it."""
+    lines = ["sentence, text, mail: all of it warm", "", "NA", "a cold day"]
+    found = piped("\n".join(lines), trained, "--task", "sst")
+    expected = load_model(trained.run_id).predict(lines, "sst")
+    assert found["predicted"].tolist() == expected["predicted"].tolist()
+
+
+def test_a_carriage_return_inside_a_text_begins_no_row(trained):
+    lines = ["a cold\rday", 'a "warm" day', "a day, at last"]
+    found = piped("\n".join(lines), trained, "--task", "sst")
+    assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
+
+
+def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(
+    trained, course_folder, tmp_path
+):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    file = data / "ids-sst-test-student.csv"
+    header = file.read_text().splitlines()[0]
+    rows = ["0\ta1\ta dull day", "1\ta2\t", "2\ta3\tNA", "3\ta1\ta dull day"]
+    file.write_text("\n".join([header, *rows, ""]))
+    result = mtbert("predict", trained.run_id, "--task", "sst", "--out", tmp_path, "--data", data, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert pd.read_csv(tmp_path / "sst-test-output.csv")["id"].tolist() == ["a1", "a2", "a3", "a1"]
+    assert "sst test: ids-sst-test-student.csv: 4 rows, 4 accepted, 0 rejected; 3 of the accepted" in result.stderr
+    assert "ids-sst-test-student.csv:5 id: same id as line 2" in result.stderr and "sst dev" not in result.stderr
 
 
 def piped(text: str, run, *options) -> pd.DataFrame:
@@ -449,7 +483,7 @@ def test_runs_lists_the_store(trained, tmp_path):
     assert header.split() == [
         "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
     ]  # fmt: skip
-    scores = [f"sst {trained.score('sst'):.3f}, quora", f"{trained.score('quora'):.3f}"]
+    scores = [f"sst accuracy {trained.score('sst'):.3f}, quora accuracy", f"{trained.score('quora'):.3f}"]
     assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
     assert last == f"1 runs in {results_dir()}"
     shutil.rmtree(model_folder(trained.run_id))

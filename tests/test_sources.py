@@ -1,14 +1,19 @@
 """Code of one's own names a run by its source."""
 
 import functools
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from mtbert.config import ConfigError, RunConfig
+from mtbert.paths import REPOSITORY
 from mtbert.samplers import SAMPLERS, proportional
 from mtbert.sharing.adapters import PAL, Adapter
-from mtbert.sources import SourceError, is_own, source_digest
+from mtbert.sources import SourceError, import_files, is_own, source_digest
 
 FUNCTION = """
 def mine(sizes, epoch, epochs):
@@ -85,3 +90,41 @@ def test_a_notebooks_class_without_methods_is_refused(shell):
     shell.run_cell("class mine:\n    power = 1\n")
     with pytest.raises(SourceError, match=r"mine is from outside of mtbert .* put it in a file"):
         source_digest(shell.user_ns["mine"])
+
+
+def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, course_folder, isolated):
+    """Each command in a process of its own; a worker trains the run."""
+    (tmp_path / "ext.py").write_text(
+        "from mtbert.samplers import SAMPLERS\n\n\n"
+        "def cubes(sizes, epoch, epochs):\n    return sizes**3.0\n\n\nSAMPLERS['cubes'] = cubes\n"
+    )
+    base = f"corpus: course, encoder: {tiny_encoder}, epochs: 1, scheme: sampled, tasks: [sst, cfimdb]"
+    (tmp_path / "grid.yaml").write_text(f"base: {{{base}}}\nruns: {{mine: {{sampling: cubes}}}}\n")
+    (tmp_path / "other.yaml").write_text(f"base: {{{base}}}\nruns: {{plain: {{}}}}\n")
+
+    def mtbert(*arguments):
+        command = [sys.executable, "-m", "mtbert", *arguments]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+
+    trained = mtbert("train", "grid.yaml", "--import", "ext.py", "--data", str(course_folder), "--in-order")
+    assert trained.returncode == 0, trained.stderr
+    [path] = (isolated / "results").rglob("run.json")
+    assert json.loads(path.read_text())["provenance"]["imports"] == ["ext.py"]
+    listed = mtbert("runs", "--grid", "grid.yaml", "--import", "ext.py")
+    assert "mine" in listed.stdout and "cubes" not in listed.stderr
+    others = mtbert("runs", "--grid", "other.yaml")
+    assert others.stdout.startswith("0 runs") and "cubes" not in others.stderr, "another grid's concern"
+    assert "sampling: cubes is not registered here; --import FILE.py" in mtbert("runs").stderr
+    predicted = mtbert("predict", path.parent.name, "--task", "sst", "--text", "a dull day", "--import", "ext.py")
+    assert predicted.stdout.startswith("predicted,confidence\n"), predicted.stderr
+
+
+@pytest.mark.parametrize(
+    "name, message", [("none.py", "no such file"), ("a b.py", "no Python"), ("json.py", "'json' already")]
+)
+def test_a_file_that_cannot_be_imported_is_named(tmp_path, name, message):
+    if name != "none.py":
+        (tmp_path / name).write_text("")
+    with pytest.raises(SourceError, match=message):
+        import_files([tmp_path / name])

@@ -3,7 +3,15 @@
 from mtbert.bert.batch import Batch, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
-from mtbert.bert.hub import MINILM, CheckpointError, content_digest, copy_tokenizer, locate
+from mtbert.bert.hub import (
+    MINILM,
+    CheckpointError,
+    content_digest,
+    copy_tokenizer,
+    has_packaged_tokenizer,
+    has_tokenizer,
+    locate,
+)
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
 from mtbert.bert.shapes import without_numbers
 
@@ -22,7 +30,9 @@ __all__ = [
     "apart",
     "content_digest",
     "copy_tokenizer",
+    "has_packaged_tokenizer",
     "has_token_types",
+    "has_tokenizer",
     "locate",
     "part_sizes",
     "their_name",

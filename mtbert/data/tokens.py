@@ -5,18 +5,28 @@ padding are applied when a batch is made, so that one cache serves every pair en
 """
 
 import functools
+import json
 import textwrap
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy import ndarray
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
-from mtbert.bert import Batch, CheckpointError, has_token_types, locate, vocab_size
+from mtbert.bert import (
+    Batch,
+    CheckpointError,
+    has_packaged_tokenizer,
+    has_token_types,
+    has_tokenizer,
+    locate,
+    vocab_size,
+)
 from mtbert.data.array_cache import cached_arrays
 from mtbert.data.tasks import TASKS
 
@@ -24,6 +34,8 @@ SPECIAL = {  # start of a sequence, end of a sentence, padding
     "BERT": ("[CLS]", "[SEP]", "[PAD]"),
     "RoBERTa": ("<s>", "</s>", "<pad>"),
 }
+# A text of what tokenizers treat in different ways: letters, accents, signs, spaces, another script.
+PROBE = "Café NAÏVE's  two-fold, don't 東京 3.14…\tend"
 
 
 @dataclass(frozen=True)
@@ -48,36 +60,54 @@ class Ragged:
 def load_tokenizer(encoder: str | Path) -> Tokenizer:
     """The tokenizer of a checkpoint, without padding or truncation; raises CheckpointError if it has no sound one.
 
-    From tokenizer.json; else WordPiece from vocab.txt; else byte-level BPE from vocab.json and merges.txt.
+    It is what transformers' AutoTokenizer makes of the folder, with its tokenizer_config.json. A tokenizer.json of
+    which AutoTokenizer makes another tokenizer is an error, as an export would not give the trained model's numbers.
     """
     folder = locate(encoder)
     try:
-        return _read_tokenizer(folder)
+        tokenizer = _read_tokenizer(folder)
+    except CheckpointError:
+        raise
     except Exception as error:  # the tokenizers' own are of no type of their own
         raise CheckpointError(
             f"{folder}: the tokenizer cannot be read ({textwrap.shorten(str(error), 200)})"
         ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
-    if (folder / "tokenizer.json").exists():
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
-    if (folder / "vocab.txt").exists():
-        from tokenizers.implementations import BertWordPieceTokenizer
+    if not has_tokenizer(folder):
+        raise FileNotFoundError("it has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
+    path = folder / "tokenizer.json"
+    written = Tokenizer.from_file(str(path)) if path.exists() else None
+    if written and has_packaged_tokenizer(folder):  # both ways to read it are the same, and this is the faster one
+        return written
+    from transformers import AutoTokenizer  # slow to import
 
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
-    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        from tokenizers.implementations import ByteLevelBPETokenizer
-
-        tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))._tokenizer
-        special = [*SPECIAL["RoBERTa"], "<unk>", AddedToken("<mask>", lstrip=True)]
-        known = [token for token in special if tokenizer.token_to_id(str(token)) is not None]
-        tokenizer.add_special_tokens(known)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
+    if written is None:
         return tokenizer
-    raise FileNotFoundError("it has neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt")
+    if _normalizer(written) != _normalizer(tokenizer) or _tokens(written) != _tokens(tokenizer):
+        raise CheckpointError(
+            f"{folder}: tokenizer.json is not the tokenizer that transformers' AutoTokenizer makes of this folder, for "
+            f"example of {PROBE!r}. In tokenizer_config.json, do_lower_case and the like have to fit tokenizer.json; "
+            '"tokenizer_class": "TokenizersBackend" there takes tokenizer.json as it is'
+        )
+    return written
+
+
+def _normalizer(tokenizer: Tokenizer) -> Any:
+    """What a tokenizer does to a text first, such as lower case, as JSON."""
+    return json.loads(tokenizer.to_str())["normalizer"]
+
+
+def _tokens(tokenizer: Tokenizer) -> list[str]:
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer.encode(PROBE, add_special_tokens=False).tokens
 
 
 class TokenizedTable:
@@ -145,10 +175,14 @@ class TokenizedTable:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
     def _pair(self, first: ndarray, second: ndarray) -> tuple[ndarray, int]:
-        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first."""
+        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first.
+
+        Where both are cut, an odd token goes to the longer one, and to b where they are equal, as in transformers.
+        """
         room = self.max_length - 2 - len(self.between)
         if len(first) + len(second) > room:
-            keep_first = min(len(first), max(room - len(second), (room + 1) // 2))
+            shorter = min(len(first), len(second), room // 2)
+            keep_first = room - shorter if len(first) > len(second) else shorter
             first, second = first[:keep_first], second[: room - keep_first]
         ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
         return ids, 1 + len(first) + len(self.between)

@@ -27,8 +27,10 @@ USE = """
 ```python
 from transformers import pipeline
 
-pipeline("{pipeline}", FOLDER)({given})
+pipeline("{pipeline}", FOLDER)({given}, truncation=True)
 ```
+
+Longer texts are cut to {max_length} tokens, as in training.
 """
 
 
@@ -60,7 +62,7 @@ def export_task(
     card = folder / CARD
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
         raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")
-    encoder.save_pretrained(folder, tokenizer=model.tokenizer)
+    encoder.save_pretrained(folder, tokenizer=model.tokenizer, max_length=model.run_config.max_length)
     if not encoder_only:
         _add_head(model, task, folder)
     write_text(card, _card(model.run_config, task, encoder_only, run_id, scores))
@@ -140,7 +142,7 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
     lines += ["\n## Scores on dev\n", _score_table(task, scores)]
     lines.append("\n## Data\n")
     lines += [f"- {name}: {escaped(_data(config, TASKS[name]))}" for name in config.scored]
-    lines.append(USE.format(pipeline=pipeline, given=given))
+    lines.append(USE.format(pipeline=pipeline, given=given, max_length=config.max_length))
     return "\n".join(lines)
 
 

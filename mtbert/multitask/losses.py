@@ -58,7 +58,7 @@ def class_probabilities(task: Task, logits: Tensor) -> Tensor:
 
 
 def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Predicted label (B,) and the model's confidence in it (B,); for a number both are the score.
+    """Predicted label (B,) and the model's confidence in it (B,), which is nan for a number.
 
     The score of STS is 5 times the logit, clamped to 0..5.
     """
@@ -66,6 +66,6 @@ def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
         low, high = task.label_range
         score = low + (high - low) * logits.float()
         score = score.clamp(low, high)
-        return score, score
+        return score, torch.full_like(score, torch.nan)
     confidence, label = class_probabilities(task, logits).max(-1)
     return label, confidence

@@ -48,21 +48,22 @@ def build_report(
     grids: Sequence[Path] = (),
     root: str | Path = REPOSITORY,
     dry_run: bool = False,
+    out: str | Path | None = None,
 ) -> Path:
-    """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `root/build/report`.
+    """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `out/report`.
 
     workers: processes of one thread each; default: the cores, at most MOST_WORKERS; scheduler: the address of one of
     dask, whose workers are taken instead, and share the folders. grids: every notebook is executed once for each of
     them, named by its parameter `grid`, as `<notebook>-<grid>.ipynb`. A notebook that is up to date is not executed
     again unless `force`; those with `train_missing: true` come last, when the runs of their grids are stored. The demo
-    profile keeps its own results and figures beside the executed notebooks in `root/build/executed`, and trains again
-    when the code has changed or with `force`. The site is built whenever a notebook has ended. Returns the path of
-    index.html. dry_run: list the runs that would be trained, with predicted minutes, and execute nothing.
+    profile keeps its own results and figures beside the executed notebooks in `out/executed`, and trains again when the
+    code has changed or with `force`. The site is built whenever a notebook has ended. Returns the path of index.html.
+    dry_run: list the runs that would be trained, with predicted minutes, and execute nothing. out: default root/build.
     Raises ReportError: unknown profile, notebook, parameter or data folder, or failing cells, when the other notebooks
     have ended; and ConfigError for runs that could not start, before one does.
     """
     root = Path(root).resolve()
-    output = root / "build" / "executed"
+    output = Path(out or root / "build").resolve() / "executed"
     _check_profile(root, profile, data)
     package = root / "mtbert"
     code = _digest([*package.rglob("*.py"), *package.rglob("*.csv")])  # CSV: the demo corpus
@@ -388,7 +389,9 @@ def _execute(notebook: Path, executed: Path, parameters: dict) -> None:
                 config=config,
             )
             text = executed.read_text(encoding="utf8")  # others may read it: it does not tell this machine's folders
-            executed.write_text(text.replace(f"{notebook.parents[1]}/", ""), encoding="utf8")
+            for folder in (notebook.parents[1], executed.parents[1]):
+                text = text.replace(f"{folder}/", "")
+            executed.write_text(text, encoding="utf8")
             return
         except PapermillExecutionError as error:
             source = error.source.strip().splitlines()[:8]

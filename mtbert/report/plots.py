@@ -131,6 +131,11 @@ def show(figure: plt.Figure, name: str, alt: str) -> None:
     plt.close(figure)
 
 
+def as_text(name: str) -> str:
+    """A name as a figure shows it: matplotlib would take what stands between two dollars for a formula."""
+    return name.replace("$", r"\$")
+
+
 def styles(names: Iterable[str]) -> dict[str, dict]:
     """Name -> colour and marker of the things that one figure shows; no two alike among the first eight.
 
@@ -170,8 +175,8 @@ def intervals(
         above = (part["high"] - value).clip(lower=0)
         places = [labels.index(label) for label in part["label"]]
         look = {"ls": "", "marker": "o", "capsize": 3, **look}
-        ax.errorbar(value, places, xerr=[below, above], label=kind, **look)
-    ax.set_yticks(range(len(labels)), labels)
+        ax.errorbar(value, places, xerr=[below, above], label=as_text(kind), **look)
+    ax.set_yticks(range(len(labels)), map(as_text, labels))
     ax.set_ylim(len(labels) - 0.5, -0.5)
     return ax
 
@@ -280,7 +285,7 @@ def _name(
     else:
         align = "left" if dx > 0 else "right"
     return ax.annotate(
-        name,
+        as_text(name),
         point,
         xytext=offset,
         textcoords="offset points",
@@ -322,7 +327,7 @@ def stacked(
     **bars: Any,
 ) -> Axes:
     """Horizontal bars, a bar per row of `table`, a part per column with its colour; bars: options of the bars."""
-    from_below = table.iloc[::-1]
+    from_below = table.iloc[::-1].rename(index=str).rename(index=as_text, columns=as_text)
     ax = from_below.plot.barh(
         stacked=True,
         ax=ax,

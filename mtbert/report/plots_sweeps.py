@@ -22,6 +22,7 @@ from mtbert.report.plots import (
     SKY,
     TASK_LABELS,
     VERMILION,
+    as_text,
     intervals,
     log_axis,
     name_points,
@@ -134,7 +135,8 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
         most = 4 * usual
     lowest = min(0, table["low"].min())
     highest = max(0, table["high"].max())
-    return max(lowest, -most), min(highest, most)
+    low, high = max(lowest, -most), min(highest, most)
+    return (low, high) if low < high else (-0.01, 0.01)  # all are 0, or none is known
 
 
 def _arrow_at_edge(ax: Axes, limits: tuple[float, float], place: int, value: float, look: dict) -> None:
@@ -212,7 +214,7 @@ def _steps(table: pd.DataFrame, x: str, ax: Axes) -> None:
 def _arrows_at_bottom(table: pd.DataFrame, x: str, floor: float, ax: Axes) -> None:
     """An arrow per cost, with the names and scores of the runs that have it."""
     for i, (cost, part) in enumerate(table.groupby(x)):
-        lines = [f"{row.name}: {row.overall:+.3f}" for row in part.itertuples(index=False)]
+        lines = [f"{as_text(row.name)}: {row.overall:+.3f}" for row in part.itertuples(index=False)]
         height = 20 + 16 * (i % 2)  # neighbours at two heights
         ax.annotate(
             "\n".join(lines),

@@ -371,7 +371,7 @@ def score_points(run: Run) -> pd.DataFrame:
     points = pd.DataFrame(index=run.config.tasks, columns=["dev", "train", "best", "best_step"], dtype=float)
     for task in run.config.tasks:
         metric = TASKS[task].metric
-        if stored:
+        if (task, metric, "last", "dev") in stored:  # the task may have had another metric
             last = stored[task, metric, "last", "dev"]
             train = stored[task, metric, "last", "train"]
             best = stored[task, metric, "best", "dev"]

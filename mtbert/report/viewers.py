@@ -98,7 +98,7 @@ def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int)
     """One head's map, and all heads in a grid, in which it is marked. maps: (L, h, T, T); layer, head: from 1."""
     L, h, T, _ = maps.shape
     figure, (ax, grid) = plt.subplots(1, 2, figsize=(13, 5.5), width_ratios=(1, 1.5))
-    names = [f"{i} {token}" for i, token in enumerate(tokens)]  # a token may occur twice
+    names = [f"{i} {plots.as_text(token)}" for i, token in enumerate(tokens)]  # a token may occur twice
     one = pd.DataFrame(maps[layer - 1, head - 1], names, names)
     sns.heatmap(one, cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
     ax.set(xlabel="attended to (key)", ylabel="token (query)", title=f"layer {layer}, head {head}")

@@ -11,10 +11,12 @@ from mtbert.results.compare import (
     summarize,
     training_key,
 )
+from mtbert.results.doubts import doubts
 from mtbert.results.grids import read_grid, read_grids
 from mtbert.results.listing import find_run, list_runs
+from mtbert.results.loading import load_model
 from mtbert.results.models import CACHE_LIMIT, GB
-from mtbert.results.runs import data_root, forget, load_model, load_or_run
+from mtbert.results.runs import data_root, forget, load_or_run
 from mtbert.results.store import MissingRun, Run, read_run, run_folder, stored_runs, write_table
 from mtbert.results.sweep import SweepRun
 
@@ -31,6 +33,7 @@ __all__ = [
     "clear_models",
     "data_root",
     "difference",
+    "doubts",
     "find_run",
     "forget",
     "lent_to",

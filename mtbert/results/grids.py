@@ -1,8 +1,9 @@
 """Grids of runs, read from YAML files.
 
 `base` has the fields that all runs share, `runs` maps a name to the fields that differ, and `seeds` (of the file, or of
-one run) repeats a run. `teachers` names runs, one or a list, for all tasks or as a mapping from tasks: 'GRID.yaml:NAME'
-(all its seeds) or 'GRID.yaml:NAME:SEED', of a grid in the same folder, or the start of a stored run's id.
+one run) repeats a run. `encoder` may be a folder, relative to that of the grid. `teachers` names runs, one or a list,
+for all tasks or as a mapping from tasks: 'GRID.yaml:NAME' (all its seeds) or 'GRID.yaml:NAME:SEED', of a grid in the
+same folder, or the start of a stored run's id.
 """
 
 import re
@@ -91,6 +92,8 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
         raise ConfigError(f"seeds: {len(seeds)} are given; {TOO_MANY}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
+    if isinstance(fields.get("encoder"), str) and (path.parent / fields["encoder"]).is_dir():
+        fields["encoder"] = str(path.parent / fields["encoder"])
     if "teachers" in fields:
         fields["teachers"] = _teachers(fields["teachers"], path.parent, (*students, student))
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 from filelock import Timeout
 
-from mtbert.bert import MINILM, CheckpointError
+from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import cache_dir, check_writable, stores
+from mtbert.paths import check_writable, stores
 from mtbert.results.models import has_model, keep_model, model_folder, run_lock, tell_limit
 from mtbert.results.store import (
     MissingRun,
@@ -30,6 +30,7 @@ from mtbert.results.store import (
 )
 from mtbert.results.teachers import TEACHERS, TeacherOutputs
 from mtbert.runtime import environment, pick_device
+from mtbert.sources import imported
 from mtbert.training import load_corpus, score_table, train
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,11 @@ def data_digest(corpus: Corpus) -> str:
     return corpus.fingerprint[:8]
 
 
+def is_without_encoder(config: RunConfig) -> bool:
+    """Whether the folder of a run's encoder is not here: then its digest is not the one in the run's id."""
+    return config.encoder != MINILM and not Path(config.encoder).is_dir()
+
+
 def is_done(run_id: str, among: list[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
     return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
@@ -153,10 +159,19 @@ def train_and_store(
         predictions=trained.predictions,
         cost=trained.cost | ({"teachers_seconds": teachers_seconds} if config.teachers else {}),
         cosines=trained.cosines,
-        provenance={**environment(place), "data": corpus.fingerprint, "rows": rows},
+        provenance={**environment(place), "data": corpus.fingerprint, "rows": rows, **_imports()},
     )
     _store(run, trained.model, among)
     return run
+
+
+def _imports() -> dict[str, list[str]]:
+    """The files whose code was imported for a run, relative to the current folder where they are inside of it."""
+    files = []
+    for file in map(Path, imported):
+        is_inside = file.resolve().is_relative_to(Path.cwd())
+        files.append(str(file.resolve().relative_to(Path.cwd()) if is_inside else file))
+    return {"imports": files} if files else {}
 
 
 def teacher_outputs(
@@ -211,39 +226,6 @@ def clean_up(run_id: str, among: list[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def load_model(
-    run_id: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
-) -> MultitaskBert:
-    """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
-
-    Raises CheckpointError if the model is not there, and DataError if training it needs other data than those here.
-    """
-    stored = run_folder(run_id)
-    if stored is not None and not has_model(run_id):
-        run = read_run(stored)
-        if not train_missing:
-            raise CheckpointError(
-                f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
-                f"again, which took {run.cost['train_seconds'] / 60:.0f} minutes without evaluation"
-            )
-        again = load_or_run(run.config, data, device=device, again=True, accept_rejects=True).run_id
-        if again != run_id:
-            raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
-    model = MultitaskBert.load(model_folder(run_id))
-    config = model.run_config
-    if model.tokenizer == config.encoder != MINILM and not run_id.startswith(config.digest):
-        raise CheckpointError(
-            f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
-            "it was trained from; restore the encoder's files, or train the run again"
-        )
-    if config.own_code and not run_id.startswith(config.digest):
-        raise CheckpointError(
-            f"{run_id}: was trained with other code of {', '.join(config.own_code)} than is registered here, or with "
-            f"another encoder in {config.encoder}; restore the code, or train the run anew, which gives it another id"
-        )
-    return model
-
-
 def forget(run_id: str) -> list[Path]:
     """Delete a run, and its outputs as a teacher, from the store that is written to, and its model from the cache.
 
@@ -272,8 +254,7 @@ def forget(run_id: str) -> list[Path]:
 def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:
     """The stored run of a configuration; raises MissingRun."""
     folders = list(run_folders(among, f"{config.digest}-").values())
-    if not folders and config.encoder != MINILM and not Path(config.encoder).is_dir():
-        # without the encoder there is no digest
+    if not folders and is_without_encoder(config):
         folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
     if not folders:
         raise MissingRun(

@@ -32,7 +32,7 @@ from filelock import FileLock
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
 from mtbert.paths import CHECKSUMS, checksum_faults, replacing, stores, write_checksums
-from mtbert.training import overall
+from mtbert.training import metrics_of, overall
 
 log = logging.getLogger(__name__)
 SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
@@ -83,10 +83,20 @@ class Run:
         return f"<Run {self.run_id}: {about}, dev {self.score():.4f}>"
 
     def score(self, task: str | None = None) -> float:
-        """The dev score of a task in its first metric; by default the training tasks' overall score."""
+        """The dev score of a task in the metric that it has today; by default the training tasks' overall score.
+
+        A metric that the run has not stored, as it was named later, is computed from the predictions.
+        """
         if task is None:
             return overall({name: self.score(name) for name in self.config.tasks})
-        return float(self.scores.loc[self.scores["task"] == task, "value"].iloc[0])
+        metric = TASKS[task].metric
+        stored = self.scores[(self.scores["task"] == task) & (self.scores["metric"] == metric)]
+        if len(stored) and not np.isnan(value := float(stored["value"].iloc[0])):
+            return value
+        table = self.predictions_of(task)
+        return float(
+            metrics_of(TASKS[task])[metric](table["predicted"].to_numpy(float), table["label"].to_numpy(float))
+        )
 
     def predictions_of(self, task: str) -> pd.DataFrame:
         """The rows of `predictions` of one task, numbered from 0."""
@@ -308,10 +318,11 @@ def run_folders(among: Iterable[Path], start: str = "") -> dict[str, Path]:
     return dict(sorted(folders.items()))
 
 
-def stored_runs(among: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
+def stored_runs(among: Iterable[Path], level: int = logging.INFO) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
-    A run that is damaged is left out with a warning; all with names that are not known here share one.
+    A run that is damaged is left out with a warning; all with names that are not known here share a message of this
+    level, as they are another grid's concern.
     """
     unknown: dict[str, list[str]] = {}  # reason -> run ids
     for folder in run_folders(among).values():
@@ -326,7 +337,7 @@ def stored_runs(among: Iterable[Path]) -> Iterator[tuple[Path, dict]]:
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"{first}{more}: {reason}")
     if reasons:
-        log.warning("left out: %s", "; ".join(reasons))
+        log.log(level, "left out: %s", "; ".join(reasons))
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:

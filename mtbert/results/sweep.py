@@ -162,6 +162,39 @@ def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int
     return max(0.0, max(ends) - elapsed)
 
 
+class Remaining:
+    """The minutes until the runs of a sweep have ended: by predictions, by what has ended, and by the steps so far."""
+
+    def __init__(self, runs: Sequence[SweepRun], workers: int) -> None:
+        self.runs = list(runs)  # without those whose time says nothing about the others
+        self.workers = workers
+        self.taken: dict[str, float] = {}
+        self.begun: dict[str, tuple[float, int]] = {}  # run id -> when it was first heard of, and its step then
+        self.expected: dict[str, float] = {}  # run id -> minutes, of runs that are being trained
+        self.started = time.monotonic()
+
+    def note(self, run_id: str, step: int, total: int) -> None:
+        """Take in that a run has come to a step."""
+        now = time.monotonic()
+        since, first = self.begun.setdefault(run_id, (now, step))
+        if step > first:
+            self.expected[run_id] = (now - since) / 60 * (total - first) / (step - first)
+
+    def note_end(self, run: SweepRun, minutes: float | None) -> None:
+        """Take in that a run has ended; minutes: None where its time says nothing about the others."""
+        self.expected.pop(run.run_id, None)
+        if minutes is None:
+            self.runs.remove(run)
+        else:
+            self.taken[run.run_id] = minutes
+
+    def text(self) -> str:
+        """', about 3 min left'; empty where it is not known."""
+        elapsed = (time.monotonic() - self.started) / 60
+        minutes = minutes_left(self.runs, self.expected | self.taken, self.workers, elapsed)
+        return "" if minutes is None else f", {duration(minutes)} left"
+
+
 def describe(runs: Sequence[SweepRun], workers: int) -> str:
     """A table of the runs, and the time and memory of those that are not stored."""
     rows = []
@@ -255,29 +288,26 @@ def train_missing(
         at_the_end.callback(update_tables, results_dir())
         if bar.disable:
             at_the_end.enter_context(regular_news(lambda: bar.postfix or "no run has begun"))
-        ended = train_all(client, missing, threads, data, device, again, stop, bar)
-        return _tell(ended, missing, client, bar)
+        remaining = Remaining(missing, len(client.nthreads()) or 1)
+        ended = train_all(client, missing, threads, data, device, again, stop, bar, remaining)
+        return _tell(ended, missing, client, bar, remaining)
 
 
-def _tell(ended: Iterator[Ended], runs: Sequence[SweepRun], client: "Client", bar: tqdm) -> dict[str, str]:
+def _tell(
+    ended: Iterator[Ended], runs: Sequence[SweepRun], client: "Client", bar: tqdm, remaining: Remaining
+) -> dict[str, str]:
     """Print a line for each of these runs when it ends; run -> why it failed."""
-    started = time.monotonic()
-    left = list(runs)  # without those whose time says nothing about the others
-    taken, failed = {}, {}
+    failed = {}
     for done, (run, outcome, minutes) in enumerate(ended, 1):
         if isinstance(outcome, RunFailed):
             failed[str(run)] = str(outcome)
             result = f"failed: {str(outcome).splitlines()[0]}"
         else:
             result = f"dev {outcome:.4f}"
-        if isinstance(outcome, RunFailed) or minutes is None:
-            left.remove(run)
-        else:
-            taken[run.run_id] = minutes
+        remaining.note_end(run, None if isinstance(outcome, RunFailed) else minutes)
         spent = "stored by another" if minutes is None else f"{minutes:.1f} min"
-        elapsed = (time.monotonic() - started) / 60
-        expected = minutes_left(left, taken, len(client.nthreads()) or 1, elapsed)
-        rest = f", {duration(expected)} left" if done < len(runs) and expected is not None else ""
+        remaining.workers = len(client.nthreads()) or 1
+        rest = remaining.text() if done < len(runs) else ""
         tqdm.write(f"[{done} of {len(runs)}] {run}: {result} ({run.run_id}, {spent}){rest}")
         bar.update()
     return failed
@@ -398,12 +428,13 @@ def train_all(
     again: bool,
     stop: Stop,
     bar: tqdm,
+    remaining: Remaining,
 ) -> Iterator[Ended]:
     """Train runs, in this order; yields each when it ends, with its score or error, and its minutes.
 
     The minutes are None for a run that another process has stored meanwhile. When `stop` has a signal, the runs that
-    have begun end behind their current step, and the others do not begin. bar: shows the steps of the runs. Runs that
-    other processes train come last.
+    have begun end behind their current step, and the others do not begin. bar: shows the steps of the runs and what is
+    left, which `remaining` learns of. Runs that other processes train come last.
     """
     submitted = _Submitted(client, threads, data, device, again)
     for run in runs:
@@ -425,7 +456,9 @@ def train_all(
         if isinstance(event, tuple):
             _, message = event
             submitted.note(message)
-            bar.set_postfix_str("; ".join(submitted.steps.values()))
+            if message.get("total"):
+                remaining.note(message["run_id"], message["step"], message["total"])
+            bar.set_postfix_str("; ".join(submitted.steps.values()) + remaining.text())
         elif outcome := submitted.outcome(event):
             yield outcome
     client.unsubscribe_topic("all")  # else the scheduler reports that this client leaves, to this client

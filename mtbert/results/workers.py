@@ -23,6 +23,7 @@ from mtbert.results.models import run_lock
 from mtbert.results.runs import data_root, is_done, run_id_of, train_and_store
 from mtbert.results.store import read_run, run_folder
 from mtbert.runtime import free_by_default
+from mtbert.sources import import_files, imported
 from mtbert.training import load_corpus, watch
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
@@ -45,11 +46,13 @@ class Sweep(WorkerPlugin):
         self.data = data
         self.device = device
         self.stores = [Path(store) for store in stores]
+        self.imports = [str(Path(file).resolve()) for file in imported]
         self.is_stopped = False
 
     def setup(self, worker: Worker) -> None:
-        """Leave Ctrl-C, which a terminal sends to all its processes, and the list of rejected rows to the parent."""
+        """Import registered code. Leave Ctrl-C, which all processes of a terminal get, and rejects to the parent."""
         if worker.nanny:
+            import_files(self.imports)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)
 

@@ -1,5 +1,6 @@
 """Where checkpoints are found, and which are refused."""
 
+import json
 import shutil
 import socket
 import threading
@@ -50,6 +51,20 @@ def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(mon
             locate("minilm")
         path.write_bytes(content)
     assert locate("minilm") == model
+
+
+def test_the_encoder_inside_a_folder_of_sentence_transformers_is_found(tmp_path):
+    (tmp_path / "0_Transformer").mkdir()
+    (tmp_path / "0_Transformer" / "config.json").write_text("{}")
+    modules = [{"idx": 0, "path": "0_Transformer"}, {"idx": 1, "path": "1_Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert locate(tmp_path) == tmp_path / "0_Transformer"
+    for wrong in ("[]", "{", '[{"path": "../elsewhere"}]'):
+        (tmp_path / "modules.json").write_text(wrong)
+        with pytest.raises(CheckpointError, match=r"modules\.json: names"):
+            locate(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert locate(tmp_path) == tmp_path
 
 
 def test_missing_package_is_named(monkeypatch, fresh_check):

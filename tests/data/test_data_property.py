@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtbert.data.tables import MISSING, DataError, load_table
-from mtbert.data.tasks import TASKS, Task
+from mtbert.data.tables import DataError, load_table
+from mtbert.data.tasks import MISSING, TASKS, Task
 
 FILES = [("sst", "train"), ("quora", "train"), ("sts", "dev"), ("sts", "test")]
 one_line = st.characters(codec="utf-8", exclude_characters="\0\r\n")

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
-from mtbert.data.tables import load_table
+from mtbert.data.tables import Reject, fault_of, load_split_texts, load_table, load_texts, remarks_of
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.results.runs import data_root
@@ -107,6 +109,10 @@ def test_one_file_has_train_and_a_share_for_dev(folder, monkeypatch):
     assert not {*train["headline"]} & {*dev["headline"]} and 150 < len(dev) < 250
     assert (report.rows + of_dev.rows, len(report.rejects), len(of_dev.rejects)) == (1001, 1, 0)
     assert dev.equals(load_table("topics", "dev", folder)[0])
+    (folder / "topics.csv").write_text('headline,topic\n"two\nlines",sport\n' + "\n".join([*rows, ",sport", ""]))
+    assert "texts with line breaks: 1" in str(load_table("topics", "train", folder)[1])
+    predicted, report = load_split_texts("topics", "dev", folder)
+    assert len(predicted) >= len(dev) and "topics.csv:1004 headline: missing or empty" in str(report)
     with pytest.raises(DataError, match="topics has no test split"):
         load_table("topics", "test", folder)
 
@@ -123,16 +129,172 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
         Corpus.load(folder, ["topics"], ["topics"]).check()
 
 
-def test_a_class_may_be_named_none(folder, monkeypatch):
-    (folder / "topics.yaml").write_text(TOPICS.replace("weather", "None"))
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    (folder / "topics-dev.csv").write_text("headline,topic\nfine,sport\nrain,None\nNone,sport\nsun,NA\n")
-    table, report = load_table("topics", "dev", "elsewhere")
-    assert table["label"].tolist() == [0, 1]
+@pytest.fixture
+def topics(folder, monkeypatch):
+    """Writes topics-dev.csv and reads it, after these changes of the task's file."""
+
+    def read(text: str, old: str = "", new: str = ""):
+        (folder / "topics.yaml").write_text(TOPICS.replace(old, new) if old else TOPICS)
+        monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+        (folder / "topics-dev.csv").write_text(text)
+        return load_table("topics", "dev", "elsewhere")
+
+    return read
+
+
+def test_a_class_may_be_named_none(topics):
+    text = "headline,topic\nfine,sport\nrain,None\nNone,sport\nsun,NA\n"
+    table, report = topics(text, "weather", "None")
+    assert table["label"].tolist() == [0, 1, 0]
     assert [str(reject).split(" ", 1)[1] for reject in report.rejects] == [
-        "headline: missing or empty",
-        "topic: missing or empty",
+        "topic: 'NA' is none of sport, None, science"
     ]
+
+
+def test_words_that_pandas_takes_for_missing_are_texts_unless_the_task_says_so(topics):
+    """The same in CSV and JSON Lines, where null is the empty text."""
+    words = ["NA", "null", "nan", "None", "n/a"]
+    table, _ = topics("headline,topic\n" + "".join(f"{word},sport\n" for word in words))
+    assert table["headline"].tolist() == words
+    lines = [json.dumps({"headline": word, "topic": "sport"}) for word in (*words, "", None)]
+    table, report = topics("\n".join(lines))
+    assert table["headline"].tolist() == words and [reject.line for reject in report.rejects] == [6, 7]
+    text = 'headline,topic\nNA,sport\nrain,"n/a"\n,sport\nhail,weather\n'
+    table, report = topics(text, "id_column: null", 'id_column: null\nmissing: ["", NA, n/a]')
+    assert table["headline"].tolist() == ["hail"]
+    assert {(reject.line, reject.reason) for reject in report.rejects} == {(i, "missing or empty") for i in (2, 3, 4)}
+
+
+def test_a_stray_quote_swallows_no_row(topics):
+    """What lies between it and the next quote is read, as it is a row by itself."""
+    rows = [f"text {i}\tsport" for i in range(2, 42)]
+    rows[3], rows[14] = '"Lovely thing\tsport', 'a dull screen of 27"\tweather'
+    table, report = topics("headline\ttopic\n" + "\n".join(rows) + "\n", 'separator: ","', 'separator: "\\t"')
+    assert (report.rows, len(table)) == (40, 39) and table["headline"][13] == 'a dull screen of 27"'
+    assert [(reject.line, reject.field) for reject in report.rejects] == [(5, "row")]
+    assert "unbalanced quote" in report.rejects[0].reason and "`quoting: none`" in report.rejects[0].reason
+    _, report = topics('headline,topic\n"Lovely thing,sport\na dull screen of 27",weather\nfine,sport\n')
+    assert [reject.line for reject in report.rejects] == [2, 3], "neighbours"
+
+
+def test_a_text_with_line_breaks_may_have_separators_and_is_told(topics):
+    table, report = topics('headline,topic\n"well,\nrain, sun\nand hail",weather\n"a\nb",sport\n')
+    assert table["headline"].tolist() == ["well,\nrain, sun\nand hail", "a\nb"] and not report.rejects
+    assert "texts with line breaks: 2, the longest of 3 lines, in line 2" in str(report)
+
+
+def test_without_quoting_quotes_are_text(topics):
+    text = 'headline\ttopic\n"Lovely thing\tsport\n27" of "rain"\tweather\n'
+    table, report = topics(text, 'separator: ","', 'separator: "\\t"\nquoting: none')
+    assert table["headline"].tolist() == ['"Lovely thing', '27" of "rain"'] and not report.rejects
+
+
+@pytest.mark.parametrize(
+    "value, reason",
+    [
+        (["a", "list"], "not a text, but a list"),
+        ({"a": 1}, "not a text, but an object"),
+        (1.10, "not a text, but a number"),
+        (True, "not a text, but true or false"),
+    ],
+)
+def test_what_is_no_text_in_json_lines_is_rejected_with_its_line(topics, value, reason):
+    rows = [{"headline": "rain", "topic": "weather"}, {"headline": value, "topic": "sport"}]
+    table, report = topics("\n".join(map(json.dumps, rows)))
+    assert table["headline"].tolist() == ["rain"]
+    assert report.rejects == [Reject("topics-dev.csv", 2, "headline", reason)]
+
+
+def test_a_json_array_and_columns_in_other_letters_are_named(topics):
+    with pytest.raises(DataError, match=r"topics-dev\.csv is a JSON array, not JSON Lines"):
+        topics('[{"headline": "rain", "topic": "weather"}]')
+    with pytest.raises(DataError, match="columns headline, topic; it has 'Headline', 'TOPIC', and capital letters"):
+        topics("Headline,TOPIC\nrain,weather\n")
+
+
+def test_a_file_of_texts_has_a_row_for_every_row_and_lists_what_training_would_reject(topics, folder):
+    topics("headline,topic\nfine,sport\n")
+    file = folder / "texts.csv"
+    file.write_text('id,headline\na,rain\nb,\nc,NA\na,"Lovely\nd,a dull screen of 27"\ne,sun\n')
+    table, report = load_texts("topics", file)
+    assert table["headline"].tolist() == ["rain", "", "NA", '"Lovely', 'a dull screen of 27"', "sun"]
+    assert table["id"].tolist() == [f"test-{line}" for line in range(2, 8)], "this task has no ids"
+    assert [row.line for row in report.doubtful] == [3, 5, 6] and not report.rejects, "a missing text, a stray quote"
+    text = "texts.csv: 6 rows, 6 accepted, 0 rejected; 3 of the accepted would be rejected in training"
+    assert str(report).startswith(text)
+    file.write_text("id,Headline\na,rain\n")
+    message = "texts.csv lacks the column headline; it has 'id', 'Headline'; capital letters count"
+    with pytest.raises(DataError, match=message):
+        load_texts("topics", file)
+
+
+def test_lines_are_texts_whatever_is_in_the_first_one(topics, folder):
+    topics("headline,topic\nfine,sport\n")
+    lines = ["headline, text, mail: all of it warm", '{"a": 1}', "", "NA", '"fine', "sun"]
+    file = folder / "texts.txt"
+    file.write_text("\n".join(lines) + "\n")
+    table, report = load_texts("topics", file)
+    assert table["headline"].tolist() == lines and [row.line for row in report.doubtful] == [3]
+    assert "a line is a text, also the first one; --table" in str(report)
+    file.write_text("headline,topic\nrain,\n")
+    assert load_texts("topics", file, is_table=True)[0]["headline"].tolist() == ["rain"]
+
+
+def test_a_split_to_predict_has_a_row_for_every_id_whatever_its_label(topics, folder):
+    topics("headline,topic\nrain,weather\n,sport\nsun,none of them\n")
+    table, report = load_split_texts("topics", "dev", folder)
+    assert table["id"].tolist() == ["dev-2", "dev-3", "dev-4"] and list(table.columns) == ["id", "headline"]
+    assert [row.line for row in report.doubtful] == [3]
+
+
+def test_a_wrong_label_of_many_classes_is_a_short_line_with_the_nearest_name(topics):
+    names = ", ".join(f"class {i}" for i in range(150))
+    text = "headline,topic\nrain,class 7\n" + "".join(f"rain,Class {i}a\n" for i in range(60))
+    _, report = topics(text, "sport, weather, science", names)
+    assert report.rejects[0].reason == "'Class 0a' is none of the 150 classes; did you mean 'class 0'?"
+    assert len(report.rejects) == 60 and len(str(report)) < 3000
+
+
+def test_a_label_that_looks_like_a_class_is_shown_by_its_characters(topics):
+    _, report = topics("headline,topic\nrain,cafe\u0301\nsun,sport\n", "weather", "café")
+    assert report.rejects[0].reason.endswith(r"other characters than the class: 'cafe\u0301', not 'caf\xe9'")
+
+
+@pytest.mark.parametrize(
+    "kind, label, reason",
+    [
+        ("binary", True, "true is not a number; `class_names: ['false', 'true']` in the task's file takes it"),
+        ("binary", "spam", "'spam' is not a number; `class_names` in the task's file lists labels that are words"),
+        ("regression", "7,5", "7,5 is not a number; write 7.5"),
+        ("regression", "high", "'high' is not a number"),
+        ("regression", [1], "not a text or a number, but a list"),
+    ],
+)
+def test_a_label_that_is_no_number_is_shown_with_what_to_do(topics, kind, label, reason):
+    lines = [json.dumps({"headline": "rain", "topic": label}), '{"headline": "sun", "topic": 1}']
+    old = "kind: classes\nclass_names: [sport, weather, science]"
+    _, report = topics("\n".join(lines), old, f"kind: {kind}")
+    assert [reject.reason for reject in report.rejects] == [reason]
+
+
+def test_a_task_file_may_end_in_yml(folder):
+    (folder / "topics.yaml").rename(folder / "topics.yml")
+    assert list(read_tasks(folder)) == ["topics"]
+
+
+def test_what_a_table_says_little_of_is_remarked(topics):
+    table, report = topics("headline,topic\nrain,weather\n")
+    assert remarks_of("topics", "dev", table) == [
+        "one row says nothing of a model",
+        "no row is of class sport, science; macro F1 is the mean over classes with a row or a prediction",
+    ]
+    assert fault_of("topics", "dev", table, report) == ""
+    old = "kind: classes\nclass_names: [sport, weather, science]"
+    for text in ("headline,topic\nrain,3\n", "headline,topic\nrain,3\nsun,3\n"):
+        table, report = topics(text, old, "kind: regression")
+        assert "all labels are equal" in fault_of("topics", "dev", table, report)
+    many = pd.DataFrame({"label": np.arange(20_000.0)})
+    assert "scores take about 13 s" in remarks_of("topics", "dev", many)[0]
 
 
 def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -148,14 +310,18 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("[sport, weather, science]", "3", "class_names: 3 is not a list of the labels in the files"),
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
         ("kind: classes", "kind: grades", "kind: 'grades' is not one of classes, binary"),
-        ("kind: classes", "kind: similarity", "num_classes: is 3, and kind is 'similarity'"),
+        ("kind: classes", "kind: similarity", "class_names: labels of kind 'similarity' are numbers"),
         ("kind: classes", "kind: classes\nmetric: r2", "metric: is 'r2'; kind 'classes' has accuracy, macro_f1"),
         (
             "kind: classes\nclass_names: [sport, weather, science]",
             "kind: similarity",
             "kind: similarity is that of a pair",
         ),
-        ("kind: classes", "kind: binary", "num_classes: is 3, with kind 'binary'"),
+        ("kind: classes", "kind: binary", "class_names: 3 are given; kind 'binary' has two"),
+        ("class_names: [sport, weather, science]\n", "", "class_names: is missing; kind 'classes' needs the list"),
+        ("[sport, weather, science]", "[no, yes]", "class_names: .* but as true or false; write it in quotes$"),
+        ("[sport, weather, science]", "[1, 2]", "class_names: .* but as a number; write it in quotes$"),
+        ("label_column: topic", "label_column: 2026-01-01", "label_column: .* but as a date; write it in quotes$"),
         ("topics-{split}.csv", "topics.csv", "files: is 'topics.csv', dev_share None; either"),
         ("[headline]", "[a, b, c]", r"sentence_columns: \['a', 'b', 'c'\] is not a list of one"),
         ("label_column", "label_colum", "label_colum: there is no such field; did you mean label_column"),
@@ -163,7 +329,7 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("name: topics", "name: my topics", "name: 'my topics' is not a name of at most 64 lower-case"),
         *(
             ("name: topics", f"name: {name}", f"name: '{name}' means something else")
-            for name in ("overall", "type", "training")
+            for name in ("overall", "type", "training", "get", "copy", "setdefault")
         ),
         ("name: topics", f"name: {'a' * 250}", "name: 'aaa.* is not a name of at most 64"),
         *(
@@ -277,4 +443,4 @@ def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
     assert imported.returncode == 0, imported.stderr
     asked = python("-m", "mtbert", "train", "params/cpu/hybrids.yaml", "--dry-run")
     assert asked.returncode == 1 and len(asked.stderr.splitlines()) == 1
-    assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not a name")
+    assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not read as text")

@@ -1,17 +1,19 @@
 """Token ids against transformers' tokenizer; the cache; batches."""
 
 import functools
+import json
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertTokenizerFast
+from transformers import AutoTokenizer, BertTokenizerFast
 
-from mtbert.bert.hub import CheckpointError, locate
+from mtbert.bert.hub import CheckpointError, content_digest, locate
 from mtbert.data import tokens
 from mtbert.data.tokens import Ragged, TokenizedTable, load_tokenizer, tokenize
 from mtbert.paths import cache_dir
@@ -63,7 +65,7 @@ def test_singles_equal_transformers(reference, tiny_encoder, max_length):
     assert table.lengths[rows].tolist() == expected["attention_mask"].sum(1).tolist()
 
 
-@pytest.mark.parametrize("max_length", [512, 101, 17, 5])  # odd: even room for the two, where ties cannot arise
+@pytest.mark.parametrize("max_length", [512, 101, 100, 17, 16, 5, 4])
 def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length):
     table = tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder, max_length=max_length)
     rows = np.array([5, 2, 0, 1, 3, 4, 7, 6])
@@ -91,8 +93,8 @@ def test_a_long_pair_loses_tokens_from_its_longer_sentence(n_first, n_second, ma
     columns = [Ragged(ids, offset) for ids, offset in zip((first, second), offsets, strict=True)]
     table = TokenizedTable(columns, minilm_tokenizer(), joint=True, max_length=max_length)
     a, b = first.tolist(), second.tolist()
-    while len(a) + len(b) > max_length - 3:  # the loop of the original BERT
-        a.pop() if len(a) > len(b) else b.pop()
+    while len(a) + len(b) > max_length - 3:  # the loop of the original BERT, but for the last token
+        a.pop() if (len(a), n_second) > (len(b), n_first - 1) else b.pop()
     batch = table.batch(np.array([0]))
     assert batch.input_ids[0].tolist() == [table.cls, *a, table.sep, *b, table.sep]
     assert batch.token_type_ids[0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
@@ -108,6 +110,7 @@ def test_a_vocabulary_file_serves_as_well(tiny_encoder, tmp_path):
     vocabulary = load_tokenizer(tiny_encoder).get_vocab()
     words = sorted(vocabulary, key=vocabulary.get)
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf8")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for text in TEXTS:
         encoded = [load(text, add_special_tokens=False).ids for load in
                    (load_tokenizer(tiny_encoder).encode, load_tokenizer(tmp_path).encode)]  # fmt: skip
@@ -119,13 +122,49 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("missing, name", [("[CLS]", "cls_token"), ("[SEP]", "sep_token"), ("[PAD]", r"\[PAD\]")])
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing, name):
+@pytest.mark.parametrize("missing", ["[CLS]", "[SEP]", "[PAD]"])
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
+    """The tokenizer puts it behind the tokens of the encoder."""
     words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "word"]
     words.remove(missing)
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    with pytest.raises(CheckpointError, match=name):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 4}')
+    with pytest.raises(CheckpointError, match="but the encoder has 4 tokens"):
         tokenize("sst", singles(["word"]), str(tmp_path))
+
+
+def as_saved(tiny_encoder: str, folder: Path, names: list[str], **settings) -> str:
+    """A folder with these files of a tokenizer, and with these settings."""
+    for name in ("config.json", *names):
+        shutil.copy(Path(tiny_encoder if name == "config.json" else locate("minilm")) / name, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"do_lower_case": True}],
+)
+def test_a_vocabulary_is_read_as_transformers_reads_it(tiny_encoder, tmp_path, settings):
+    """As a slow tokenizer saves it, with what decides its tokens in tokenizer_config.json."""
+    folder = as_saved(tiny_encoder, tmp_path, ["vocab.txt"], **settings)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    for text in (*TEXTS, "Café NAÏVE GOOD good"):
+        assert load_tokenizer(folder).encode(text, add_special_tokens=False).ids == theirs.encode(
+            text, add_special_tokens=False
+        )
+    digest = content_digest(folder)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert content_digest(folder) != digest, "another tokenizer, another run"
+
+
+def test_a_tokenizer_that_transformers_reads_in_another_way_is_refused(tiny_encoder, tmp_path):
+    """An export would not give the numbers of the trained model."""
+    folder = as_saved(tiny_encoder, tmp_path, ["tokenizer.json"], do_lower_case=False)
+    with pytest.raises(CheckpointError, match="do_lower_case and the like have to fit"):
+        load_tokenizer(folder)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert load_tokenizer(folder).encode("GOOD").ids == load_tokenizer(folder).encode("good").ids
 
 
 def cache_files():
@@ -158,6 +197,7 @@ def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder,
 
 def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path):
     shutil.copy(f"{tiny_encoder}/tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text(encoding="utf8").replace('"lowercase":true', '"lowercase":false')
                     .replace('"lowercase": true', '"lowercase": false'), encoding="utf8")  # fmt: skip

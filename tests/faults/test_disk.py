@@ -23,7 +23,8 @@ from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, FolderError, cache_dir, replacing, results_dir
 from mtbert.report import plots, viewers
 from mtbert.results import runs
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.loading import load_model
+from mtbert.results.runs import load_or_run
 from mtbert.training.checkpoint import Checkpoint
 
 

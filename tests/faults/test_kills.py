@@ -16,8 +16,9 @@ from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir, remove_leftovers, replacing, results_dir
 from mtbert.results import runs
+from mtbert.results.loading import load_model
 from mtbert.results.models import has_model, model_folder, run_lock
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 
 # A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
 KILLED = """

@@ -19,8 +19,9 @@ from filelock import Timeout
 
 from mtbert.paths import REPOSITORY, results_dir
 from mtbert.results.grids import read_grids
+from mtbert.results.loading import load_model
 from mtbert.results.models import run_lock
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import SweepRun, look_up
 
 slow = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from mtbert.bert.hub import locate
+from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, Task
@@ -109,6 +109,21 @@ def test_pipelines_of_transformers_give_our_numbers(model, tmp_path, monkeypatch
         assert {*mine["predicted"]} <= {*words} or task == "quora"
 
 
+@pytest.mark.parametrize("task, max_length", [("sst", 8), ("quora", 12), ("quora", 13)])
+def test_a_pipeline_cuts_long_texts_where_our_model_cuts_them(model, tmp_path, task, max_length):
+    """Pairs to the same tokens, too; by the lines of the model card."""
+    ours = model((task,), pooling="pooler", max_length=max_length)
+    export_task(ours, task, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "truncation=True)" in card and f"cut to {max_length} tokens" in card
+    texts = [f"{text} {text}" for text in TEXTS]
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    given = [{"text": first, "text_pair": second} for first, second in pairs] if task == "quora" else texts
+    found = transformers.pipeline("text-classification", model=str(tmp_path), device="cpu")(given, truncation=True)
+    mine = ours.predict(pairs if task == "quora" else texts, task)
+    assert [one["score"] for one in found] == pytest.approx(mine["confidence"].tolist(), rel=1e-4)
+
+
 def test_a_pipeline_reads_the_encoder_alone(model, tmp_path):
     ours = model(pooling="mean")
     export_task(ours, "sst", tmp_path, encoder_only=True)
@@ -191,3 +206,21 @@ def test_names_of_classes_and_plans_are_text_on_the_model_card(tiny_config, monk
     export_task(MultitaskBert(config), "own", tmp_path, encoder_only=True)
     card = (tmp_path / "README.md").read_text()
     assert r"one of \<b\>a\</b\>, \*b\*\|" in card and r"| plan | S1(own\|sst) I1, trained on" in card
+
+
+def test_a_tokenizer_may_be_saved_into_the_folder_of_an_encoder(tmp_path, tiny_encoder):
+    """Where there was none, and the same once more after it was used with padding; another one is refused."""
+    BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(locate("minilm"))
+    theirs.save_pretrained(tmp_path)
+    assert BertModel.from_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs(["a dull day", "a day"], padding=True, truncation=True, max_length=8)
+    theirs.save_pretrained(tmp_path)
+    assert '"padding": null' not in (tmp_path / "tokenizer.json").read_text()
+    assert BertModel.from_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged or was changed"):
+        BertModel.from_pretrained(tmp_path)

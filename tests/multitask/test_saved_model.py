@@ -17,8 +17,9 @@ from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.multitask.saved_model import FILES
 from mtbert.paths import results_dir, write_checksums
+from mtbert.results.loading import load_model
 from mtbert.results.models import model_folder
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.runs import load_or_run
 from mtbert.results.store import StoreError, read_run
 
 TEXTS = ["A Bright Story about a Violin", "the dull kitchen", "a Garden in winter, and a bicycle"]

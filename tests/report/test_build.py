@@ -16,8 +16,11 @@ import nbformat
 import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from typer.testing import CliRunner
 
+from mtbert import cli
 from mtbert.config import ConfigError
+from mtbert.paths import REPOSITORY
 from mtbert.report import build
 from mtbert.report.build import ReportError, build_report
 
@@ -375,3 +378,22 @@ def test_unknown_profile_and_missing_data_are_named(root):
         build_report("gpux", root=root)
     with pytest.raises(ReportError, match=r"there is no folder .*nowhere"):
         build_report("demo", data=root / "nowhere", root=root)
+
+
+def test_a_report_may_be_written_elsewhere(root, tmp_path, in_threads):
+    write_notebook(root, "01_tiny", COUNT)
+    out = tmp_path / "out"
+    assert build_report("demo", root=root, out=out) == out / "report" / "index.html"
+    assert not (root / "build").exists()
+    assert str(out) not in (out / "executed" / "01_tiny.ipynb").read_text()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_command_writes_into_the_checkout_only_from_inside_of_it(tmp_path, monkeypatch, inside):
+    monkeypatch.chdir(REPOSITORY / "docs" if inside else tmp_path)
+    asked = {}
+    monkeypatch.setattr(build, "build_report", lambda *_, **options: asked.update(options))
+    assert CliRunner().invoke(cli.app, ["report"]).exit_code == 0
+    assert asked["out"] == (None if inside else tmp_path)
+    CliRunner().invoke(cli.app, ["report", "--out", str(tmp_path / "pages")])
+    assert asked["out"] == tmp_path / "pages"

@@ -1,6 +1,7 @@
 """Figures show every number of their table, with labelled axes and fixed colours, and no text over another."""
 
 import base64
+import html
 import itertools
 
 import matplotlib
@@ -235,3 +236,29 @@ def test_memory_over_a_step():
     assert ax.get_legend_handles_labels()[1][:3] == ["weights", "gradients", "activations"]
     assert (1, 6.0) in drawn(ax) and 2 in {x for x, _ in drawn(ax)}, "the peak, and where the backward pass starts"
     assert ax.get_ylim()[1] > 6 and ax.get_ylabel() == "memory (MiB)"
+
+
+@pytest.mark.parametrize("name", ["cost $5 to $9", "$broken_{$", "$$", r"a\$b $"])
+def test_a_name_with_dollars_is_no_formula(isolated, name):
+    """In every figure with names of runs; a formula in it would be set, or fail."""
+    points = pd.DataFrame({"name": [name, "b"], "seeds": 3, "overall": [0.5, -9.0], "cost": [1.0, 2.0]})
+    rows = [("sst", run, 0.1, 0.0, 0.2, "better") for run in (name, "b")]
+    table = pd.DataFrame(rows, columns=["task", "run", "value", "low", "high", "verdict"])
+    figure, axes = plt.subplots(3)
+    shares = pd.DataFrame({name: [1, 2]}, index=[name, "b"])
+    figures = [plots_sweeps.differences_by_task(table, "gain"), figure]
+    plots_sweeps.front(points, [name], "cost", axes[0], floor=0.0)
+    plots_sweeps.front(points.assign(overall=[-9.0, 0.5]), ["b"], "cost", axes[1], floor=0.0)
+    plots_sweeps.counts(shares, {name: "#BBBBBB"}, "claims", axes[2])
+    for number, one in enumerate(figures):
+        svg = plots.save(one, f"dollars-{number}")
+        assert html.escape(name, quote=False) in svg
+        plt.close(one)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_differences_of_nothing_are_drawn_without_a_warning(value):
+    rows = [("sst", run, value, value, value, "too close to call") for run in "ab"]
+    table = pd.DataFrame(rows, columns=["task", "run", "value", "low", "high", "verdict"])
+    plots_sweeps.differences_by_task(table, "gain").draw_without_rendering()

@@ -26,9 +26,11 @@ from mtbert.paths import REPOSITORY, results_dir, write_checksums
 from mtbert.results import runs
 from mtbert.results.cache import CONTENTS, cache_contents, clear_models
 from mtbert.results.compare import scored, stack_predictions
+from mtbert.results.grids import read_grid
 from mtbert.results.listing import find_run, list_runs
+from mtbert.results.loading import load_model
 from mtbert.results.models import has_model, model_folder, run_lock
-from mtbert.results.runs import data_root, forget, load_model, load_or_run
+from mtbert.results.runs import data_root, forget, load_or_run
 from mtbert.results.store import MissingRun, Run, StoreError, read_run, stored_runs, write_run
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
@@ -63,6 +65,26 @@ def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
     assert_same(trained, run_of(config, data=course_data, store=results_dir()))
     with pytest.raises(AssertionError, match="trained"):
         run_of(config.but(seed=2))
+
+
+def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch):
+    """Also one that was registered after the run."""
+    run = run_of(config)
+    macro_f1 = float(run.scores.loc[run.scores["metric"] == "macro_f1", "value"].iloc[0])
+    assert run.score("sst") != macro_f1
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "macro_f1"}))
+    assert run.score() == run.score("sst") == macro_f1
+    assert list_runs()["dev scores"].tolist() == [f"sst macro_f1 {macro_f1:.3f}"]
+    monkeypatch.setitem(OWN_METRICS, "bad", lambda predicted, labels, weights=None: (predicted != labels).mean(-1))
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "bad"}))
+    dev = run.predictions
+    assert run.score() == (dev["predicted"] != dev["label"]).mean()
+
+
+def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": (0, 1e6)}))
+    stored = run_of(config.but(tasks=("sts",), pairs="sum"))
+    assert stored.predictions["confidence"].isna().all() and np.isfinite(stored.predictions["predicted"]).all()
 
 
 def test_what_a_run_holds(config, course_data):
@@ -253,6 +275,8 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
     runs = {"half a run": fields, "other": fields | {"epochs": 7, "seeds": [1]}}
     grid.write_text(yaml.safe_dump({"seeds": [1, 2], "runs": runs}))
     assert find_run(f"{grid}:half a run:2") == second.run_id
+    for name in (f"{grid}:half a run:2", second.run_id[:9]):
+        assert load_model(name).run_config == second.config
     for text, message in (
         (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
         (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
@@ -262,6 +286,39 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
     ):
         with pytest.raises(MissingRun, match=message):
             find_run(text)
+
+
+def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config, course_folder, tmp_path, monkeypatch):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    old = run_of(config)
+    assert "data" not in list_runs()
+    path = data / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    new = run_of(config)
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+    assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
+    versions = list_runs([grid]).set_index("run id")["data"].to_dict()
+    assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    with pytest.raises(MissingRun, match="fits 2 runs"):
+        find_run(f"{grid}:one:1")
+
+
+def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
+    shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
+    fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    [one] = read_grid(grid)["one"]
+    run = run_of(one)
+    assert run.run_id.startswith(config.digest), "the same content"
+    (tmp_path / "encoders").rename(tmp_path / "moved")
+    fields["encoder"] = one.encoder
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    assert list_runs([grid])["name"].tolist() == ["one"]
 
 
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
@@ -287,7 +344,7 @@ def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog
         assert not len(list_runs())
     [record] = caplog.records
     assert " and 1 more: there is no task topics here" in record.message
-    assert f"{run.run_id}: adapter: mine is not registered here; import the code that does it" in record.message
+    assert f"{run.run_id}: adapter: mine is not registered here; --import FILE.py runs the code" in record.message
     with pytest.raises(StoreError, match="adapter: mine is not registered here"):
         read_run(path.parent)
 
@@ -437,7 +494,7 @@ def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
 
 
 def test_a_model_that_is_not_in_the_cache_is_named():
-    with pytest.raises(CheckpointError, match=r"0123456789-01234567: no trained model; run_config\.json"):
+    with pytest.raises(MissingRun, match="'0123456789-01234567' fits 0 runs; `mtbert runs` lists them"):
         load_model("0123456789-01234567")
 
 

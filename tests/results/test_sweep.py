@@ -36,6 +36,7 @@ from mtbert.results.models import has_model, model_folder
 from mtbert.results.runs import load_or_run
 from mtbert.results.sweep import (
     RETRIES,
+    Remaining,
     SweepError,
     SweepRun,
     describe,
@@ -445,10 +446,12 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, mon
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False}}
     options = (1, None), (False, Stop(), tqdm(disable=True))
     with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
-        assert len(list(train_all(client, look_up(pairs), *options[0], "cuda", *options[1]))) == 3
+        runs = look_up(pairs)
+        assert len(list(train_all(client, runs, *options[0], "cuda", *options[1], Remaining(runs, 1)))) == 3
         assert used == 3 * [("gpu", 1)]
         used.clear()
-        assert len(list(train_all(client, look_up(pairs), *options[0], "cpu", *options[1]))) == 3
+        runs = look_up(pairs)
+        assert len(list(train_all(client, runs, *options[0], "cpu", *options[1], Remaining(runs, 1)))) == 3
         assert {name for name, _ in used} == {"gpu", "none"}
 
 
@@ -541,6 +544,26 @@ def test_the_time_that_is_left():
     assert minutes_left(unknown, {}, 1, 5.0) is None
     assert minutes_left(unknown, {"id-0": 4.0}, 1, 5.0) == 7.0
     assert minutes_left(runs, {run.run_id: run.minutes for run in runs}, 1, 99.0) == 0.0
+
+
+def test_the_time_that_is_left_follows_the_steps(monkeypatch):
+    """Also of a single run that takes longer than predicted; what it did before, from a checkpoint, is no measure."""
+    now = [0.0]
+    monkeypatch.setattr("mtbert.results.sweep.time.monotonic", lambda: now[0])
+    runs = [sweep_run(1, 3.0), sweep_run(2, 3.0)]
+    remaining = Remaining(runs, 1)
+    assert remaining.text() == ", about 6 min left"
+    remaining.note("id-1", 500, 1000)
+    now[0] = 300.0
+    remaining.note("id-1", 600, 1000)
+    assert remaining.text() == ", about 45 min left", (
+        "20 more of this run; the other takes as many times its prediction"
+    )
+    now[0] = 1500.0
+    remaining.note_end(runs[0], 25.0)
+    assert remaining.text() == ", about 25 min left"
+    remaining.note_end(runs[1], None)
+    assert remaining.text() == ", less than a minute left"
 
 
 @pytest.mark.parametrize(
@@ -761,7 +784,8 @@ def test_a_sweep_says_what_it_waits_for(pairs, monkeypatch, caplog, place):
             return True
 
         monkeypatch.setattr(logging.getLogger("mtbert.results.sweep"), "filter", start)
-        ended = train_all(client, look_up(pairs), 1, None, place, False, Stop(), tqdm(disable=True))
+        runs = look_up(pairs)
+        ended = train_all(client, runs, 1, None, place, False, Stop(), tqdm(disable=True), Remaining(runs, 1))
         assert len(list(ended)) == 3
     assert NONE_FOR[place] in caplog.text and "runs that wait: 3" in caplog.text
 
@@ -779,7 +803,7 @@ def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):
 def test_a_log_file_says_what_is_trained_and_how_long_it_takes(monkeypatch, capsys):
     runs = [SweepRun(name, RunConfig(), name, False, minutes=90.0) for name in ("one", "two")]
 
-    def train_all(client, missing, threads, data, device, again, stop, bar):
+    def train_all(client, missing, threads, data, device, again, stop, bar, remaining):
         bar.set_postfix_str("one, seed 1 7/120")
         time.sleep(0.5)
         yield from ((run, 0.5, 90.0) for run in missing)

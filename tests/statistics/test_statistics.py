@@ -117,9 +117,9 @@ def test_with_one_seed_it_is_the_test_of_two_classifiers(gained):
 
 
 def test_a_metric_that_is_not_defined_shows_no_difference():
-    labels = np.arange(30.0)
-    constant, right = np.ones((3, 30)), np.stack([labels] * 3)
-    found = difference([(pearson, [constant, right], labels)])
+    labels = np.ones(30)
+    first, second = np.ones((3, 30)), np.stack([np.arange(30.0)] * 3)
+    found = difference([(pearson, [first, second], labels)])
     assert np.isnan(found.value) and found.p == 1 and np.isnan(found.interval()).all()
     for claimed in ("greater", "equal", "not greater"):
         assert p_of_claim(claimed, found, 0.01) == (1, TOO_FEW)

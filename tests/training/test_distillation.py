@@ -20,8 +20,9 @@ from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.paths import results_dir, stores
 from mtbert.results import load_or_run, runs, sweep
 from mtbert.results import teachers as teachers_of_results
+from mtbert.results.loading import load_model
 from mtbert.results.models import has_model, model_folder
-from mtbert.results.runs import load_model, teacher_outputs
+from mtbert.results.runs import teacher_outputs
 from mtbert.training import TaskRows, Trainer, load_corpus, mean_logits, train
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.distillation import distillation_loss, teacher_weight

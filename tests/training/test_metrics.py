@@ -39,14 +39,17 @@ def test_class_metrics_equal_counts(rows):
     assert accuracy(p, y) == pytest.approx(sum(a == b for a, b in rows) / len(rows))
     by_class = [counted_f1(predicted, labels, c) for c in range(5)]
     assert f1(p, y) == pytest.approx(by_class[1])
-    assert macro_f1(p, y, num_classes=5) == pytest.approx(sum(by_class) / 5)
+    there = {*predicted, *labels}
+    assert macro_f1(p, y, num_classes=5) == pytest.approx(sum(by_class) / len(there)), "as scikit-learn"
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=3, max_size=40))
 def test_pearson_equals_scipy(rows):
     p, y = np.array(rows, dtype=float).T / 10
-    if np.ptp(p) == 0 or np.ptp(y) == 0:
+    if np.ptp(y) == 0:
         assert np.isnan(pearson(p, y))
+    elif np.ptp(p) == 0:
+        assert pearson(p, y) == 0
     else:
         assert pearson(p, y) == pytest.approx(stats.pearsonr(p, y).statistic, abs=1e-9)
     assert pearson(p.astype(np.float32), y) == pytest.approx(float(pearson(p, y)), abs=1e-4, nan_ok=True)
@@ -54,12 +57,20 @@ def test_pearson_equals_scipy(rows):
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 4.9])  # sums of 0.1 and 1/3 are not exact
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_constant_predictions_have_no_correlation(value, dtype):
+def test_constant_predictions_score_nothing_and_constant_labels_are_not_scored(value, dtype):
     labels = np.linspace(0, 5, 37)
     constant = np.full(37, value, dtype=dtype)
-    assert np.isnan(pearson(constant, labels)) and np.isnan(pearson(labels, constant))
+    assert pearson(constant, labels) == 0 and np.isnan(pearson(labels, constant))
+    assert np.isnan(pearson(constant, constant)) and np.isnan(pearson(np.full(37, np.nan), labels))
     both = pearson(np.stack([constant.astype(float), labels]), np.stack([labels, labels]))
-    assert np.isnan(both[0]) and both[1] == pytest.approx(1)
+    assert both[0] == 0 and both[1] == pytest.approx(1)
+    assert score_table("sts", "dev", constant, labels)["value"].tolist() == [0]
+
+
+def test_a_class_that_dev_lacks_is_left_out_of_macro_f1():
+    labels = np.array([0, 0, 2, 2])
+    assert macro_f1(labels, labels, num_classes=4) == 1
+    assert macro_f1(np.array([0, 1, 2, 2]), labels, num_classes=4) == pytest.approx((2 / 3 + 0 + 1) / 3), "predicted"
 
 
 def test_metrics_of_several_predictions_and_of_resamples():
@@ -79,7 +90,8 @@ def test_metrics_of_several_predictions_and_of_resamples():
 def test_a_constant_resample_has_no_correlation():
     predicted, labels = np.array([0.1, 0.1, 0.1, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
     weights = np.array([[2.0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 4]])
-    assert np.isnan(pearson(predicted, labels, weights)).tolist() == [True, False, True]
+    found = pearson(predicted, labels, weights)
+    assert found[0] == 0 and found[1] > 0 and np.isnan(found[2])
 
 
 def test_the_metrics_of_each_task_and_the_first_selects():
@@ -186,6 +198,16 @@ def test_leaderboard_file(tmp_path, task):
     assert path == tmp_path / "out" / f"{task}-dev-output.csv"
     written = "2.3457" if task == "sts" else "1"
     assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
+
+
+@pytest.mark.parametrize(
+    "label_range, value, written",
+    [((0, 1e-3), 2.95e-4, "0.0002950"), ((0, 5), 2.34567, "2.3457"), ((0, 1e6), 70000.0, "70000.0000")],
+)
+def test_a_number_is_written_with_the_digits_of_its_range(tmp_path, monkeypatch, label_range, value, written):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": label_range}))
+    path = write_predictions(pd.DataFrame({"id": ["a"], "predicted": [value]}), "sts", "dev", tmp_path)
+    assert path.read_text() == f"id,predicted\na,{written}\n"
 
 
 def test_r2_is_one_minus_the_squared_error_over_the_variance():

@@ -16,7 +16,8 @@ from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import results_dir
 from mtbert.results import runs as stored_runs
-from mtbert.results.runs import load_model, load_or_run
+from mtbert.results.loading import load_model
+from mtbert.results.runs import load_or_run
 from mtbert.training import batches, distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
