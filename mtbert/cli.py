@@ -553,7 +553,7 @@ def report(
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
     ] = None,
 ) -> None:
-    """Execute the notebooks and build the pages of the report, OUT/report/index.html."""
+    """Execute the notebooks and build OUT/report/index.html."""
     from mtbert.paths import REPOSITORY, check_writable, shipped
     from mtbert.report.build import build_report
 
