@@ -16,10 +16,11 @@ from IPython.display import HTML, Markdown, display
 from mtbert import __version__
 from mtbert.config import ConfigError
 from mtbert.cost import predict_runs
+from mtbert.names import escaped
 from mtbert.paths import REPOSITORY
 from mtbert.report import plots, plots_sweeps
 from mtbert.report.tables import Comparison, Grid, read_runs
-from mtbert.results import SweepRun, sweep
+from mtbert.results import SweepRun, doubts, sweep
 from mtbert.runtime import pick_device
 
 SYNTHETIC = (
@@ -125,8 +126,9 @@ def differences(
 
     name: of the figure's file; label: of the axes, by default with the name of the reference; table: the differences in
     another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
-    baselines among the scores.
+    baselines among the scores. Runs whose scores say little (`doubts`) are named first.
     """
+    _tell_doubts(doubts(comparison.runs, constants))
     if comparison.answer:
         references = dict.fromkeys(comparison.references.values())  # each once
         label = label or f"dev score minus that of {' or '.join(references)}"
@@ -138,6 +140,17 @@ def differences(
     if (scores := comparison.scores(constants)) is not None:
         folded(scores.rename_axis("run").reset_index(), "The scores")
     say(f"{comparison.stored} {comparison.lent}".strip())
+
+
+def _tell_doubts(found: pd.DataFrame) -> None:
+    """What makes scores say little, before any difference: some by name, all of several in a folded table."""
+    if found.empty:
+        return
+    first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]
+    more = f"; {len(found) - 2} more are in the list below" if len(found) > 2 else ""
+    say(f"**Scores that say little:** {'; '.join(first)}{more}.")
+    if len(found) > 2:
+        folded(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
 
 
 def provenance(*grids: Grid) -> None:

@@ -96,6 +96,18 @@ def test_a_head_of_three_layers_by_hand():
         assert logits.tolist() == pytest.approx([float(a) for a in x], rel=1e-5, abs=1e-6)
 
 
+def test_heads_of_several_layers_start_as_torchs_and_pass_their_signal_on():
+    """Drawn from N(0, .02), five layers gave logits of a spread below 1e-4."""
+    torch.manual_seed(0)
+    features = torch.randn(200, 20)
+    deep = head_of("sst", 20, head_layers=5, head_width=20)
+    for linear in deep.layers:
+        assert linear.weight.abs().max() <= 20**-0.5 and linear.bias.abs().max() > 0
+    assert deep.eval()(features).std(dim=0).mean() > 0.003
+    flat = head_of("sst", 20, head_layers=1)
+    assert flat.layers[0].weight.std().item() == pytest.approx(0.02, rel=0.3) and not flat.layers[0].bias.any()
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
 def test_dropout_stands_in_its_place(place, layers):
@@ -109,6 +121,7 @@ def test_dropout_stands_in_its_place(place, layers):
     head.dropout.register_forward_hook(lambda module, inputs, output: events.append(("dropout", output)))
     for linear in head.layers:
         nn.init.constant_(linear.weight, 1 / width)
+        nn.init.zeros_(linear.bias)
         linear.register_forward_hook(lambda module, inputs, output: events.append(("linear", inputs[0])))
     torch.manual_seed(0)
     logits = head.train()(torch.ones(1000, width))
@@ -229,7 +242,8 @@ def test_binary_predictions():
 
 def test_similarity_predictions_stay_in_range():
     score, confidence = predict(TASKS["sts"], torch.tensor([-0.3, 0.0, 0.5, 1.0, 7.0]))
-    assert score.tolist() == confidence.tolist() == [0.0, 0.0, 2.5, 5.0, 5.0]
+    assert score.tolist() == [0.0, 0.0, 2.5, 5.0, 5.0]
+    assert confidence.isnan().all(), "a number has none"
 
 
 def test_half_precision_logits_are_scored_in_full():

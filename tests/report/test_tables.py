@@ -116,13 +116,14 @@ def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monk
     monkeypatch.setattr(notebook, "display", lambda output, **about: shown.append(output.data))
     monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
     notebook.differences(plans, "00_plans")
-    said, figure, differences, scores, stored = shown
+    doubt, said, figure, differences, scores, stored = shown
+    assert doubt.startswith("**Scores that say little:** on STS *less* has the right order and the wrong size")
     assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
     assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
     assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores
     shown.clear()
     notebook.differences(plans, "00_plans", finding="More is better.")
-    assert shown[0] == "**Finding.** More is better."
+    assert shown[1] == "**Finding.** More is better."
     shown.clear()
     notebook.differences(compare(grid_of(one=("1-bert", 0.8, 1)), "plan"), "00_plans")
     assert len(shown) == 1 and "There are no runs of this question here" in shown[0], "no finding and no figure"
