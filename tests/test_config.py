@@ -30,7 +30,8 @@ UNIFIED = dict(**THREE, scheme="unified")
 FEEDS = dict(**THREE, feeds=["sst>quora", "quora>sts"])
 GEM = dict(**THREE, gradients="gem")
 OTHER_RUNS = dict(
-    augment=dict(tasks=["sts"], augment="swap"), plan=dict(plan="S4 I2"), soft_sharing=dict(**THREE, plan="3-bert", soft_sharing="l2"),
+    augment=dict(tasks=["sts"], augment="swap"),
+    plan=dict(plan="S4 I2"), soft_sharing=dict(**THREE, plan="3-bert", soft_sharing="l2"),
     soft_strength=dict(**THREE, plan="3-bert", soft_sharing="l2", soft_strength=0.5),
     adapter=dict(adapter="pal"), adapter_size=dict(adapter="pal", adapter_size=96),
     adapter_heads=dict(adapter="pal", adapter_heads=6),
