@@ -185,7 +185,7 @@ def test_notebook_08_takes_its_systems_from_a_grid(executed_for_own_grid):
 
 
 def test_notebook_05_compares_the_single_tasks_of_a_grid(executed_for_own_grid):
-    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 16])
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 18])
     assert "*sst only* minus *together*" in text or "*quora only* minus *together*" in text
 
 
