@@ -37,7 +37,8 @@ def throughput(setting: Setting, count: int, workers: int) -> Contest:
         with _folders(), sweep.open_cluster(workers, None) as client:
 
             def train(chosen: Sequence[SweepRun]) -> None:
-                for _, outcome, _ in sweep.train_all(client, chosen, 1, None, "cpu", False, Stop(), tqdm(disable=True)):
+                how = 1, None, "cpu", False, Stop(), tqdm(disable=True)
+                for _, outcome, _ in sweep.train_all(client, chosen, *how, sweep.Remaining(chosen, workers)):
                     if not isinstance(outcome, float):
                         raise outcome
 
