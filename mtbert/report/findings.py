@@ -49,7 +49,6 @@ PAPERS = {  # what papers report for a bert-base of each task's own, by the name
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
-HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")
 SMALL = verdict_text("better", is_small=True)
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
 
