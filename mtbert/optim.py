@@ -103,7 +103,7 @@ class AdamW(Optimizer):
         else:
             t = 1e9
         decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks the step as well
-        step = torch.tensor(float(t), device=parameters[0].device)
+        step = torch.full((), float(t), device=parameters[0].device)  # a kernel: a copy would wait for a GPU
         torch._fused_adamw_(
             parameters,
             grads=[parameter.grad for parameter in parameters],

@@ -53,13 +53,13 @@ class RandomRows:
         if config.pos_features:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
-    def batch(self, rows: ndarray) -> Batch:
-        """A batch of these rows, on the CPU."""
+    def batch(self, rows: ndarray, length: int | None = None) -> Batch:
+        """A batch of these rows, padded to the longest; `length` is that of rows on a GPU, which these are not."""
         longest = int(self.lengths[rows].max())
         ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
         mask = torch.ones(ids.shape, dtype=torch.bool)
         types = torch.zeros_like(ids) if self.has_types else None
-        return Batch(ids, mask, types)
+        return Batch(ids, mask, types).to(self.device)
 
     def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
@@ -85,7 +85,7 @@ class Steps:
         self.memory = memory
         self.known = known
         self.tables: dict[str, RandomRows] = {}
-        self.trainer = Trainer(model, self.tables, total_steps=1_000_000)
+        self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=False)
         for parameter in self.trainer.trained:  # AdamW makes its moments
             parameter.grad = torch.zeros_like(parameter)
         self.trainer.update({})
@@ -116,6 +116,5 @@ class Steps:
         batches = {}
         for task, (B, T) in shapes.items():
             table = RandomRows(self.model, task, np.full(B, T))
-            batch = table.batch(np.arange(B))
-            batches[task] = batch.to(self.model.device)
+            batches[task] = table.batch(np.arange(B))
         self.model.embed(batches)

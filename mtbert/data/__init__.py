@@ -2,6 +2,7 @@
 
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused, sealed_arrays
 from mtbert.data.corpus import Corpus
+from mtbert.data.device_tokens import DeviceTokens
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.tables import (
@@ -24,6 +25,7 @@ __all__ = [
     "UNDECODED",
     "Corpus",
     "DataError",
+    "DeviceTokens",
     "MappedArray",
     "PosError",
     "Task",

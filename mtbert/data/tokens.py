@@ -171,6 +171,37 @@ class TokenizedTable:
         token_types = torch.from_numpy(types) if self.token_types else None
         return Batch(torch.from_numpy(input_ids), torch.from_numpy(mask), token_types)
 
+    def flat(self) -> tuple[ndarray, ndarray]:
+        """All sequences one after the other (tokens,), in the order of `sequences`, and where in each of them b starts.
+
+        b starts behind the last token of a sequence of one sentence.
+        """
+        lengths = self.sequence_lengths
+        starts = np.cumsum(lengths) - lengths
+        ids = np.full(lengths.sum(), self.sep, dtype=np.int64)
+        ids[starts] = self.cls
+        if not self.joint:
+            for i, column in enumerate(self.columns):
+                own = slice(i * len(self), (i + 1) * len(self))
+                _copy_tokens(column, ids, starts[own] + 1, lengths[own] - 2)
+            return ids, lengths
+        first, second = self.columns
+        kept_first, kept_second = self._kept(first.lengths, second.lengths)
+        seconds = 1 + kept_first + len(self.between)
+        _copy_tokens(first, ids, starts + 1, kept_first)
+        _copy_tokens(second, ids, starts + seconds, kept_second)
+        return ids, seconds
+
+    def _kept(self, first: ndarray, second: ndarray) -> tuple[ndarray, ndarray]:
+        """How many tokens of sentences of these lengths (N,) `_pair` keeps."""
+        room = self.max_length - 2 - len(self.between)
+        shorter = np.minimum(np.minimum(first, second), room // 2)
+        is_cut = first + second > room
+        kept_first = np.where(first > second, room - shorter, shorter)
+        kept_first = np.where(is_cut, kept_first, first)
+        kept_second = np.where(is_cut, room - kept_first, second)
+        return kept_first, kept_second
+
     def _single(self, ids: ndarray) -> ndarray:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
@@ -186,6 +217,13 @@ class TokenizedTable:
             first, second = first[:keep_first], second[: room - keep_first]
         ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
         return ids, 1 + len(first) + len(self.between)
+
+
+def _copy_tokens(column: Ragged, to: ndarray, starts: ndarray, counts: ndarray) -> None:
+    """Copy the first `counts` tokens of every sequence of a column to the places `starts` of another array."""
+    total = np.cumsum(counts)
+    within = np.arange(total[-1] if len(total) else 0) - np.repeat(total - counts, counts)
+    to[np.repeat(starts, counts) + within] = column.ids[np.repeat(column.offsets[:-1], counts) + within]
 
 
 def tokenize(

@@ -1,7 +1,7 @@
 """The training loop and its parts: batches, steps, metrics, checkpoints, masked language modelling."""
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
-from mtbert.training.checkpoint import Stop, stopping, watch
+from mtbert.training.checkpoint import Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
@@ -16,6 +16,7 @@ __all__ = [
     "Stop",
     "TaskRows",
     "Trainer",
+    "TrainingError",
     "batch_shapes",
     "evaluation_steps",
     "expected_passes",

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy import ndarray
+from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities, train_batches
 
-Rows = dict[str, ndarray]  # task -> numbers of some rows of its table
-Losses = dict[str, float]  # task -> mean loss, before weighting
+Rows = dict[str, ndarray | Tensor]  # task -> numbers of some rows of its table; a tensor: on a GPU
+Losses = dict[str, float]  # task -> mean loss, before weighting; of a step on a GPU tensors, until they are read
 
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:

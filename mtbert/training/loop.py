@@ -3,6 +3,7 @@
 A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
 """
 
+import functools
 import logging
 import math
 import time
@@ -73,6 +74,9 @@ class _Rows:
 
     train: dict[str, TaskRows]
     dev: dict[str, TaskRows]
+
+
+_Unread = list[tuple[int, float, Rows, Losses]]  # steps whose losses are not read yet: number, learning rate, rows
 
 
 def train(
@@ -224,9 +228,15 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         log_every = math.ceil(self.total_steps / LOG_POINTS)
         predictions = {}
-        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress):
+        unread: _Unread = []
+        read = functools.partial(self.read_losses, state, unread)
+        is_on_gpu = self.place.type == "cuda"
+        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
             with state.clocked():
-                self.take_step(trainer, rows, drawn, state)
+                self.take_step(trainer, rows, drawn, state, unread)
+                is_point = state.step in marks or state.step % log_every == 0 or state.step % self.epoch_steps == 0
+                if is_point or not is_on_gpu:
+                    read()
             if state.step in marks:
                 trainer.swap_average()
                 predictions = self.evaluate(trainer.model, rows, state)
@@ -238,28 +248,37 @@ class _Run:
                 self.write_log(state, self.log_point(state, state.losses[-log_every:]))
         return state, predictions
 
-    def take_step(self, trainer: Trainer, rows: _Rows, drawn: Rows, state: _Progress) -> None:
-        """Train on the rows drawn and note it in the state; raises TrainingError for a loss that is not finite."""
+    def take_step(self, trainer: Trainer, rows: _Rows, drawn: Rows, state: _Progress, unread: _Unread) -> None:
+        """Train on the rows drawn and note it in the state; the losses are read by `read_losses`."""
         step = state.step + 1
+        rate = trainer.schedule.get_last_lr()[0]
         losses = trainer.step(step, drawn)
-        for task, loss in losses.items():
-            if not math.isfinite(loss):
-                raise TrainingError(self.broken(step, task, loss, drawn[task], trainer))
+        unread.append((step, rate, drawn, losses))
         state.step = step
-        state.losses.append(losses)
         for task, part in drawn.items():
             counts = rows.train[task].tokens.counts[part]
             state.tokens += int(counts.sum())
-        for task, loss in losses.items():
-            state.averages[task] = moving_average(state.averages.get(task), loss)
-        if step % self.epoch_steps == 0:
-            state.epoch_averages.append(dict(state.averages))
 
-    def broken(self, step: int, task: str, loss: float, rows: ndarray, trainer: Trainer) -> str:
-        """The message about a loss that is not finite."""
+    def read_losses(self, state: _Progress, unread: _Unread) -> None:
+        """Note the losses of the steps since the last call; raises TrainingError for the first that is not finite.
+
+        On a GPU the host waits here for these steps, and nowhere else.
+        """
+        for step, rate, drawn, losses in unread:
+            losses = {task: float(loss) for task, loss in losses.items()}
+            for task, loss in losses.items():
+                if not math.isfinite(loss):
+                    raise TrainingError(self.broken(step, task, loss, drawn[task], rate))
+                state.averages[task] = moving_average(state.averages.get(task), loss)
+            state.losses.append(losses)
+            if step % self.epoch_steps == 0:
+                state.epoch_averages.append(dict(state.averages))
+        unread.clear()
+
+    def broken(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:
+        """The message about a loss that is not finite; rate: the learning rate of the step."""
         epoch = (step - 1) // self.epoch_steps + 1
         ids = ", ".join(self.corpus.train[task]["id"].iloc[rows[:4]])
-        rate = trainer.schedule.get_last_lr()[0]
         return (
             f"the loss of {task} is {loss} at step {step} (epoch {epoch}, batch of {len(rows)} rows, ids {ids}, ...), "
             f"learning rate {rate:.2e}. Lower learning_rate, lengthen the warm-up or set max_grad_norm; the checkpoint "

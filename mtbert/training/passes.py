@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy import ndarray
+from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.training.batches import Rows
@@ -47,9 +48,16 @@ def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
 
 
 def in_passes(config: RunConfig, rows: Rows, lengths: dict[str, ndarray], cuda: bool) -> Iterator[Rows]:
-    """The rows of each pass, as many as `step_parts` says; a task without rows for a pass is left out of it."""
-    count = step_parts(config, batch_shapes(rows, lengths), cuda)
-    by_task = {task: np.array_split(batch, count) for task, batch in rows.items()}
+    """The rows of each pass, as many as `step_parts` says."""
+    return in_parts(rows, step_parts(config, batch_shapes(rows, lengths), cuda))
+
+
+def in_parts(rows: Rows, count: int) -> Iterator[Rows]:
+    """The rows in `count` parts; a task without rows for a part is left out of it."""
+    by_task = {}
+    for task, batch in rows.items():
+        is_tensor = isinstance(batch, Tensor)
+        by_task[task] = batch.tensor_split(count) if is_tensor else np.array_split(batch, count)
     for i in range(count):
         part = {task: parts[i] for task, parts in by_task.items() if len(parts[i])}
         if part:

@@ -1,9 +1,10 @@
 """The loop over the steps of a run: how far it has come, its clock and its progress bar."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tqdm import tqdm
 
@@ -32,17 +33,28 @@ class Progress:
 
 
 def steps_left(
-    steps: Iterable[Step], state: Progress, total: int, saver: Checkpoint, shown: bool | None = None
+    steps: Iterable[Step],
+    state: Progress,
+    total: int,
+    saver: Checkpoint,
+    shown: bool | None = None,
+    settle: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Step, tqdm]]:
     """The steps that are left of a run, each with the run's progress bar; the caller does one and counts it in `state`.
 
     Between two steps the checkpoint is saved if it is due (`Checkpoint.guard`), and freed memory is returned.
-    total: steps of the whole run. shown: whether there is a bar; None: on a terminal.
+    total: steps of the whole run. shown: whether there is a bar; None: on a terminal. settle: called before `state` is
+    read for a checkpoint.
     """
+
+    def content() -> dict[str, Any]:
+        settle()
+        return vars(state)
+
     is_hidden = None if shown is None else not shown
     trim = Trimmer()
     with tqdm(total=total, initial=state.step, disable=is_hidden, unit="step") as bar:
-        for step in saver.guard(steps, lambda: vars(state), total):
+        for step in saver.guard(steps, content, total):
             yield step, bar
             bar.update()
             trim()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -32,9 +33,10 @@ from mtbert.optim import AdamW, make_schedule
 from mtbert.sharing import add_pull
 from mtbert.training.batches import Losses, Rows
 from mtbert.training.distillation import distillation_loss, teacher_weight
+from mtbert.training.graphs import Compute, StepGraphs, graphs_are_on, reason_for_eager
 from mtbert.training.loss_weights import LossWeights
 from mtbert.training.parameters import by_level, parameter_groups, trained_parameters
-from mtbert.training.passes import in_passes
+from mtbert.training.passes import in_parts, in_passes
 from mtbert.training.task_data import Tables, task_logits
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
@@ -44,10 +46,13 @@ class Trainer:
     """Trains a model step by step, as its configuration says.
 
     tables: the rows of every training task. total_steps: over which the schedule runs, and the weight of teachers
-    falls. The moving average of the weights (`ema`) is Polyak and Juditsky's of 1992, by torch's `swa_utils`.
+    falls. graphs: whether steps run as CUDA graphs (`StepGraphs`); None: on a GPU, where they can.
+    The moving average of the weights (`ema`) is Polyak and Juditsky's of 1992, by torch's `swa_utils`.
     """
 
-    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int) -> None:
+    def __init__(
+        self, model: MultitaskBert, tables: Tables, total_steps: int, graphs: bool | None = None
+    ) -> None:
         config = model.run_config
         self.model = model
         self.config = config
@@ -67,6 +72,9 @@ class Trainer:
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
+        if graphs is None:
+            graphs = graphs_are_on(model.device) and not reason_for_eager(config, tables)
+        self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
@@ -75,11 +83,11 @@ class Trainer:
     def step(self, number: int, rows: Rows) -> Losses:
         """Train on these rows; returns every task's mean loss.
 
-        Where one is not finite, the weights stay as they are and the caller has to stop. number: counted from 1; the
-        draws of a step depend on it.
+        Where one is not finite the caller has to stop; on a CPU the weights stay as they are. number: counted from 1;
+        the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
         losses = self.gradients(number, rows)
-        if all(math.isfinite(loss) for loss in losses.values()):
+        if self.model.device.type != "cpu" or all(math.isfinite(loss) for loss in losses.values()):
             self.update(rows)
         return losses
 
@@ -89,40 +97,62 @@ class Trainer:
         Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
         """
         config = self.config
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         if self.is_sum:
             if self._is_recorded(number):
                 self._record_beside(number, rows)
-            losses = self._backward(number, rows)
+            losses = self._compute("sum", self._backward, number, rows)
         else:
             losses = self._resolve_conflicts(number, rows)
         if config.soft_sharing != "none":
             add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
+        return self._read(losses)
+
+    def _read(self, losses: dict[str, Tensor]) -> Losses:
+        """The losses as numbers; on a GPU as tensors, which no later step changes, unless the next step needs them."""
+        if self.model.device.type == "cuda" and self.config.weighting != "loss_ratio":
+            copies = torch.stack(list(losses.values()))
+            return dict(zip(losses, copies, strict=True))
         values = {task: loss.item() for task, loss in losses.items()}
         self.loss_weights.note(values)
         return values
 
-    def _backward(self, number: int, rows: Rows) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, pass by pass; returns every task's mean loss."""
-        lengths = {task: self.tables[task].tokens.lengths for task in rows}
+    def _compute(self, name: str, compute: Compute, number: int, rows: Rows) -> Any:
+        """compute(number, rows), as a graph where steps run as graphs; name: one for each memory of graphs."""
+        if self.graphs is None:
+            return compute(number, rows, None)
+        return self.graphs(name, compute, number, rows)
+
+    def _backward(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
+        """Add the gradient of the weighted sum of losses to `.grad`, pass by pass; returns every task's mean loss.
+
+        length: None, or the tokens to which rows on a GPU are padded.
+        """
         totals = {}
-        for part in in_passes(self.config, rows, lengths, self.model.device.type == "cuda"):
+        for part in self._passes(rows, length):
             weighted = []
-            for task, loss in self._losses(number, part).items():
+            for task, loss in self._losses(number, part, length).items():
                 share = len(part[task]) / len(rows[task])
                 totals[task] = totals.get(task, 0) + loss.detach() * share
                 weighted.append(self.loss_weights(task, loss) * share)
             sum(weighted).backward()
         return totals
 
-    def _losses(self, number: int, rows: Rows) -> dict[str, Tensor]:
+    def _passes(self, rows: Rows, length: int | None) -> Iterator[Rows]:
+        if length is not None:
+            return in_parts(rows, self.config.accumulation)
+        lengths = {task: self.tables[task].tokens.lengths for task in rows}
+        return in_passes(self.config, rows, lengths, self.model.device.type == "cuda")
+
+    def _losses(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
         config = self.config
         r_drops = config.r_drops
-        rows = {task: np.tile(part, 2) if r_drops[task] else part for task, part in rows.items()}
+        rows = {task: _twice(part) if r_drops[task] else part for task, part in rows.items()}
         weight = teacher_weight(config, number, self.total_steps)
         losses = {}
-        for task, logits in task_logits(self.model, self.tables, rows).items():
+        for task, logits in task_logits(self.model, self.tables, rows, length).items():
             table = self.tables[task]
             part = rows[task]
             teachers = None if table.teachers is None else table.teachers[part]
@@ -140,7 +170,7 @@ class Trainer:
         """
         method = self.config.gradients
         constraints = self._memory_gradients(number, rows) if method in PROJECTIONS else None
-        losses, G, uses = self._by_task(number, rows)
+        losses, G, uses = self._compute("by task", self._by_task, number, rows)
         if not all(torch.isfinite(loss) for loss in losses.values()):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
@@ -155,13 +185,13 @@ class Trainer:
         self.shared.put(g, used)
         return losses
 
-    def _by_task(self, number: int, rows: Rows) -> Gradients:
+    def _by_task(self, number: int, rows: Rows, length: int | None) -> Gradients:
         """Each task's loss, its gradient of the shared parameters, and which of these it used."""
         losses = {}
         uses = []
         G = self.shared.empty(len(rows))
         for flat, (task, part) in zip(G, rows.items(), strict=True):
-            losses |= self._backward(number, {task: part})
+            losses |= self._backward(number, {task: part}, length)
             _, used = self.shared.take(flat)
             uses.append(used)
         return losses, G, torch.stack(uses)
@@ -195,7 +225,7 @@ class Trainer:
 
     def _beside(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """Gradients and uses of `_by_task` beside those of the step: no `.grad` is left."""
-        _, G, uses = self._by_task(number, rows)
+        _, G, uses = self._compute("beside", self._by_task, number, rows)
         for parameter in trained_parameters(self.model).values():
             parameter.grad = None
         return G, uses
@@ -280,3 +310,8 @@ class Trainer:
         self.loss_weights.load_state_dict(state["loss_weights"])
         self.cosines = state["cosines"]
         self.constraints = Counter(state["constraints"])
+
+
+def _twice(rows: ndarray | Tensor) -> ndarray | Tensor:
+    """The rows, and again the rows."""
+    return rows.repeat(2) if isinstance(rows, Tensor) else np.tile(rows, 2)

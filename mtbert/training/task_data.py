@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, MappedArray, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, DeviceTokens, MappedArray, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
 from mtbert.training.batches import Rows
@@ -67,6 +67,26 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self.table)
 
+    def batch(self, rows: ndarray | Tensor, length: int | None = None) -> Batch:
+        """The batch of these rows on the device, padded to the longest sequence.
+
+        Rows in a tensor on the device: the batch is made there, padded to `length` tokens.
+        """
+        if isinstance(rows, Tensor):
+            return self._on_device.batch(rows, length)
+        return self.tokens.batch(rows).to(self.device)
+
+    @cached_property
+    def _on_device(self) -> DeviceTokens:
+        return DeviceTokens(self.tokens, self.device)
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a batch can be made on the device: not where it has to be looked up on disk, row by row."""
+        if self.model.features_are_fixed:
+            return self._keeps_embeddings
+        return not self._keeps_states
+
     def _in_batches(self, rows: ndarray, compute: Callable[[ndarray], Any]) -> Iterator[tuple[ndarray, Any]]:
         """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
         lengths = self.tokens.lengths[rows]
@@ -95,14 +115,14 @@ class TaskRows:
         result["confidence"] = confidence.cpu().numpy()
         return result
 
-    def fixed_embeddings(self, rows: ndarray) -> Tensor:
+    def fixed_embeddings(self, rows: ndarray | Tensor) -> Tensor:
         """(B, k, d) of these rows, where they are a function of the text alone."""
         if self._keeps_embeddings:
             return self._kept_embeddings[rows]
         return in_order(self._in_batches(rows, self._embed))
 
     def _embed(self, rows: ndarray) -> Tensor:
-        batch = self.tokens.batch(rows).to(self.device)
+        batch = self.batch(rows)
         return self.model.embed({self.task: batch})[self.task]
 
     @cached_property
@@ -140,7 +160,7 @@ class TaskRows:
     @cached_property
     def _states(self) -> TokenStates:
         def compute(rows: ndarray) -> tuple[Tensor, Tensor]:
-            batch = self.tokens.batch(rows).to(self.device)
+            batch = self.batch(rows)
             with autocast(self.config, self.device):
                 states = self.model.encoder.below({self.task: batch})[self.task]
             return states, batch.attention_mask
@@ -156,8 +176,11 @@ class TaskRows:
 Tables = dict[str, TaskRows]  # by task
 
 
-def task_logits(model: MultitaskBert, tables: Tables, rows: Rows) -> dict[str, Tensor]:
-    """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings."""
+def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | None = None) -> dict[str, Tensor]:
+    """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings.
+
+    length: of rows in tensors on the device, as in `TaskRows.batch`.
+    """
     tags = {}
     for task, part in rows.items():
         if tables[task].tags is not None:
@@ -171,7 +194,7 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows) -> dict[str, T
     batches = {}
     below = {}
     for task, part in rows.items():
-        batches[task] = tables[task].tokens.batch(part).to(model.device)
+        batches[task] = tables[task].batch(part, length)
         states = tables[task].below(part, batches[task])
         if states is not None:
             below[task] = states

@@ -1,0 +1,124 @@
+"""A training step on a GPU as a CUDA graph: captured once for each shape, then replayed with one call.
+
+A step of a small encoder is some 500 short kernels, and the GPU waits for Python between them. A graph has them all.
+What a graph computes is fixed but for the content of its tensors: the rows of a step are therefore numbers on the GPU,
+their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
+update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.
+
+Eager all the same, as they depend on numbers of the host: steps with teacher annealing or loss-ratio weights; as they
+draw dropout twice: steps that checkpoint layers; as they read from disk: steps above frozen layers.
+
+Source: NVIDIA, "Getting Started with CUDA Graphs"; torch.cuda.graph.
+"""
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.config import RunConfig
+from mtbert.training.batches import Rows
+from mtbert.training.task_data import Tables
+
+log = logging.getLogger(__name__)
+LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
+MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first
+Compute = Callable[[int, Rows, int | None], Any]  # the number of the step, its rows, the length that they are padded to
+Key = tuple[str, int, tuple[tuple[str, int], ...]]  # what is computed, the padded length, examples of each task
+
+
+def graphs_are_on(device: torch.device) -> bool:
+    """Whether steps on this device are captured: on a GPU, unless MTBERT_GRAPHS is 0."""
+    return device.type == "cuda" and os.environ.get("MTBERT_GRAPHS", "1") != "0"
+
+
+def reason_for_eager(config: RunConfig, tables: Tables) -> str:
+    """Why the steps of a run cannot be captured; empty where they can."""
+    if config.weighting == "loss_ratio":
+        return "the weights of losses depend on the losses of the step before"
+    if config.teachers and config.distil == "annealed":
+        return "the weight of the teachers changes from step to step"
+    if config.checkpoint_layers:
+        return "layers are computed twice, under the same dropout"
+    if not all(table.is_on_device for table in tables.values()):
+        return "what frozen layers make of the texts is read from disk"
+    return ""
+
+
+@dataclass
+class _Captured:
+    """A graph with the tensors that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor  # numbers of the rows of all tasks
+    result: Any
+    gradients: list[tuple[Tensor, Tensor]]  # of the parameters that the step uses
+
+
+class StepGraphs:
+    """Computes losses and gradients of a step from graphs; as `compute` itself does, to the last bit.
+
+    The first step of a shape runs without a graph, on the same tensors: a shape that never comes again costs no
+    capture. On a CPU all steps do, which shows what padding alone changes.
+    """
+
+    def __init__(self, trained: list[Tensor], tables: Tables, max_length: int) -> None:
+        self.trained = trained
+        self.tables = tables
+        self.max_length = max_length
+        self.seen: set[Key] = set()
+        self.graphs: OrderedDict[Key, _Captured] = OrderedDict()
+        self.pools: dict[str, Any] = {}  # what is computed -> the memory that its graphs share
+
+    def __call__(self, name: str, compute: Compute, number: int, rows: Rows) -> Any:
+        """What compute(number, rows, length) returns, with the gradients that it leaves in `.grad`.
+
+        The tensors of the result, and the gradients, are those of the graph: its next replay overwrites them.
+        """
+        length = self._padded_length(rows)
+        key = (name, length, tuple((task, len(part)) for task, part in rows.items()))
+        numbers = torch.from_numpy(np.concatenate(list(rows.values())))
+        device = next(iter(self.tables.values())).device
+        if key not in self.seen or device.type != "cuda":
+            self.seen.add(key)
+            return compute(number, _by_task(numbers.to(device), key), length)
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(compute, number, numbers.to(device), key)
+            if len(self.graphs) > MOST_GRAPHS:
+                self.graphs.popitem(last=False)
+        self.graphs.move_to_end(key)
+        captured = self.graphs[key]
+        captured.rows.copy_(numbers.pin_memory(), non_blocking=True)
+        captured.graph.replay()
+        for parameter, gradient in captured.gradients:
+            parameter.grad = gradient
+        return captured.result
+
+    def _padded_length(self, rows: Rows) -> int:
+        """The longest sequence of these rows in tokens, rounded up."""
+        longest = max(self.tables[task].tokens.lengths[part].max() for task, part in rows.items())
+        steps = -(-int(longest) // LENGTH_STEP)
+        return min(steps * LENGTH_STEP, self.max_length)
+
+    def _capture(self, compute: Compute, number: int, numbers: Tensor, key: Key) -> _Captured:
+        name, length, _ = key
+        if name not in self.pools:
+            self.pools[name] = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pools[name]):
+            result = compute(number, _by_task(numbers, key), length)
+        gradients = [(parameter, parameter.grad) for parameter in self.trained if parameter.grad is not None]
+        return _Captured(graph, numbers, result, gradients)
+
+
+def _by_task(numbers: Tensor, key: Key) -> Rows:
+    """The numbers of all rows, apart again."""
+    _, _, sizes = key
+    parts = numbers.split([size for _, size in sizes])
+    return {task: part for (task, _), part in zip(sizes, parts, strict=True)}
