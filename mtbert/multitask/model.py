@@ -23,6 +23,7 @@ from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
+GPU_EVAL_TOKENS = 65536  # the same on a GPU, which small batches leave idle
 
 
 class MultitaskBert(nn.Module):
@@ -168,7 +169,8 @@ class MultitaskBert(nn.Module):
         They are computed without dropout and gradients.
         """
         trim = Trimmer()
-        for part in eval_batches(lengths, EVAL_TOKENS):
+        budget = EVAL_TOKENS if self.device.type == "cpu" else GPU_EVAL_TOKENS
+        for part in eval_batches(lengths, budget):
             was_training = self.training
             self.eval()
             try:

@@ -50,9 +50,7 @@ class Trainer:
     The moving average of the weights (`ema`) is Polyak and Juditsky's of 1992, by torch's `swa_utils`.
     """
 
-    def __init__(
-        self, model: MultitaskBert, tables: Tables, total_steps: int, graphs: bool | None = None
-    ) -> None:
+    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, graphs: bool | None = None) -> None:
         config = model.run_config
         self.model = model
         self.config = config

@@ -98,7 +98,11 @@ class TaskRows:
             rows = np.arange(len(self))
 
         def compute(part: ndarray) -> Tensor:
-            return task_logits(self.model, {self.task: self}, {self.task: part})[self.task]
+            length = None
+            if self.device.type == "cuda" and self.is_on_device:
+                length = int(self.tokens.lengths[part].max())
+                part = torch.from_numpy(part).to(self.device)
+            return task_logits(self.model, {self.task: self}, {self.task: part}, length)[self.task]
 
         return in_order(self._in_batches(rows, compute))
 
