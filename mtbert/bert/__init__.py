@@ -4,9 +4,12 @@ from mtbert.bert.batch import Batch, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
+    ENCODERS,
     MINILM,
+    MPNET,
     CheckpointError,
     content_digest,
+    content_name,
     copy_tokenizer,
     has_packaged_tokenizer,
     has_tokenizer,
@@ -16,7 +19,9 @@ from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, 
 from mtbert.bert.shapes import without_numbers
 
 __all__ = [
+    "ENCODERS",
     "MINILM",
+    "MPNET",
     "Batch",
     "BertConfig",
     "BertEmbeddings",
@@ -29,6 +34,7 @@ __all__ = [
     "SelfAttention",
     "apart",
     "content_digest",
+    "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",
     "has_token_types",
