@@ -44,7 +44,7 @@ def biased_mask(bias: Tensor, mask: Tensor | None) -> Tensor:
     kind = added.device.type
     if kind == "cpu":
         return added
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         added = added.to(torch.get_autocast_dtype(kind))
     T = added.size(-1)
     return F.pad(added, (0, -T % ALIGNMENT))[..., :T]
