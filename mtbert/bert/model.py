@@ -110,7 +110,7 @@ class BertConfig:
 
     @property
     def position_offset(self) -> int:
-        """The row of the position table where a sequence starts: RoBERTa and MPNet leave pad_token_id + 1 rows unused."""
+        """The row of the position table where a sequence starts, behind pad_token_id in RoBERTa and MPNet."""
         return self.pad_token_id + 1 if self.model_type in ("roberta", "mpnet") else 0
 
     @property

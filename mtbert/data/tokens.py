@@ -190,7 +190,7 @@ class TokenizedTable:
 
 
 def _has_robertas_tokens(tokenizer: Tokenizer) -> bool:
-    """Whether sequences start with <s>; MPNet's vocabulary has [CLS] too, as one of BERT's tokens that it never uses."""
+    """Whether sequences start with <s>; MPNet's vocabulary has BERT's [CLS] too, which it never uses."""
     if tokenizer.token_to_id("<s>") is None:
         return False
     return tokenizer.token_to_id("[CLS]") is None or tokenizer.encode("").tokens[:1] == ["<s>"]

@@ -116,9 +116,7 @@ class SharedEncoder(nn.Module):
             found[task] = embed.attention_mask(mask, mask.size(-1))
         return found
 
-    def _run_layer(
-        self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks, in_order: list[Tensor]
-    ) -> Tensor:
+    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks, in_order: list[Tensor]) -> Tensor:
         """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d).
 
         masks: of the adapters, (B, 1, 1, T); in_order: those of the layer, in the order of the tokens.

@@ -255,3 +255,50 @@ def test_a_plain_plan_starts_as_the_plain_encoder(folder):
         states = model.encoder({"sst": Batch(ids, batch.attention_mask, None)})["sst"]
         expected = plain(ids, batch.attention_mask).last_hidden_state
     assert torch.equal(states, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("T", [40, 77])  # rows that start aligned and not
+def test_a_gpu_gives_states_and_gradients_of_the_cpu(T):
+    batch = batch_of([T, T // 2, 3])
+    found = {}
+    for place, dtype in (("cpu", torch.float32), ("cuda", torch.float32), ("cuda", torch.bfloat16)):
+        model = model_of(replace(SIZES, hidden_size=64)).to(place)
+        own = batch.to(torch.device(place))
+        with torch.autocast(place, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            hidden = model(own.input_ids, own.attention_mask).last_hidden_state
+        states = hidden.float()[own.attention_mask]
+        states.square().mean().backward()
+        gradients = [model.embeddings.relative.weight.grad, model.layers[0].attention.query.weight.grad]
+        found[place, dtype] = [tensor.detach().cpu() for tensor in (states, *gradients)]
+    expected = found.pop(("cpu", torch.float32))
+    for (_, dtype), tensors in found.items():
+        tolerance = 1e-4 if dtype == torch.float32 else 0.1
+        for ours, theirs in zip(tensors, expected, strict=True):
+            assert (ours - theirs).norm() <= tolerance * theirs.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_forward_and_backward_fit_into_a_cuda_graph():
+    """Nothing in them waits for the device, or copies from the host."""
+    model = model_of(replace(SIZES, hidden_size=64)).cuda()
+    batch = batch_of([40, 12]).to(torch.device("cuda"))
+
+    def step() -> None:
+        model.zero_grad(set_to_none=False)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            hidden = model(batch.input_ids, batch.attention_mask).last_hidden_state
+        hidden.float().square().mean().backward()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    expected = model.embeddings.relative.weight.grad.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    model.embeddings.relative.weight.grad.zero_()
+    graph.replay()
+    torch.testing.assert_close(model.embeddings.relative.weight.grad, expected, rtol=0.05, atol=1e-4)
