@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Mask = Tensor | list[Tensor] | None  # (B, 1, 1, T), True = attend; None: all; a list: one for each of several batches
+# (B, 1, 1, T), True = attend, or (B, h, T, T), added to the scores; None: all; a list: one for each of several batches
+Mask = Tensor | list[Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Batch:
 
 
 def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
-    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, 1, 1, T)."""
+    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, ..., T)."""
     sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
     parts = tokens.split([B * T for B, T in sizes])  # (B T, ...) of each batch
     return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
@@ -40,3 +41,8 @@ def together(batches: Iterable[Tensor]) -> Tensor:
     """(B, T, ...) of several batches -> (N, ...), all their tokens; a single batch is not copied."""
     tokens = [batch.flatten(0, 1) for batch in batches]
     return torch.cat(tokens) if len(tokens) > 1 else tokens[0]
+
+
+def can_be_stacked(masks: list[Tensor]) -> bool:
+    """Whether batches with these masks can be one batch: their sequences have one length."""
+    return len({mask.shape[1:] for mask in masks}) == 1
