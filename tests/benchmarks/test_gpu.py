@@ -1,4 +1,4 @@
-"""Steps on a GPU, in a tiny form on a CPU: equal losses on all sides, rows with their fields, failures that end nothing."""
+"""Steps on a GPU, in a tiny form on a CPU: equal losses on all sides, rows with their fields; failures end nothing."""
 
 import json
 import math
