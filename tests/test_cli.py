@@ -547,8 +547,8 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
         (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
         (["plan", "--profile", ""], "error: .: not a regular file"),
-        (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
-        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: cpu, demo, gpu"),
+        (["report", "--profile", ""], "error: unknown profile ''; params/ has: base, cpu, demo, gpu"),
+        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: base, cpu, demo, gpu"),
     ],
 )
 def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):
