@@ -23,7 +23,7 @@ from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
-GPU_EVAL_TOKENS = 65536  # the same on a GPU, which small batches leave idle
+GPU_EVAL_TOKENS = 32768  # the same on a GPU, which small batches leave idle
 
 
 class MultitaskBert(nn.Module):

@@ -42,6 +42,7 @@ from mtbert.statistics import (
 )
 
 COST_MARGIN = math.log(1.1)
+TIMES = ("train_seconds", "train_cpu_seconds")  # on a CPU a run has a core of its own; a GPU trains several at once
 EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
 COLUMNS = [
     "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
@@ -191,6 +192,8 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         places = _places(runs[0] + runs[1])
         if len(places) > 1 and what not in EXACT:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
+        if what in TIMES and not all(run.provenance["device"].startswith("cpu") for run in chain(*runs)):
+            return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":
         task = None if what in SIMILARITY else what

@@ -29,6 +29,7 @@ from mtbert.training.task_data import Tables
 log = logging.getLogger(__name__)
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
 MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first
+GRADIENTS_SHARE = 0.25  # of the GPU's memory, at most, is of graphs' gradients: each graph has gradients of its own
 Compute = Callable[[int, Rows, int | None], Any]  # the number of the step, its rows, the length that they are padded to
 Key = tuple[str, int, tuple[tuple[str, int], ...]]  # what is computed, the padded length, examples of each task
 
@@ -90,7 +91,7 @@ class StepGraphs:
             return compute(number, _by_task(numbers.to(device), key), length)
         if key not in self.graphs:
             self.graphs[key] = self._capture(compute, number, numbers.to(device), key)
-            if len(self.graphs) > MOST_GRAPHS:
+            while len(self.graphs) > self._most_graphs(self.graphs[key], device):
                 self.graphs.popitem(last=False)
         self.graphs.move_to_end(key)
         captured = self.graphs[key]
@@ -99,6 +100,12 @@ class StepGraphs:
         for parameter, gradient in captured.gradients:
             parameter.grad = gradient
         return captured.result
+
+    def _most_graphs(self, captured: _Captured, device: torch.device) -> int:
+        """How many graphs like this one are kept."""
+        size = sum(gradient.numel() * gradient.element_size() for _, gradient in captured.gradients)
+        room = GRADIENTS_SHARE * torch.cuda.get_device_properties(device).total_memory
+        return max(2, min(MOST_GRAPHS, int(room / max(size, 1))))
 
     def _padded_length(self, rows: Rows) -> int:
         """The longest sequence of these rows in tokens, rounded up."""
