@@ -2,6 +2,6 @@
 
 import sys
 
-from mtbert.cli import app
+from mtbert_lab.cli import app
 
 app(["bench", *sys.argv[1:]])

@@ -1,16 +1,21 @@
-"""mtbert: minBERT and the ways of sharing it between tasks, as a thin package under a notebook report."""
+"""mtbert: minBERT and the ways of sharing it between tasks. The papers' ideas, and what trains a model with them."""
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mtbert.bert import Batch, BertConfig, BertModel
     from mtbert.config import RunConfig
-    from mtbert.data import Task
-    from mtbert.results import load_model, load_or_run, read_grid
+    from mtbert.data import TASKS, Task
+    from mtbert.gradients import cagrad, gem_project, pcgrad
+    from mtbert.multitask import MultitaskBert
+    from mtbert.optim import AdamW
+    from mtbert.samplers import task_probabilities
+    from mtbert.sharing import ADAPTERS, PAL, SharedEncoder, SharingPlan
+    from mtbert.training import train
 
 __version__ = "0.11.0"
-__all__ = ["RunConfig", "Task", "load_model", "load_or_run", "read_grid"]
 
 # Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the
 # cores, threads then wait for threads that cannot run, and some steps take 30 times as long. Read when torch is
@@ -18,14 +23,33 @@ __all__ = ["RunConfig", "Task", "load_model", "load_or_run", "read_grid"]
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-_ROOMS = {"RunConfig": "config", "Task": "data"}  # of the others: results
+_ROOMS = {
+    "ADAPTERS": "sharing",
+    "PAL": "sharing",
+    "TASKS": "data",
+    "AdamW": "optim",
+    "Batch": "bert",
+    "BertConfig": "bert",
+    "BertModel": "bert",
+    "MultitaskBert": "multitask",
+    "RunConfig": "config",
+    "SharedEncoder": "sharing",
+    "SharingPlan": "sharing",
+    "Task": "data",
+    "cagrad": "gradients",
+    "gem_project": "gradients",
+    "pcgrad": "gradients",
+    "task_probabilities": "samplers",
+    "train": "training",
+}
+__all__ = [*_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
     """What the package exports, imported when it is used: the rooms need torch, which is slow to import."""
-    if name not in __all__:
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS.get(name, 'results')}"), name)
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
 
 
 def __dir__() -> list[str]:

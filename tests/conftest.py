@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.cost.time import Speed
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
+from mtbert_lab.cost.time import Speed
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
 settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,7 +67,7 @@ def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("isolated")
     _isolate(monkeypatch, folder)
-    monkeypatch.setattr("mtbert.results.sweep.NEWS_SECONDS", 3600.0)  # no line a minute where the machine is slow
+    monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 3600.0)  # no line a minute where the machine is slow
     threads = torch.get_num_threads()
     yield folder
     torch.set_num_threads(threads)

@@ -113,8 +113,8 @@ def test_names_that_other_code_imports(room, names):
 @pytest.mark.parametrize(
     "statement, unwanted",
     [
-        ("import mtbert.results", ("transformers", "matplotlib", "papermill", "huggingface_hub", "scipy")),
-        ("import mtbert.cli", ("torch", "pandas")),
+        ("import mtbert_lab.store", ("transformers", "matplotlib", "papermill", "huggingface_hub", "scipy")),
+        ("import mtbert_lab.cli", ("torch", "pandas")),
         ("from mtbert.bert import BertModel; BertModel.from_pretrained()", ("torch._dynamo",)),
     ],
 )
@@ -137,7 +137,8 @@ def test_the_package_itself_exports_what_a_user_needs():
 USER_SCRIPT = """
 import pandas as pd
 
-from mtbert import RunConfig, Task, load_model, load_or_run, read_grid
+from mtbert import RunConfig, Task
+from mtbert_lab import load_model, load_or_run, read_grid
 
 config = RunConfig(tasks=("sst", "sts"), epochs=1, plan="S4 I2")
 longer = config.but(epochs=2)
@@ -184,9 +185,9 @@ class Hidden:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hidden())
-from mtbert.cli import main
+from mtbert_lab.cli import main
 from mtbert.config import RunConfig
-from mtbert.results import load_or_run
+from mtbert_lab.store import load_or_run
 
 fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
 print(load_or_run(RunConfig.from_params(fields), device="cpu", progress=False).score())

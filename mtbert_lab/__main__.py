@@ -1,0 +1,5 @@
+"""`python -m mtbert_lab`, which is the command `mtbert`."""
+
+from mtbert_lab.cli import main
+
+main()
