@@ -23,34 +23,47 @@ __version__ = "0.11.0"
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-_ROOMS = {
-    "ADAPTERS": "sharing",
-    "PAL": "sharing",
-    "TASKS": "data",
-    "AdamW": "optim",
-    "Batch": "bert",
-    "BertConfig": "bert",
-    "BertModel": "bert",
-    "MultitaskBert": "multitask",
-    "RunConfig": "config",
-    "SharedEncoder": "sharing",
-    "SharingPlan": "sharing",
-    "Task": "data",
-    "cagrad": "gradients",
-    "gem_project": "gradients",
-    "pcgrad": "gradients",
-    "task_probabilities": "samplers",
-    "train": "training",
+__all__ = [
+    "ADAPTERS",
+    "PAL",
+    "TASKS",
+    "AdamW",
+    "Batch",
+    "BertConfig",
+    "BertModel",
+    "MultitaskBert",
+    "RunConfig",
+    "SharedEncoder",
+    "SharingPlan",
+    "Task",
+    "__version__",
+    "cagrad",
+    "gem_project",
+    "pcgrad",
+    "task_probabilities",
+    "train",
+]
+
+_ROOMS = {  # where each of them is
+    "bert": "Batch BertConfig BertModel",
+    "config": "RunConfig",
+    "data": "TASKS Task",
+    "gradients": "cagrad gem_project pcgrad",
+    "multitask": "MultitaskBert",
+    "optim": "AdamW",
+    "samplers": "task_probabilities",
+    "sharing": "ADAPTERS PAL SharedEncoder SharingPlan",
+    "training": "train",
 }
-__all__ = [*_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
     """What the package exports, imported when it is used: the rooms need torch, which is slow to import."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    for room, names in _ROOMS.items():
+        if name in names.split():
+            return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -32,8 +32,7 @@ from mtbert.multitask import meta_model
 from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store.folders import update_tables
-from mtbert_lab.store.runs import clean_up, data_root, is_done, run_id_of, teacher_outputs
+from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster, WorkerPlugin

@@ -22,9 +22,7 @@ from mtbert.data import Corpus
 from mtbert.runtime import free_by_default
 from mtbert.training import load_corpus, watch
 from mtbert_lab.own_code import import_files, imported
-from mtbert_lab.store.folders import read_run, run_folder
-from mtbert_lab.store.models import run_lock
-from mtbert_lab.store.runs import data_root, is_done, run_id_of, train_and_store
+from mtbert_lab.store import data_root, is_done, read_run, run_folder, run_id_of, run_lock, train_and_store
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps

@@ -1,4 +1,4 @@
-"""The store of finished runs: `load_or_run`, comparisons with intervals, grids and sweeps."""
+"""The store of finished runs: `load_or_run`, comparisons with intervals, grids."""
 
 from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
 from mtbert_lab.store.cache import cache_contents, clear_models
@@ -12,13 +12,21 @@ from mtbert_lab.store.compare import (
     training_key,
 )
 from mtbert_lab.store.doubts import doubts
-from mtbert_lab.store.folders import MissingRun, Run, read_run, run_folder, stored_runs, write_table
+from mtbert_lab.store.folders import MissingRun, Run, read_run, run_folder, stored_runs, update_tables, write_table
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import CACHE_LIMIT, GB
-from mtbert_lab.store.runs import data_root, forget, load_or_run
-from mtbert_lab.sweep import SweepRun
+from mtbert_lab.store.models import CACHE_LIMIT, GB, run_lock
+from mtbert_lab.store.runs import (
+    clean_up,
+    data_root,
+    forget,
+    is_done,
+    load_or_run,
+    run_id_of,
+    teacher_outputs,
+    train_and_store,
+)
 
 __all__ = [
     "BASELINES",
@@ -26,16 +34,17 @@ __all__ = [
     "GB",
     "MissingRun",
     "Run",
-    "SweepRun",
     "baseline_table",
     "best_threshold",
     "cache_contents",
+    "clean_up",
     "clear_models",
     "data_root",
     "difference",
     "doubts",
     "find_run",
     "forget",
+    "is_done",
     "lent_to",
     "list_runs",
     "load_model",
@@ -45,10 +54,15 @@ __all__ = [
     "read_grids",
     "read_run",
     "run_folder",
+    "run_id_of",
+    "run_lock",
     "scored",
     "stack_predictions",
     "stored_runs",
     "summarize",
+    "teacher_outputs",
+    "train_and_store",
     "training_key",
+    "update_tables",
     "write_table",
 ]
