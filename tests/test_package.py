@@ -109,9 +109,8 @@ def test_every_default_is_named_for_type_checkers():
                 assert not node.args, f"{path.name}, line {node.lineno}"
 
 
-WITHOUT_EXTRAS = """
+HIDE = """
 import sys
-import tomllib
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -119,27 +118,50 @@ class Hidden:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hidden())
+fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
+"""
+LIBRARY = """
+from mtbert import RunConfig, train
+from mtbert.data import demo
+from mtbert.training import load_corpus
+
+config = RunConfig.from_params(fields)
+trained = train(config, load_corpus(config, demo.root()), device="cpu", progress=False)
+print((trained.predictions["label"] == trained.predictions["predicted"]).mean())
+sys.argv = ["mtbert", "train"]
+from mtbert_lab.__main__ import main
+main()
+"""
+LAB = """
 from mtbert_lab.cli import main
 from mtbert.config import RunConfig
 from mtbert_lab.store import load_or_run
 
-fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
 print(load_or_run(RunConfig.from_params(fields), device="cpu", progress=False).score())
 sys.argv = ["mtbert", "train", "{grid}"]
 main()
 """
 
 
-def test_the_library_trains_without_the_packages_of_the_extras(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "script, without, message",
+    [
+        (LIBRARY, ("lab", "sweep", "report"), "is not installed; the command needs pip install 'mtbert[lab]'"),
+        (LAB, ("sweep", "report"), "is not installed; the extras have it: pip install 'mtbert[sweep,report]'"),
+    ],
+    ids=["library", "lab"],
+)
+def test_a_model_trains_without_the_packages_of_the_extras(script, without, message, tmp_path, monkeypatch):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = [re.match(r"[\w-]+", entry)[0] for entry in extras["sweep"] + extras["report"]]
+    names = [re.match(r"[\w-]+", entry)[0] for extra in without for entry in extras[extra]]
     hidden = [name.replace("-", "_") for name in names if name != "mtbert"]
     assert {"dask", "matplotlib", "jupyterlab"} < set(hidden)
     monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "results"))
-    script = WITHOUT_EXTRAS.format(hidden=hidden, grid=REPOSITORY / "params/demo/sharing.yaml")
+    script = (HIDE + script).format(hidden=hidden, grid=REPOSITORY / "params/demo/sharing.yaml")
     process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert process.stdout, process.stderr
     score = float(process.stdout.split()[0])
     assert 0 <= score <= 1, process.stderr
-    assert "is not installed; the extras have it: pip install 'mtbert[sweep,report]'" in process.stderr
+    assert message in process.stderr
