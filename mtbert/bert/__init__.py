@@ -5,8 +5,11 @@ from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
     MINILM,
+    MPNET,
+    NAMED_ENCODERS,
     CheckpointError,
     content_digest,
+    content_name,
     copy_tokenizer,
     has_packaged_tokenizer,
     has_tokenizer,
@@ -17,6 +20,8 @@ from mtbert.bert.shapes import without_numbers
 
 __all__ = [
     "MINILM",
+    "MPNET",
+    "NAMED_ENCODERS",
     "Batch",
     "BertConfig",
     "BertEmbeddings",
@@ -29,6 +34,7 @@ __all__ = [
     "SelfAttention",
     "apart",
     "content_digest",
+    "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",
     "has_token_types",

@@ -152,7 +152,8 @@ class _Dropout(torch.autograd.Function):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend. With a graph on a CPU, scores are float32 or float64, also under autocast.
+    mask (B, 1, 1, T), True = attend, or numbers (B, h, T, T), added as they are. With a graph on a CPU, scores are
+    float32 or float64, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
@@ -160,6 +161,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     if q.device.type != "cpu" or not has_graph or is_plain:
         if q.device.type == "cpu" and WITHOUT_BFLOAT16:
             q, k, v = q.to(exact), k.to(exact), v.to(exact)
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     B, h, T, d_k = q.shape
 
@@ -170,7 +173,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
         q, k, v = by_head(q), by_head(k), by_head(v)
         scores = torch.bmm(q * d_k**-0.5, k.transpose(1, 2))  # (B h, T, T)
         scores = scores.view(B, h, T, T)
-        if mask is not None:
+        if mask is not None and mask.is_floating_point():
+            scores += mask.to(exact)
+        elif mask is not None:
             lowest = torch.finfo(exact).min
             scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, lowest)
         weights = dropout(scores.softmax(-1), dropout_p)

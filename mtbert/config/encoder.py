@@ -16,7 +16,9 @@ Plan = Annotated[str, Field(max_length=1000)]
 class EncoderFields(TaskFields):
     """What turns tokens into an embedding."""
 
-    encoder: Encoder = Field(default="minilm", description="'minilm', a checkpoint folder, or a name on the hub")
+    encoder: Encoder = Field(
+        default="minilm", description="'minilm', 'mpnet', a checkpoint folder, or a name on the hub"
+    )
     weights: Literal["pretrained", "random"] = Field(
         default="pretrained", description="random: the control, same sizes"
     )

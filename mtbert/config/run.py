@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo, ValidationError, model_validator
 
-from mtbert.bert import MINILM, content_digest
+from mtbert.bert import MINILM, NAMED_ENCODERS, content_name
 from mtbert.config.updates import UpdateFields
 from mtbert.config.values import REGISTRIES, ConfigError, Real, TaskName
 from mtbert.data import TASKS
@@ -173,16 +173,17 @@ class RunConfig(UpdateFields):
 
         Only fields that differ from their defaults count, so that a field added later, whose default keeps the old
         behaviour, renames no stored run. A default must therefore never change its meaning. Of an encoder in a folder
-        the content counts, not the path; a name on the hub means what is published under it. Of teachers their digests
-        count. Of registered code from outside the package the source counts; raises ConfigError where there is none.
+        the content counts, not the path; 'mpnet' and a folder with its files are one encoder. A name on the hub means
+        what is published under it. Of teachers their digests count. Of registered code from outside the package the
+        source counts; raises ConfigError where there is none.
         Heads of several layers were drawn from N(0, .02) until version 0.10; with torch's default they are other runs.
         """
         fields = self.changed_fields
         if self.has_deep_heads:
             fields["deep_heads"] = "torch"
-        if self.encoder != MINILM and Path(self.encoder).is_dir():
-            fields["encoder"] = content_digest(self.encoder)
-            if fields["encoder"] == content_digest(MINILM):
+        if self.encoder not in NAMED_ENCODERS and Path(self.encoder).is_dir():
+            fields["encoder"] = content_name(self.encoder)
+            if fields["encoder"] == MINILM:
                 del fields["encoder"]
         if self.own_code:
             fields["own_code"] = self.own_code

@@ -113,8 +113,9 @@ def _tokens(tokenizer: Tokenizer) -> list[str]:
 class TokenizedTable:
     """One split of one task as token ids (N examples), from which batches are made.
 
-    joint: a pair becomes one sequence, [CLS] a [SEP] b [SEP] or, with RoBERTa's special tokens, <s> a </s></s> b </s>;
-    otherwise each sentence is its own sequence. token_types: whether the encoder has them; RoBERTa does not use them.
+    joint: a pair becomes one sequence, [CLS] a [SEP] b [SEP] or, with the special tokens of RoBERTa and MPNet,
+    <s> a </s></s> b </s>; otherwise each sentence is its own sequence. token_types: whether the encoder has them;
+    RoBERTa does not use them.
     Raises CheckpointError if the tokenizer lacks a special token.
     """
 
@@ -124,7 +125,7 @@ class TokenizedTable:
         self.columns = columns
         self.joint = joint and len(columns) == 2
         self.max_length = max_length
-        roberta = tokenizer.token_to_id("[CLS]") is None and tokenizer.token_to_id("<s>") is not None
+        roberta = _has_robertas_tokens(tokenizer)
         kind = "RoBERTa" if roberta else "BERT"
         for token in SPECIAL[kind]:
             if tokenizer.token_to_id(token) is None:
@@ -224,6 +225,13 @@ def _copy_tokens(column: Ragged, to: ndarray, starts: ndarray, counts: ndarray) 
     total = np.cumsum(counts)
     within = np.arange(total[-1] if len(total) else 0) - np.repeat(total - counts, counts)
     to[np.repeat(starts, counts) + within] = column.ids[np.repeat(column.offsets[:-1], counts) + within]
+
+
+def _has_robertas_tokens(tokenizer: Tokenizer) -> bool:
+    """Whether sequences start with <s>; MPNet's vocabulary has BERT's [CLS] too, which it never uses."""
+    if tokenizer.token_to_id("<s>") is None:
+        return False
+    return tokenizer.token_to_id("[CLS]") is None or tokenizer.encode("").tokens[:1] == ["<s>"]
 
 
 def tokenize(

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mtbert.bert import MINILM, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
+from mtbert.bert import NAMED_ENCODERS, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import COURSE, TASKS, changed_tasks
 from mtbert.multitask.heads import output_width
@@ -117,7 +117,7 @@ def saved_tokenizer(folder: Path, config: RunConfig) -> str:
     """The folder of a saved model's tokenizer; of a model without one the encoder of today, with a warning."""
     if (folder / TOKENIZER).is_dir():
         return str(folder / TOKENIZER)
-    if config.encoder != MINILM:
+    if config.encoder not in NAMED_ENCODERS:
         log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)
     return config.encoder
 

@@ -20,7 +20,7 @@ from mtbert.sharing.plan import Group, Level, SharingPlan
 
 Tokens = dict[Group, Tensor]  # (N, d) of each group
 States = dict[str, Tensor]  # (B, T, d) of each task
-Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend
+Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend; of layers perhaps (B, h, T, T), added to scores
 
 
 class ExportError(ValueError):
@@ -97,20 +97,32 @@ class SharedEncoder(nn.Module):
         tokens: Tokens = {}
         for task, hidden in states.items():
             tokens[(task,)] = hidden.flatten(0, 1)
+        in_layers = self._in_layers(masks) if start < stop else masks
         for depth in range(start, stop):
             level = self.plan.layers[depth]
             layers = _used(level, self.layers[depth], states)
             tokens = _regroup(tokens, layers, masks)
             for group, layer in layers.items():
                 own = {task: masks[task] for task in group}
-                tokens[group] = self._run_layer(layer, depth, tokens[group], own)
+                in_order = [in_layers[task] for task in group]
+                tokens[group] = self._run_layer(layer, depth, tokens[group], own, in_order)
         return _by_task(tokens, masks)
 
-    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks) -> Tensor:
-        """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d)."""
+    def _in_layers(self, masks: Masks) -> Masks:
+        """The masks with the relative positions of each task's embeddings, where the encoder has them."""
+        found: Masks = {}
+        for task, mask in masks.items():
+            embed = _copy_for(task, self.plan.embeddings, self.embeddings)
+            found[task] = embed.attention_mask(mask, mask.size(-1))
+        return found
+
+    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks, in_order: list[Tensor]) -> Tensor:
+        """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d).
+
+        masks: of the adapters, (B, 1, 1, T); in_order: those of the layer, in the order of the tokens.
+        """
         adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
         hooks = GroupHooks(adapters, depth, masks)
-        in_order = list(masks.values())
         if self.checkpoint_layers and torch.is_grad_enabled():
             return checkpoint(layer, hidden, in_order, hooks, use_reentrant=False)
         return layer(hidden, in_order, hooks)

@@ -85,13 +85,16 @@ def _is_live() -> bool:
 def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
     """The attention weights of one sequence without padding: (1, T) -> (L, h, T, T), each row summing to 1."""
     hidden = model.embeddings(input_ids)
+    bias = model.embeddings.attention_mask(None, input_ids.size(1))  # of relative positions, where there are any
     maps = []
     for layer in model.layers:
         projected = layer.attention.project(hidden).transpose(1, 3)
         q, k, _ = projected.unbind(2)  # each (1, h, T, d_k)
         scores = q @ k.mT / q.size(-1) ** 0.5
+        if bias is not None:
+            scores = scores + bias
         maps.append(torch.softmax(scores, dim=-1)[0])
-        hidden = layer(hidden)
+        hidden = layer(hidden, bias)
     return torch.stack(maps)
 
 

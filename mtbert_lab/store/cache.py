@@ -11,6 +11,7 @@ from mtbert_lab.store.runs import data_root
 CONTENTS = {
     "models": "trained models and checkpoints, a folder for each run; --clear removes the oldest",
     "results": "stored runs and tables, which nothing removes",
+    "encoders": "what `mtbert data encoder` has fetched, which nothing removes",
     "figures": "figures of notebooks",
     "tokens": "token ids, computed again when needed; --clear removes unread ones",
     "frozen": "features of frozen layers, computed again when needed; --clear removes unread ones",

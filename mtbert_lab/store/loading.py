@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mtbert.bert import MINILM, CheckpointError
+from mtbert.bert import NAMED_ENCODERS, CheckpointError
 from mtbert.data import DataError
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir
@@ -34,7 +34,7 @@ def load_model(
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
-    if model.tokenizer == config.encoder != MINILM and not run_id.startswith(config.digest):
+    if model.tokenizer == config.encoder not in NAMED_ENCODERS and not run_id.startswith(config.digest):
         raise CheckpointError(
             f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
             "it was trained from; restore the encoder's files, or train the run again"

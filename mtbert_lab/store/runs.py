@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import Timeout
 
-from mtbert.bert import MINILM
+from mtbert.bert import NAMED_ENCODERS
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
@@ -112,7 +112,7 @@ def data_digest(corpus: Corpus) -> str:
 
 def is_without_encoder(config: RunConfig) -> bool:
     """Whether the folder of a run's encoder is not here: then its digest is not the one in the run's id."""
-    return config.encoder != MINILM and not Path(config.encoder).is_dir()
+    return config.encoder not in NAMED_ENCODERS and not Path(config.encoder).is_dir()
 
 
 def is_done(run_id: str, among: list[Path], again: bool) -> bool:

@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT checkpoints against transformers' classes: states, gradients, saving, errors."""
+"""RoBERTa, DistilBERT and MPNet checkpoints against transformers' classes: states, gradients, saving, errors."""
 
 import json
 import logging
@@ -30,10 +30,19 @@ SHAPES = {
         dim=128, n_heads=2, n_layers=3, hidden_dim=256, vocab_size=301, max_position_embeddings=64, pad_token_id=3,
         sinusoidal_pos_embds=True,
     ),
+    "mpnet-d48-h3-L2": dict(
+        hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997,
+        max_position_embeddings=514, layer_norm_eps=1e-5,
+    ),
+    "mpnet-d64-h8-L3": dict(
+        hidden_size=64, num_attention_heads=8, num_hidden_layers=3, intermediate_size=96, vocab_size=50,
+        max_position_embeddings=514,
+    ),
 }  # fmt: skip
 CLASSES = {
     "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
     "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
+    "mpnet": (transformers.MPNetConfig, transformers.MPNetModel),
 }
 LENGTHS = [[1], [9, 4, 1, 7], [64, 20]]
 
@@ -185,7 +194,8 @@ def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     name = their_name("layers.1.attention.key.bias", ours.config.model_type)
     expected = {"roberta": "encoder.layer.1.attention.self.key.bias",
-                "distilbert": "transformer.layer.1.attention.k_lin.bias"}  # fmt: skip
+                "distilbert": "transformer.layer.1.attention.k_lin.bias",
+                "mpnet": "encoder.layer.1.attention.attn.k.bias"}  # fmt: skip
     assert name == expected[ours.config.model_type]
     del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors")
@@ -197,7 +207,8 @@ def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
 def test_a_checkpoint_with_a_language_modelling_head_loads(reference, ours, tmp_path):
     """Its names have the type in front, and tensors that the encoder does not need."""
     with_head = {transformers.RobertaModel: transformers.RobertaForMaskedLM,
-                 transformers.DistilBertModel: transformers.DistilBertForMaskedLM}[type(reference)]  # fmt: skip
+                 transformers.DistilBertModel: transformers.DistilBertForMaskedLM,
+                 transformers.MPNetModel: transformers.MPNetForMaskedLM}[type(reference)]  # fmt: skip
     model = with_head(reference.config)
     getattr(model, model.base_model_prefix).load_state_dict(reference.state_dict(), strict=False)
     model.save_pretrained(tmp_path)
@@ -213,6 +224,7 @@ def test_token_types_are_known_from_the_config(tmp_path):
         ({"type_vocab_size": 1}, False),
         ({"model_type": "distilbert"}, False),
         ({"model_type": "distilbert", "type_vocab_size": 2}, False),
+        ({"model_type": "mpnet"}, False),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert has_token_types(tmp_path) is expected
@@ -225,6 +237,10 @@ def test_defaults_of_the_types(tmp_path):
     path.write_text('{"model_type": "roberta", "max_position_embeddings": 514}')
     config, theirs = BertConfig.from_json(path), transformers.RobertaConfig()
     assert (config.vocab_size, config.pad_token_id, config.positions) == (theirs.vocab_size, theirs.pad_token_id, 512)
+    path.write_text('{"model_type": "mpnet"}')
+    config, theirs = BertConfig.from_json(path), transformers.MPNetConfig()
+    assert (config.vocab_size, config.pad_token_id, config.positions) == (theirs.vocab_size, theirs.pad_token_id, 510)
+    assert config.layer_norm_eps == theirs.layer_norm_eps
 
 
 @pytest.mark.parametrize(
@@ -234,7 +250,8 @@ def test_defaults_of_the_types(tmp_path):
         ({"model_type": "distilbert", "n_heads": 5}, r"num_attention_heads \(5\) does not divide"),
         ({"model_type": "roberta", "max_position_embeddings": 2}, "no position is left"),
         ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id is None"),
-        ({"model_type": "electra"}, "model_type is 'electra'; this encoder reads bert, roberta, distilbert"),
+        ({"model_type": "mpnet", "relative_attention_num_buckets": 64}, "num_buckets is 64; only 32 is implemented"),
+        ({"model_type": "electra"}, "model_type is 'electra'; this encoder reads bert, roberta, distilbert, mpnet"),
         ({"model_type": ["bert"]}, r"model_type is \['bert'\]"),
     ],
 )
@@ -250,5 +267,5 @@ def test_distilbert_with_token_types_is_refused():
 
 
 def test_unknown_type_is_named():
-    with pytest.raises(ValueError, match="model_type is 'gpt2'; known are bert, roberta, distilbert"):
+    with pytest.raises(ValueError, match="model_type is 'gpt2'; known are bert, roberta, distilbert, mpnet"):
         BertConfig(model_type="gpt2")
