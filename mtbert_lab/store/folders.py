@@ -339,7 +339,7 @@ def stored_runs(among: Iterable[Path], level: int = logging.INFO) -> Iterator[tu
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"{first}{more}: {reason}")
     if reasons:
-        log.log(level, "left out: %s", "; ".join(reasons))
+        log.log(level, "left out: %s", for_command_line("; ".join(reasons)))
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:

@@ -123,7 +123,7 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
     message = (
         r"topics-train.csv: 8 of 24 rows are rejected; no row is left of class sport\n  topic: 'Sport' is none of "
-        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*--accept-rejects"
+        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*accept_rejects=True"
     )
     with pytest.raises(DataError, match=message):
         Corpus.load(folder, ["topics"], ["topics"]).check()
@@ -235,7 +235,7 @@ def test_lines_are_texts_whatever_is_in_the_first_one(topics, folder):
     file.write_text("\n".join(lines) + "\n")
     table, report = load_texts("topics", file)
     assert table["headline"].tolist() == lines and [row.line for row in report.doubtful] == [3]
-    assert "a line is a text, also the first one; --table" in str(report)
+    assert "a line is a text, also the first one; is_table=True" in str(report)
     file.write_text("headline,topic\nrain,\n")
     assert load_texts("topics", file, is_table=True)[0]["headline"].tolist() == ["rain"]
 

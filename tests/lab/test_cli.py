@@ -29,6 +29,7 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY
 from mtbert_lab import cli, sweep
 from mtbert_lab.cost.forecast import Forecast
+from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.loading import load_model
@@ -415,7 +416,8 @@ def piped(text: str, run, *options) -> pd.DataFrame:
 
 
 def test_predict_without_anything_says_what_is_missing(trained):
-    assert str(mtbert("predict", trained.run_id, "--task", "sst").exception).startswith("nothing is piped in; --text")
+    error = mtbert("predict", trained.run_id, "--task", "sst").exception
+    assert for_command_line(error).startswith("nothing is piped in; --text")
 
 
 def test_predict_shows_the_probabilities_of_all_classes(trained):
@@ -436,8 +438,8 @@ def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config,
 
 
 def test_a_missing_task_is_asked_for_with_those_there_are(trained):
-    message = "this model has several tasks; name one with --task (task=...): sst, quora"
-    assert str(mtbert("predict", trained.run_id, "--text", "a dull day").exception) == message
+    error = mtbert("predict", trained.run_id, "--text", "a dull day").exception
+    assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
 def test_baselines_say_how_far_they_are(monkeypatch, course_data):
@@ -547,8 +549,8 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
         (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
         (["plan", "--profile", ""], "error: .: not a regular file"),
-        (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
-        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: cpu, demo, gpu"),
+        (["report", "--profile", ""], "error: unknown profile ''; params/ has: base, cpu, demo, gpu"),
+        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: base, cpu, demo, gpu"),
     ],
 )
 def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import mtbert
+import mtbert_lab
 from mtbert.data.tables import find_data
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
 from mtbert_lab.paths import check_writable, figures_dir, find_result, results_dir, stores
@@ -27,7 +28,7 @@ def defaults(isolated, monkeypatch) -> Path:
 
 def test_own_runs_and_figures_are_not_written_to_the_checkout(defaults, tiny_config, course_data, monkeypatch):
     committed = defaults / "checkout"
-    monkeypatch.setattr("mtbert.paths.REPOSITORY", committed)
+    monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", committed)
     run = load_or_run(tiny_config.but(epochs=1, frozen=True), device="cpu", progress=False)
     assert results_dir() == defaults / "results" and (results_dir() / "runs" / run.run_id / "run.json").exists()
     plots.save(plt.figure(), "figure")
@@ -39,7 +40,7 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
     config = tiny_config.but(epochs=1, frozen=True)
     committed = defaults / "checkout" / "results"
     run = load_or_run(config, store=committed, device="cpu", progress=False)
-    monkeypatch.setattr("mtbert.paths.REPOSITORY", committed.parent)
+    monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", committed.parent)
     assert stores() == [defaults / "results", committed]
     assert load_or_run(config, train_missing=False).run_id == load_or_run(config).run_id == run.run_id
     assert find_result("scores.csv") == committed / "scores.csv" and not results_dir().exists()
@@ -83,7 +84,9 @@ def test_a_read_only_folder_is_named(tmp_path):
 def test_a_package_that_is_installed_alone_needs_no_checkout(tmp_path):
     """As a wheel installs it: nothing is written beside the package, and what is missing is named."""
     site, empty = tmp_path / "site", tmp_path / "empty"
-    shutil.copytree(Path(mtbert.__file__).parent, site / "mtbert", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (mtbert, mtbert_lab):
+        folder = Path(package.__file__).parent
+        shutil.copytree(folder, site / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
     empty.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(site), "MTBERT_CACHE": str(tmp_path / "cache")}
     del environment["MTBERT_RESULTS"], environment["MTBERT_FIGURES"]
@@ -98,7 +101,7 @@ def test_a_package_that_is_installed_alone_needs_no_checkout(tmp_path):
     assert process.stdout.split() == [str(empty), "0"], process.stderr
     error = process.stderr.splitlines()[-1]
     assert f"{empty}/params/cpu/memory_time.yaml: not here, as mtbert is installed alone; run this in a ch" in error
-    assert [path.name for path in site.iterdir()] == ["mtbert"]
+    assert sorted(path.name for path in site.iterdir()) == ["mtbert", "mtbert_lab"]
     assert {path.parent.name for path in site.rglob("*.csv")} == {"demo"}, "the corpus alone, no table of results"
     assert not list(empty.iterdir()) and (tmp_path / "cache" / "figures" / "figure.svg").exists()
 
