@@ -146,7 +146,7 @@ def data_encoder(
     They are compared with their checksums. The weights are rounded to float16, 219 MB: that is the encoder `mpnet`.
     """
     from mtbert.bert import MPNET
-    from mtbert.data.encoders import fetch_mpnet
+    from mtbert.data import fetch_mpnet
 
     if name != MPNET:
         raise typer.BadParameter(f"{printable(name)!r} cannot be fetched; {MPNET} can")

@@ -14,6 +14,7 @@ from mtbert.bert.hub import (
     has_packaged_tokenizer,
     has_tokenizer,
     locate,
+    mpnet_folder,
 )
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
 from mtbert.bert.shapes import without_numbers
@@ -40,6 +41,7 @@ __all__ = [
     "has_token_types",
     "has_tokenizer",
     "locate",
+    "mpnet_folder",
     "part_sizes",
     "their_name",
     "together",

@@ -3,6 +3,7 @@
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.device_tokens import DeviceTokens
+from mtbert.data.encoders import fetch_mpnet
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.tables import (
@@ -34,6 +35,7 @@ __all__ = [
     "changed_tasks",
     "class_counts",
     "fault_of",
+    "fetch_mpnet",
     "find_data",
     "load_split_texts",
     "load_table",

