@@ -59,7 +59,7 @@ HEAVY = {
     "typer",
 }
 # Files inside a room that others may enter past its face: the face would be slow to import, or is empty by design.
-PAST_THE_FACE = {"mtbert.bert.hub", "mtbert.data.download", "mtbert.data.encoders"}
+PAST_THE_FACE = {"mtbert.data.download"}
 ROOMS_WITHOUT_A_FACE = {"mtbert_lab.report", "mtbert_lab.analysis"}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_PIP = {"--dest", "--force-reinstall", "--hash", "--no-deps", "--only-binary", "--require-hashes", "--requirement"}

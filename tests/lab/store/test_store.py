@@ -188,7 +188,7 @@ def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch
     monkeypatch.delenv("MTBERT_DATA")
     monkeypatch.setattr(runs, "find_data", lambda path=None: None)
     assert_same(run, run_of(config, train_missing=False))
-    with pytest.raises(DataError, match=r"fetch\(FOLDER\).*data=FOLDER or MTBERT_DATA.*corpus to 'demo'"):
+    with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
         run_of(config)
 
 
