@@ -108,7 +108,7 @@ test)
   ;;
 "" | --*)
   set_up
-  exec "$python" -m mtbert report "$@"
+  exec "$python" -m mtbert_lab report "$@"
   ;;
 *) fail "unknown command '$1'; see ./run_all.sh --help" ;;
 esac

@@ -7,6 +7,6 @@ if sys.argv[1:2] == ["gpu"]:  # it needs few packages, and no command line of ou
 
     sys.exit(main(sys.argv[2:]))
 
-from mtbert.cli import app
+from mtbert_lab.cli import app
 
 app(["bench", *sys.argv[1:]])

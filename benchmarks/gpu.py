@@ -29,8 +29,9 @@ from benchmarks.ours import words_table
 from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import results_dir, write_json
+from mtbert.paths import write_json
 from mtbert.runtime import DeviceError, environment, pick_device
+from mtbert_lab.paths import results_dir
 
 SECONDS = 85.0  # of all but the compiled steps
 REPEATS, QUICK_REPEATS = 3, 2

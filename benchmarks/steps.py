@@ -23,9 +23,9 @@ from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
 from mtbert.gradients import gem_project
 from mtbert.paths import REPOSITORY
-from mtbert.results import data_root, read_grid
 from mtbert.runtime import Trimmer
 from mtbert.training import load_corpus, training_steps
+from mtbert_lab.store import data_root, read_grid
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"

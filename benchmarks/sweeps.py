@@ -18,10 +18,12 @@ from tqdm import tqdm
 from benchmarks.harness import Contest, Peer, Setting
 from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.paths import stores
-from mtbert.results import SweepRun, data_root, read_run, run_folder, runs, sweep
-from mtbert.results.models import run_lock
 from mtbert.training import Stop, load_corpus
+from mtbert_lab import sweep
+from mtbert_lab.paths import stores
+from mtbert_lab.store import data_root, read_run, run_folder, runs
+from mtbert_lab.store.models import run_lock
+from mtbert_lab.sweep import SweepRun
 
 WARM_UP = 3  # runs of each process
 SIZES = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)

@@ -1,16 +1,11 @@
-"""The folders that mtbert reads and writes by default, and how files are written as a whole and checked when read.
-
-A checkout is only read: what its user trains and draws goes to the cache, unless MTBERT_RESULTS and MTBERT_FIGURES name
-other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to the committed ones.
+"""The folder of what can be computed again, and how files are written as a whole and checked when read.
 
 What is read back is checked by a SHA-256, which is stored in one of two places:
 
 - SHA256SUMS, for a folder that is written as a whole, and that people copy, commit and check with `sha256sum -c`:
-  stored runs and the tables of all runs, models, encoders and exports.
+  models, encoders, exports and the stored runs of `mtbert_lab`.
 - A seal at the end of the file, for single files that many processes write into one folder, where a common list would
-  be a race: in the cache checkpoints, token ids, tags, features and times, in the store teachers' outputs.
-
-Ids and labels in results/dev/ have the digest of their content as their name, since runs on the same data share them.
+  be a race: checkpoints, token ids, tags and features in the cache.
 """
 
 import hashlib
@@ -18,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -76,51 +70,6 @@ def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def results_dir() -> Path:
-    """The results store that is written to: MTBERT_RESULTS, else `results/` in the cache."""
-    return folder_of("MTBERT_RESULTS") or cache_dir() / "results"
-
-
-def stores() -> list[Path]:
-    """The results stores that are read: MTBERT_RESULTS alone, else that in the cache, then the committed one."""
-    return [results_dir()] if folder_of("MTBERT_RESULTS") else [results_dir(), REPOSITORY / "results"]
-
-
-def shipped(name: str) -> Path:
-    """A file or folder of the checkout; raises FolderError where the package is installed without it."""
-    path = REPOSITORY / name
-    if not path.exists():
-        raise FolderError(f"{path}: not here, as mtbert is installed alone; run this in a checkout of its repository")
-    return path
-
-
-def find_result(name: str, among: list[Path] | None = None) -> Path:
-    """The path of a file in the first of `stores()`, or of other stores, that has it; else that in the first one."""
-    among = among or stores()
-    for store in among:
-        if (store / name).exists():
-            return store / name
-    return among[0] / name
-
-
-def figures_dir() -> Path:
-    """Where figures are written to: MTBERT_FIGURES, else `figures/` in the cache."""
-    return folder_of("MTBERT_FIGURES") or cache_dir() / "figures"
-
-
-def check_writable(*folders: Path) -> None:
-    """Raises FolderError for the first of these folders that cannot be made or written to."""
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            how = (
-                "MTBERT_RESULTS names another folder for results, MTBERT_FIGURES for figures, MTBERT_CACHE for all else"
-            )
-            raise FolderError(f"{folder}: cannot be written to ({error.strerror}); {how}") from error
 
 
 @contextmanager

@@ -1,48 +1,20 @@
-"""Registered code from outside the package: files that register it, and its source, which names a run that uses it.
+"""Registered code from outside the package: its source names a run that uses it.
 
 A user registers an adapter, a method, a sampler of their own in Python. No version of mtbert says what is in it, so its
 source does: changed code is another run.
 """
 
 import hashlib
-import importlib.util
 import inspect
 import re
-import sys
 import textwrap
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 
 
-imported: list[str] = []  # files that `import_files` has run, as they were given
-
-
 class SourceError(ValueError):
     """Registered code whose source cannot be found; the message names it."""
-
-
-def import_files(files: Iterable[str | Path]) -> None:
-    """Run Python files that register code of one's own, each once, as modules of their names.
-
-    Raises SourceError for a file that is no Python, or whose name another module has.
-    """
-    for file in map(str, files):
-        if file in imported:
-            continue
-        name = Path(file).stem
-        spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or not name.isidentifier() or not Path(file).is_file():
-            raise SourceError(f"--import {file}: there is no such file, or it is no Python that can be imported")
-        other = importlib.util.find_spec(name)
-        if other and (other.origin is None or Path(other.origin).resolve() != Path(file).resolve()):
-            raise SourceError(f"--import {file}: there is a module {name!r} already; give the file another name")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        imported.append(file)
 
 
 def is_own(thing: Any) -> bool:

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.cost.time import Speed
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
 
@@ -23,15 +22,33 @@ settings.register_profile("mtbert", deadline=None, suppress_health_check=[Health
 settings.load_profile("mtbert")
 
 
+TESTS = Path(__file__).parent
+# What is not of the library alone: the laboratory, the benchmarks, and the files of the repository.
+NOT_CORE = {
+    "lab",
+    "benchmarks",
+    "notebooks",
+    "test_citation.py",
+    "test_dockerfile.py",
+    "test_environment.py",
+    "test_readme_use.py",
+}
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also the tests that take minutes")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow or MTBERT_SLOW=1")
+    config.addinivalue_line("markers", "core: of the library, mtbert/")
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        place = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("notebooks",)
+        if place[0] not in NOT_CORE:
+            item.add_marker("core")
     if not (config.getoption("--slow") or os.environ.get("MTBERT_SLOW")):
         for item in items:
             if "slow" in item.keywords:
@@ -67,7 +84,6 @@ def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("isolated")
     _isolate(monkeypatch, folder)
-    monkeypatch.setattr("mtbert.results.sweep.NEWS_SECONDS", 3600.0)  # no line a minute where the machine is slow
     threads = torch.get_num_threads()
     yield folder
     torch.set_num_threads(threads)
@@ -138,33 +154,6 @@ def course_data(course_folder, monkeypatch) -> Path:
 def tiny_config(tiny_encoder) -> RunConfig:
     """A run of a second: SST of the tiny data set, five steps an epoch, dropout on."""
     return RunConfig(corpus="course", encoder=tiny_encoder, epochs=2, batch_size=8, learning_rate=1e-3)
-
-
-class FixedSpeeds:
-    """Stands for `Speeds`: a token takes so many seconds in training, a third of them in an evaluation."""
-
-    def __init__(self, seconds: float) -> None:
-        self.speed = Speed(seconds, seconds / 3)
-        self.asked = []  # the configurations
-
-    def __enter__(self) -> "FixedSpeeds":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def of(self, config, steps, memory, known) -> Speed:
-        self.asked.append(config)
-        return self.speed
-
-    def beside_mib(self) -> float:
-        return 300.0
-
-
-@pytest.fixture
-def speeds() -> FixedSpeeds:
-    """A machine on which nothing is timed: a token takes a microsecond."""
-    return FixedSpeeds(1e-6)
 
 
 @pytest.fixture

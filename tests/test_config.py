@@ -13,9 +13,9 @@ from mtbert.data import TASKS, Task
 from mtbert.gradients import WEIGHTS
 from mtbert.pairs import PAIR_FEATURES, pair_width
 from mtbert.paths import REPOSITORY
-from mtbert.results.grids import read_grid
 from mtbert.samplers import SAMPLERS, task_probabilities
 from mtbert.sharing import ADAPTERS
+from mtbert_lab.store.grids import read_grid
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(

@@ -42,7 +42,7 @@ def project() -> dict:
 def direct() -> dict[str, SpecifierSet]:
     """What `run_all.sh` installs: the library and the extras that the report and the tests need."""
     extras = project()["optional-dependencies"]
-    asked = project()["dependencies"] + extras["sweep"] + extras["report"] + extras["test"]
+    asked = project()["dependencies"] + extras["lab"] + extras["sweep"] + extras["report"] + extras["test"]
     return ranges(entry for entry in asked if not entry.startswith("mtbert["))
 
 

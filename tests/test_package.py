@@ -1,4 +1,4 @@
-"""The shape of the package: rooms with few short files, imports in one direction, nothing heavy that is not needed."""
+"""What the packages export, and that nothing heavy is imported or needed in vain."""
 
 import ast
 import importlib
@@ -8,87 +8,16 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import mtbert
+import mtbert_lab
 from mtbert.paths import REPOSITORY
 
 PACKAGE = Path(mtbert.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
-ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
-# From the bottom up: a room imports rooms of the lines above its own.
-FLOORS = [
-    {"names"},
-    {"paths", "runtime", "sources", "statistics"},
-    {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
-    {"sharing", "data"},
-    {"config"},
-    {"multitask"},
-    {"training"},
-    {"results"},
-    {"cost", "analysis"},
-    {"report"},
-    {"cli"},
-    {"__main__"},
-    {"__init__"},  # of the package itself: what it exports is imported when it is used
-]
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> set[str]:
-    """Names of the package's modules that a file imports, at its top or inside a function."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: relative import"
-            found.add(node.module)
-    return {name for name in found if name.startswith("mtbert.")}
-
-
-def test_every_room_has_its_floor():
-    assert {room_of(path) for path in MODULES} == set.union(*FLOORS)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path):
-    room = room_of(path)
-    below = set().union(*FLOORS[: next((i for i, floor in enumerate(FLOORS) if room in floor), 0)])
-    assert {name.split(".")[1] for name in imports(path)} <= below | {room}
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_other_rooms_are_entered_by_their_faces(path):
-    """What a room's `__init__` exports; but for rooms whose face is empty, and files that are slow to import."""
-    private = {"report", "analysis"}, {"mtbert.data.download"}
-    for name in imports(path):
-        room = name.split(".")[1]
-        if room != room_of(path) and room not in private[0]:
-            assert name.count(".") == 1 or name in private[1], f"{path.name} imports {name}"
-
-
-@cache
-def import_graph() -> dict[str, set[str]]:
-    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in MODULES}
-    return {name: imports(path) & set(names) for name, path in names.items()}
-
-
-@pytest.mark.parametrize("name", sorted(import_graph()))
-def test_no_file_imports_itself_by_a_detour(name):
-    seen, todo = set(), [name]
-    while todo:
-        new = import_graph()[todo.pop()] - seen
-        seen |= new
-        todo += new
-    assert name not in seen
 
 
 @pytest.mark.parametrize(
@@ -98,10 +27,9 @@ def test_no_file_imports_itself_by_a_detour(name):
         "optim": "AdamW",
         "samplers": "task_probabilities",
         "sharing": "SharingPlan",
-        "gradients": "pcgrad gem_project",
+        "gradients": "pcgrad cagrad gem_project",
         "config": "RunConfig",
         "multitask": "MultitaskBert",
-        "results": "load_or_run",
         "data": "load_table DataError",
     }.items(),
 )
@@ -113,8 +41,8 @@ def test_names_that_other_code_imports(room, names):
 @pytest.mark.parametrize(
     "statement, unwanted",
     [
-        ("import mtbert.results", ("transformers", "matplotlib", "papermill", "huggingface_hub", "scipy")),
-        ("import mtbert.cli", ("torch", "pandas")),
+        ("import mtbert_lab.store", ("transformers", "matplotlib", "papermill", "huggingface_hub", "scipy")),
+        ("import mtbert_lab.cli", ("torch", "pandas")),
         ("from mtbert.bert import BertModel; BertModel.from_pretrained()", ("torch._dynamo",)),
     ],
 )
@@ -124,11 +52,17 @@ def test_nothing_heavy_is_imported_in_vain(statement, unwanted):
     assert process.stdout.strip() == "[]", process.stderr
 
 
-def test_the_package_itself_exports_what_a_user_needs():
-    script = "import sys, mtbert as m; print('torch' in sys.modules, all(callable(getattr(m, n)) for n in m.__all__))"
+def test_the_packages_export_what_a_user_needs():
+    script = (
+        "import sys, mtbert, mtbert_lab; print('torch' in sys.modules)\n"
+        "print([name for m in (mtbert, mtbert_lab) for name in m.__all__ if getattr(m, name, None) is None])"
+    )
     process = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
-    assert process.stdout.split() == ["False", "True"], process.stderr
-    assert {"RunConfig", "Task", "load_model", "load_or_run", "read_grid"} <= set(dir(mtbert))
+    assert process.stdout.split() == ["False", "[]"], process.stderr
+    nouns = """BertConfig BertModel SharingPlan SharedEncoder ADAPTERS PAL Batch AdamW pcgrad cagrad gem_project
+        task_probabilities MultitaskBert RunConfig Task TASKS train __version__"""
+    assert set(mtbert.__all__) == set(nouns.split()) <= set(dir(mtbert))
+    assert {"load_model", "load_or_run", "read_grid", "compare"} <= set(dir(mtbert_lab))
     assert mtbert.RunConfig is importlib.import_module("mtbert.config").RunConfig
     with pytest.raises(AttributeError, match="has no attribute 'RunConfg'"):
         _ = mtbert.RunConfg
@@ -137,7 +71,8 @@ def test_the_package_itself_exports_what_a_user_needs():
 USER_SCRIPT = """
 import pandas as pd
 
-from mtbert import RunConfig, Task, load_model, load_or_run, read_grid
+from mtbert import RunConfig, Task
+from mtbert_lab import load_model, load_or_run, read_grid
 
 config = RunConfig(tasks=("sst", "sts"), epochs=1, plan="S4 I2")
 longer = config.but(epochs=2)
@@ -174,9 +109,8 @@ def test_every_default_is_named_for_type_checkers():
                 assert not node.args, f"{path.name}, line {node.lineno}"
 
 
-WITHOUT_EXTRAS = """
+HIDE = """
 import sys
-import tomllib
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -184,27 +118,50 @@ class Hidden:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hidden())
-from mtbert.cli import main
-from mtbert.config import RunConfig
-from mtbert.results import load_or_run
-
 fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
+"""
+LIBRARY = """
+from mtbert import RunConfig, train
+from mtbert.data import demo
+from mtbert.training import load_corpus
+
+config = RunConfig.from_params(fields)
+trained = train(config, load_corpus(config, demo.root()), device="cpu", progress=False)
+print((trained.predictions["label"] == trained.predictions["predicted"]).mean())
+sys.argv = ["mtbert", "train"]
+from mtbert_lab.__main__ import main
+main()
+"""
+LAB = """
+from mtbert_lab.cli import main
+from mtbert.config import RunConfig
+from mtbert_lab.store import load_or_run
+
 print(load_or_run(RunConfig.from_params(fields), device="cpu", progress=False).score())
 sys.argv = ["mtbert", "train", "{grid}"]
 main()
 """
 
 
-def test_the_library_trains_without_the_packages_of_the_extras(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "script, without, message",
+    [
+        (LIBRARY, ("lab", "sweep", "report"), "is not installed; the command needs pip install 'mtbert[lab]'"),
+        (LAB, ("sweep", "report"), "is not installed; the extras have it: pip install 'mtbert[sweep,report]'"),
+    ],
+    ids=["library", "lab"],
+)
+def test_a_model_trains_without_the_packages_of_the_extras(script, without, message, tmp_path, monkeypatch):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = [re.match(r"[\w-]+", entry)[0] for entry in extras["sweep"] + extras["report"]]
+    names = [re.match(r"[\w-]+", entry)[0] for extra in without for entry in extras[extra]]
     hidden = [name.replace("-", "_") for name in names if name != "mtbert"]
     assert {"dask", "matplotlib", "jupyterlab"} < set(hidden)
     monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "results"))
-    script = WITHOUT_EXTRAS.format(hidden=hidden, grid=REPOSITORY / "params/demo/sharing.yaml")
+    script = (HIDE + script).format(hidden=hidden, grid=REPOSITORY / "params/demo/sharing.yaml")
     process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert process.stdout, process.stderr
     score = float(process.stdout.split()[0])
     assert 0 <= score <= 1, process.stderr
-    assert "is not installed; the extras have it: pip install 'mtbert[sweep,report]'" in process.stderr
+    assert message in process.stderr

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from mtbert import cli
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
+from mtbert_lab import cli
 
 PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").glob("*.md"))
 TEXT = "\n".join(page.read_text(encoding="utf8") for page in PAGES)

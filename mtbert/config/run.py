@@ -207,7 +207,7 @@ def unknown_names(params: dict) -> str:
         default = RunConfig.model_fields[field].default
         names = set(str(params.get(field, default)).split("+"))
         if unknown := names - registry.keys() - {"none", "sum", "joint"}:
-            return f"{field}: {', '.join(sorted(unknown))} is not registered here; --import FILE.py runs the code"
+            return f"{field}: {', '.join(sorted(unknown))} is not registered here; import the file that registers it"
     teachers = params.get("teachers", ())
     lists = teachers.values() if isinstance(teachers, dict) else [teachers]
     for teacher in itertools.chain.from_iterable(lists):

@@ -54,9 +54,7 @@ def fetch(folder: str | Path, force: bool = False) -> list[Path]:
     for path in (paths := [folder / name for name in CHECKSUMS]):
         problem = _problem(path) if path.exists() else "is missing"
         if problem and path.exists() and not force:
-            raise DataError(
-                f"{path} {problem}. Move the file away, or replace it with force=True (on the command line: --force)."
-            )
+            raise DataError(f"{path} {problem}. Move the file away, or replace it with force=True.")
         if problem:
             _download(path)
     return paths

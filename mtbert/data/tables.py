@@ -38,7 +38,9 @@ MANY_NUMBERS = 5000  # rows of dev from which on intervals of a correlation take
 MOST_REJECTED = 0.05  # share of a file's rows, where its data are trained on
 MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
 STDIN = ("-", "/dev/stdin")
-GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with --data or MTBERT_DATA."
+GET_DATA = (
+    " Get the files with `mtbert.data.download.fetch(FOLDER)` and name that folder with data=FOLDER or MTBERT_DATA."
+)
 OF_TABLES = {".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson"}  # endings of files that are no lines of text
 UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
 
@@ -160,7 +162,7 @@ def load_texts(task: str, file: str | Path, is_table: bool | None = None) -> tup
         path = Path("stdin")
         content = sys.stdin.buffer.read()
         if not content.strip():
-            raise DataError("nothing is piped in; --text, --file or --out say what to predict.")
+            raise DataError("nothing is piped in")
         lines = _decode(content, path)
     else:
         path = Path(file)
@@ -207,7 +209,7 @@ def _read_lines_of_text(task: Task, path: Path, lines: list[str], has_header: bo
         records.append((line_number, parts))
     report = LoadReport(path, 0)
     if has_header or _is_json(lines):
-        report.notes.append("a line is a text, also the first one; --table (is_table=True) reads a table")
+        report.notes.append("a line is a text, also the first one; is_table=True reads a table")
     about = task.model_copy(update={"id_column": None})
     return _check_rows(about, "test", records, list(names), report, to_predict=True)
 
@@ -229,7 +231,7 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     lines = [f"{report.path}: {'; '.join(faults)}", *report.reasons[:LISTED_REASONS]]
     if (more := len(report.reasons) - LISTED_REASONS) > 0:
         lines.append(f"and {more} more reasons")
-    how = "Repair the file, or train on the rows that are left with --accept-rejects (accept_rejects=True)."
+    how = "Repair the file, or train on the rows that are left with accept_rejects=True."
     return "\n  ".join(lines) + f"\n{how}"
 
 

@@ -1,5 +1,6 @@
 """What is done about conflicts between the gradients of tasks: PCGrad, CAGrad, GEM, A-GEM."""
 
+from mtbert.gradients.cagrad import cagrad
 from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
 from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import broken_constraints, gem_project
@@ -14,6 +15,7 @@ __all__ = [
     "EpisodicMemory",
     "FlatGradients",
     "broken_constraints",
+    "cagrad",
     "check_options",
     "combine",
     "gem_project",

@@ -10,7 +10,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from mtbert.gradients.gram import check_finite
+from mtbert.gradients.gram import check_finite, check_matrix, combine, gram_matrix
 
 
 def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c: float = 0.4) -> Tensor:
@@ -36,6 +36,18 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
     norm = math.sqrt(max(w @ A @ w, 0))  # |g_w|
     factor = root_phi / norm if norm > 1e-8 else 0.0
     return torch.from_numpy(1 + factor * w)
+
+
+@torch.no_grad()
+def cagrad(G: Tensor, generator: torch.Generator | None = None, *, c: float = 0.4) -> Tensor:
+    """Update (P,) from the tasks' gradients G (T, P): T times CAGrad's, so that c = 0 gives their sum.
+
+    Nothing in it is random; `generator` is there as in `pcgrad`. Raises ValueError for another shape, another c than in
+    [0, 1), or a gradient that is not finite.
+    """
+    check_matrix("G", G)
+    weights = cagrad_weights(gram_matrix(G), generator, c=c)
+    return combine(weights.numpy(), G)
 
 
 def _minimise(A: ndarray, root_phi: float) -> ndarray:

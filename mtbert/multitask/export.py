@@ -57,7 +57,7 @@ def export_task(
     if reasons:
         raise ExportError(
             f"transformers has no head like the one of {task}: {'; '.join(reasons)}. Train with other values, or leave "
-            "the head out with --encoder-only (encoder_only=True); transformers would put random weights in its place"
+            "the head out with encoder_only=True; transformers would put random weights in its place"
         )
     card = folder / CARD
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):

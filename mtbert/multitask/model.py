@@ -110,7 +110,7 @@ class MultitaskBert(nn.Module):
         """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
         known = self.run_config.scored
         if task is None and len(known) > 1:
-            raise ConfigError(f"this model has several tasks; name one with --task (task=...): {', '.join(known)}")
+            raise ConfigError(f"this model has several tasks; name one with task=...: {', '.join(known)}")
         if task not in (*known, None):
             raise ConfigError(f"task is {task!r}; this model has {', '.join(known)}")
         return task or known[0]

@@ -1,12 +1,13 @@
 """How tasks share an encoder: plans, adapters, soft sharing."""
 
-from mtbert.sharing.adapters import ADAPTERS, Adapter, AdapterSizes, adapter_parameters
+from mtbert.sharing.adapters import ADAPTERS, PAL, Adapter, AdapterSizes, adapter_parameters
 from mtbert.sharing.plan import PlanError, SharingPlan
 from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
 __all__ = [
     "ADAPTERS",
+    "PAL",
     "Adapter",
     "AdapterSizes",
     "ExportError",

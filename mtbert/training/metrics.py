@@ -7,8 +7,8 @@ import pandas as pd
 from numpy import ndarray
 
 from mtbert.data import TASKS, Task
+from mtbert.intervals import Metric, seed_mean
 from mtbert.metrics import METRICS, OWN_METRICS, f1
-from mtbert.statistics import Metric, seed_mean
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:

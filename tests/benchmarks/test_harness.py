@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from benchmarks import catalogue, harness
 from benchmarks.harness import BenchError, Contest, Peer, Setting
-from mtbert import cli
 from mtbert.data.tables import DataError
+from mtbert_lab import cli
 
 CPU = torch.device("cpu")
 

@@ -19,9 +19,9 @@ from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert, meta_model
-from mtbert.report.viewers import attention_maps
 from mtbert.sharing import SharedEncoder, SharingPlan
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
+from mtbert_lab.report.viewers import attention_maps
 
 SIZES = BertConfig(
     model_type="mpnet", vocab_size=60, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24,

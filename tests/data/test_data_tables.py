@@ -206,7 +206,7 @@ def test_no_such_task_split_file_or_folder(tmp_path):
     with pytest.raises(DataError, match="unknown split 'valid'; known are train, dev, test"):
         load_table("sst", "valid", tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(DataError, match=f"{folder / SST}: No such file.*mtbert data fetch.*MTBERT_DATA"):
+        with pytest.raises(DataError, match=f"{folder / SST}: No such file.*fetch.*MTBERT_DATA"):
             load_table("sst", "dev", folder)
     (tmp_path / SST).mkdir()
     with pytest.raises(DataError, match=f"{tmp_path / SST}: Is a directory"):

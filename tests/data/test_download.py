@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from mtbert.cli import app
 from mtbert.data import download
 from mtbert.data.download import fetch
 from mtbert.data.tables import DataError
 from mtbert.data.tasks import TASKS
+from mtbert_lab.cli import app
 
 COURSE_FILES = set(download.CHECKSUMS)
 HEADER = "\tid\tsentence1\tsentence2\tsimilarity\n"

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from mtbert.bert import MPNET, CheckpointError, content_name, hub, locate
 from mtbert.bert.model import BertConfig, BertModel
-from mtbert.cli import app
 from mtbert.config import RunConfig
 from mtbert.data import encoders
 from mtbert.data.encoders import fetch_mpnet
 from mtbert.paths import cache_dir, sha256
+from mtbert_lab.cli import app
 
 SIZES = BertConfig(
     model_type="mpnet", vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,

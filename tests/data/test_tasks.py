@@ -16,9 +16,9 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.tables import Reject, fault_of, load_split_texts, load_table, load_texts, remarks_of
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
-from mtbert.results.runs import data_root
 from mtbert.training.metrics import metrics_of
 from mtbert.training.task_data import load_corpus
+from mtbert_lab.store.runs import data_root
 
 TOPICS = """
 name: topics
@@ -123,7 +123,7 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
     message = (
         r"topics-train.csv: 8 of 24 rows are rejected; no row is left of class sport\n  topic: 'Sport' is none of "
-        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*--accept-rejects"
+        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*accept_rejects=True"
     )
     with pytest.raises(DataError, match=message):
         Corpus.load(folder, ["topics"], ["topics"]).check()
@@ -235,7 +235,7 @@ def test_lines_are_texts_whatever_is_in_the_first_one(topics, folder):
     file.write_text("\n".join(lines) + "\n")
     table, report = load_texts("topics", file)
     assert table["headline"].tolist() == lines and [row.line for row in report.doubtful] == [3]
-    assert "a line is a text, also the first one; --table" in str(report)
+    assert "a line is a text, also the first one; is_table=True" in str(report)
     file.write_text("headline,topic\nrain,\n")
     assert load_texts("topics", file, is_table=True)[0]["headline"].tolist() == ["rain"]
 
@@ -376,7 +376,7 @@ def test_a_fault_of_a_users_file_does_not_send_to_the_courses_data(folder, monke
     with pytest.raises(DataError, match=r"topics-dev.csv: No such file or directory\.$"):
         load_table("topics", "dev", course_folder)
     with pytest.raises(
-        DataError, match=r"ids-sst-dev.csv: No such file or directory\. Get the files with `mtbert data"
+        DataError, match=r"ids-sst-dev.csv: No such file or directory\. Get the files with `mtbert\.data\.download"
     ):
         load_table("sst", "dev", folder)
 
@@ -396,7 +396,7 @@ def test_a_number_as_label_and_the_metric_that_selects_models():
 
 def test_tasks_with_files_of_their_own_need_no_folder_of_datasets(folder, monkeypatch):
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    monkeypatch.setattr("mtbert.results.runs.find_data", lambda path=None: None)
+    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
     config = RunConfig(corpus="course").model_copy(update={"tasks": ("topics",)})
     assert len(load_corpus(config, data_root(config)).train["topics"]) == 24
     with pytest.raises(DataError, match="its files are not here"):
@@ -415,7 +415,7 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
         f"base: {{corpus: course, encoder: {tiny_encoder}, tasks: [sst, topics], plan: S1 I1, epochs: 1}}\n"
         "runs: {unified: {scheme: unified, gradients: pcgrad}}\n"
     )
-    command = [sys.executable, "-m", "mtbert", "train", grid, "--in-order", "--data", course_folder]
+    command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--in-order", "--data", course_folder]
     environment = {**os.environ, "MTBERT_TASKS": str(folder), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
@@ -423,7 +423,17 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
     assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
     (folder / "topics-test.csv").unlink()  # users need not have one
-    command = [sys.executable, "-m", "mtbert", "predict", path.parent.name, "--data", course_folder, "--out", folder]
+    command = [
+        sys.executable,
+        "-m",
+        "mtbert_lab",
+        "predict",
+        path.parent.name,
+        "--data",
+        course_folder,
+        "--out",
+        folder,
+    ]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
@@ -439,8 +449,8 @@ def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
     def python(*arguments):
         return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
 
-    imported = python("-c", "import mtbert.training, mtbert.results, mtbert.cli")
+    imported = python("-c", "import mtbert.training, mtbert_lab.store, mtbert_lab.cli")
     assert imported.returncode == 0, imported.stderr
-    asked = python("-m", "mtbert", "train", "params/cpu/hybrids.yaml", "--dry-run")
+    asked = python("-m", "mtbert_lab", "train", "params/cpu/hybrids.yaml", "--dry-run")
     assert asked.returncode == 1 and len(asked.stderr.splitlines()) == 1
     assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not read as text")

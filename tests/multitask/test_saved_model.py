@@ -16,11 +16,12 @@ from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.multitask.saved_model import FILES
-from mtbert.paths import results_dir, write_checksums
-from mtbert.results.loading import load_model
-from mtbert.results.models import model_folder
-from mtbert.results.runs import load_or_run
-from mtbert.results.store import StoreError, read_run
+from mtbert.paths import write_checksums
+from mtbert_lab.paths import results_dir
+from mtbert_lab.store.folders import StoreError, read_run
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import model_folder
+from mtbert_lab.store.runs import load_or_run
 
 TEXTS = ["A Bright Story about a Violin", "the dull kitchen", "a Garden in winter, and a bicycle"]
 FIELDS = dict(name="cfimdb", files="{split}.csv", sentence_columns=("text",), label_column="label")

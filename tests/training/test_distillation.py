@@ -17,15 +17,16 @@ from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.paths import results_dir, stores
-from mtbert.results import load_or_run, runs, sweep
-from mtbert.results import teachers as teachers_of_results
-from mtbert.results.loading import load_model
-from mtbert.results.models import has_model, model_folder
-from mtbert.results.runs import teacher_outputs
 from mtbert.training import TaskRows, Trainer, load_corpus, mean_logits, train
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.distillation import distillation_loss, teacher_weight
+from mtbert_lab import sweep
+from mtbert_lab.paths import results_dir, stores
+from mtbert_lab.store import load_or_run, runs
+from mtbert_lab.store import teachers as teachers_of_results
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.runs import teacher_outputs
 
 THREE = ("sst", "quora", "sts")
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from scipy import stats
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tasks import TASKS
 from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
-from mtbert.statistics import Metric, difference, seed_mean
 from mtbert.training.metrics import metrics_of, score_table
+from mtbert_lab.statistics import Metric, difference, seed_mean
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

@@ -14,16 +14,16 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.tokens import tokenize
 from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.model import MultitaskBert
-from mtbert.paths import results_dir
-from mtbert.results import runs as stored_runs
-from mtbert.results.loading import load_model
-from mtbert.results.runs import load_or_run
 from mtbert.training import batches, distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.task_data import load_corpus, predict_table
+from mtbert_lab.paths import results_dir
+from mtbert_lab.store import runs as stored_runs
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
 CHAIN = ("sst>quora", "sst>sts", "quora>sts")

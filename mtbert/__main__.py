@@ -1,5 +1,0 @@
-"""`python -m mtbert`."""
-
-from mtbert.cli import main
-
-main()

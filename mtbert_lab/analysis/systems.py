@@ -1,0 +1,155 @@
+"""Systems that were scored on the same dev examples: the errors of all their seeds, and resamples of both.
+
+A system is a configuration, such as a sharing plan. S seeds, N examples, C classes, R resamples. A statistic is an
+array (R + 1,), as in `resamples`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy import ndarray
+
+from mtbert.data import TASKS, DataError
+from mtbert_lab.analysis.errors import dev_errors
+from mtbert_lab.analysis.probabilities import probabilities
+from mtbert_lab.statistics import Resamples
+from mtbert_lab.store import Run
+
+Pairs = dict[tuple[str, str], ndarray]  # two systems -> a statistic
+
+
+@dataclass(frozen=True)
+class Systems:
+    """What some systems predict on one task's dev examples, by system."""
+
+    task: str
+    labels: ndarray  # (N,)
+    errors: dict[str, ndarray]  # (S, N), as in `dev_errors`
+    predicted: dict[str, ndarray]  # (S, N)
+    probabilities: dict[str, ndarray]  # (S, N, C); none where labels are numbers
+
+    @classmethod
+    def read(
+        cls,
+        task: str,
+        runs: Mapping[str, list[Run]],
+        data: str | Path | None = None,
+        device: str = "auto",
+    ) -> "Systems":
+        """From the stored runs of each system; raises DataError where two were scored on different examples."""
+        errors = {}
+        predicted = {}
+        labels = {}
+        p = {}
+        for name, group in runs.items():
+            errors[name], predicted[name], labels[name] = dev_errors(group, task)
+            if not TASKS[task].is_number:
+                of_seeds = [probabilities(run, task, data, device) for run in group]
+                p[name] = np.stack(of_seeds)
+        first, *others = labels
+        for name in others:
+            if not np.array_equal(labels[name], labels[first]):
+                raise DataError(f"{first} and {name} were scored on different dev splits of {task}; train both on one")
+        return cls(task, labels[first], errors, predicted, p)
+
+    @cached_property
+    def resamples(self) -> Resamples:
+        seeds = {name: len(errors) for name, errors in self.errors.items()}
+        return Resamples(len(self.labels), seeds)
+
+    @property
+    def gap(self) -> dict[str, ndarray]:
+        """Predicted minus true label (S, N), by system."""
+        return {name: predicted - self.labels for name, predicted in self.predicted.items()}
+
+    def mean(self, system: str, values: ndarray, among: ndarray | None = None) -> ndarray:
+        """The statistic of a mean of values (S, N) over seeds and examples; among: (N,) bool, those that count."""
+        return self.resamples.mean(system, values, among)
+
+    def share_of_errors(self, system: str, kind: ndarray) -> ndarray:
+        """The statistic of the share of one kind of errors, (S, N) bool, among all errors."""
+        part = self.resamples.sums(kind)
+        whole = self.resamples.sums(self.errors[system] > 0)
+        shares = part / np.maximum(whole, 1)
+        return self.resamples.over_seeds(system, shares)
+
+    def correlation(self, system: str) -> ndarray:
+        """The statistic of Pearson's correlation of predictions and labels."""
+        correlations = self.resamples.correlation(self.predicted[system], self.labels)
+        return self.resamples.over_seeds(system, correlations)
+
+    def slope(self, system: str) -> ndarray:
+        """The statistic of the slope of the label on the prediction: below 1 where predictions are spread too wide."""
+        slopes = self.resamples.slope(self.predicted[system], self.labels)
+        return self.resamples.over_seeds(system, slopes)
+
+    def rates(self, system: str) -> dict[str, ndarray]:
+        """The statistics precision, recall and F1 of class 1 of two."""
+        draws = self.resamples
+        predicted = self.predicted[system] == 1
+        label = self.labels == 1
+        hits = draws.sums(predicted & label)
+        found = draws.sums(predicted)
+        there = draws.sums(label)
+        precision = hits / np.maximum(found, 1)
+        recall = hits / np.maximum(there, 1)
+        f1 = 2 * hits / np.maximum(found + there, 1)
+        return {
+            "precision": draws.over_seeds(system, precision),
+            "recall": draws.over_seeds(system, recall),
+            "F1": draws.over_seeds(system, f1),
+        }
+
+    def wrong_in_all(self) -> ndarray:
+        """Which examples (N,) every seed of every system gets wrong."""
+        errors = np.vstack(list(self.errors.values()))
+        return (errors > 0).all(0)
+
+    def disagreement(self, one: str, other: str) -> ndarray:
+        """Whether every two runs of two systems differ in a prediction, or by how much if numbers: (S, S', N)."""
+        first, second = _crossed(self.predicted, one, other)
+        if TASKS[self.task].is_number:
+            return np.abs(first - second)
+        return (first != second).astype(np.float32)
+
+    def oracle_error(self, one: str, other: str) -> ndarray:
+        """The error of the better of every two runs of two systems, example by example: (S, S', N)."""
+        first, second = _crossed(self.errors, one, other)
+        return np.minimum(first, second)
+
+    def against_seeds(
+        self,
+        measure: Callable[[str, str], ndarray],
+        one: str,
+        other: str,
+    ) -> tuple[Pairs, ndarray]:
+        """A measure of two runs: between two seeds of each system, and between the systems.
+
+        measure: `disagreement` or `oracle_error`. The second result is the statistic of the excess of two systems over
+        two seeds. Statistics are nan where a system has one seed.
+        """
+        found = {}
+        for first, second in [(one, one), (other, other), (one, other)]:
+            values = measure(first, second)
+            found[first, second] = self.resamples.pairs(first, second, values)
+        of_seeds = (found[one, one] + found[other, other]) / 2
+        return found, found[one, other] - of_seeds
+
+    def mixed(self, one: str, other: str) -> ndarray:
+        """Predictions of the mean of every two runs of two systems, of different seeds within one: (pairs, N)."""
+        values = self.probabilities or self.predicted
+        first, second = _crossed(values, one, other)
+        means = (first + second) / 2
+        pairs = means.argmax(-1) if self.probabilities else means
+        is_wanted = np.ones(pairs.shape[:2], dtype=bool)
+        if one == other:
+            np.fill_diagonal(is_wanted, False)
+        return pairs[is_wanted]
+
+
+def _crossed(values: dict[str, ndarray], one: str, other: str) -> tuple[ndarray, ndarray]:
+    """Values (S, 1, N, ...) and (1, S', N, ...) of two systems, so that an operation on both is of every two runs."""
+    return values[one][:, None], values[other][None]

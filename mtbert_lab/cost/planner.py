@@ -1,0 +1,224 @@
+"""Which runs fit into a budget of memory and minutes, and what they score where that is known.
+
+Source: paper 000, section 4, which asks for the performance of sharing plans under constraints of time and memory.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from mtbert.bert import CheckpointError
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data import COURSE, DataError
+from mtbert.runtime import MIB
+from mtbert.sharing import PlanError
+from mtbert_lab.cost.forecast import Forecast, cost_key
+from mtbert_lab.cost.lengths import LENGTHS, KnownLengths, count_lengths
+from mtbert_lab.cost.memory import measure_grid, measured_steps
+from mtbert_lab.cost.time import Speeds
+from mtbert_lab.paths import shipped, stores
+from mtbert_lab.store import Run, overall_interval, read_grid, read_run, stored_runs, write_table
+
+log = logging.getLogger(__name__)
+COLUMNS = [  # of `plan_table`; fits: memory, and at least one step; steps_that_fit, minutes: where memory fits
+    "name", "fits", "why", "score", "low", "high", "steps", "steps_that_fit", "minutes", "process_mib", "parameters",
+    "trained_parameters",
+]  # fmt: skip
+
+
+class BudgetError(ValueError):
+    """A budget that cannot be read or kept; the message says what was given and what is right."""
+
+
+def parse_memory(text: str) -> float:
+    """'2GB', '512 MiB' -> MiB; GB is 10^9 bytes, GiB 2^30. Raises BudgetError."""
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        size = 0
+    if size < 1e6:
+        raise BudgetError(f"memory is {text!r}; write a number and a unit, such as 2GB, 1.5GiB or 800MB")
+    return size / MIB
+
+
+def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
+    """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
+
+    A run that other tasks do not go with is left out. Raises ConfigError, also where none is left.
+    """
+    grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
+    runs = {name: configs[0] for name, configs in grid.items()}
+    if not tasks:
+        return runs
+    RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
+    found = {}
+    for name, config in runs.items():
+        changes = {"tasks": tuple(tasks), "score_tasks": ()}
+        if len(tasks) == 1:
+            changes["scheme"] = "sampled"
+        if isinstance(config.batch_size, dict):
+            changes["batch_size"] = {task: size for task, size in config.batch_size.items() if task in tasks}
+        if isinstance(config.r_drop, dict):
+            changes["r_drop"] = {task: config.r_drop.get(task, 0.0) for task in tasks}
+        try:
+            found[name] = config.but(**changes)
+        except ConfigError as error:
+            problem = f"{name}: {error}"
+    if not found:
+        raise ConfigError(f"no run of the grid goes with the tasks {', '.join(tasks)}; {problem}")
+    return found
+
+
+def plan_table(
+    configs: Mapping[str, RunConfig],
+    speeds: Speeds,
+    memory_mib: float = math.inf,
+    minutes: float = math.inf,
+    data: str | Path | None = None,
+    cuda: bool = False,
+) -> pd.DataFrame:
+    """A row per named configuration: its needs, whether it fits the budget, its expected score.
+
+    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Sorted by what
+    fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does
+    not fit. Raises BudgetError unless minutes are above 0, and DataError.
+    """
+    if not minutes > 0:
+        raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
+    stored: dict[str, list[Path]] = {}
+    for folder, content in stored_runs(stores()):
+        stored.setdefault(_score_key(content["config"]), []).append(folder)
+    lengths = KnownLengths(data)
+    rows = []
+    for name, config in configs.items():
+        try:
+            forecast = Forecast(config, lengths.of(config), speeds, cuda)
+        except (ConfigError, PlanError, CheckpointError) as error:
+            row = {"why": f"cannot be predicted: {error}"}
+        else:
+            row = _needs(forecast, memory_mib, minutes)
+        if not row["why"]:
+            runs = [read_run(folder) for folder in stored.get(_score_key(config), [])]
+            row |= expected_score(runs, row["steps_that_fit"])
+        rows.append({"name": name, "fits": not row["why"], **row})
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
+
+
+def _needs(forecast: Forecast, memory_mib: float, minutes: float) -> dict:
+    """What a run needs, and why that does not fit into a budget: columns of `plan_table`."""
+    mib = forecast.process_mib()
+    row = {"why": "", "steps": len(forecast.steps), "process_mib": mib, **forecast.counts}
+    if mib > memory_mib:
+        row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        return row
+    row["minutes"] = forecast.minutes
+    row["steps_that_fit"] = forecast.steps_within(minutes)
+    if row["steps_that_fit"] == 0:
+        needed = f"needs {row['minutes']:.1f} minutes"
+        row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
+    return row
+
+
+def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
+    """The plans of `plan_table` that fit, and why the others do not, as lines of text."""
+    rows = []
+    for row in table[table["fits"]].itertuples(index=False):
+        score = "" if math.isnan(row.score) else f"{row.score:.3f}"
+        if not math.isnan(row.low):
+            score += f" ({row.low:.3f} to {row.high:.3f})"
+        rows.append(
+            {
+                "plan": row.name,
+                "expected score": score,
+                "minutes": f"{row.minutes:.1f}",
+                "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
+                "memory (GB)": _gigabytes(row.process_mib),
+                "parameters (M)": f"{row.parameters / 1e6:.1f}",
+                "trained (M)": f"{row.trained_parameters / 1e6:.1f}",
+            }
+        )
+    first = f"{len(rows)} of {len(table)} plans fit into {memory} and {minutes:g} minutes"
+    lines = [pd.DataFrame(rows).to_string(index=False, justify="left")] if rows else []
+    others = [f"{row.name} does not fit: {row.why}" for row in table[~table["fits"]].itertuples(index=False)]
+    return "\n".join([first, *lines, *others])
+
+
+def _gigabytes(mib: float) -> str:
+    return f"{mib * MIB / 1e9:.2f}"
+
+
+def _score_key(config: RunConfig) -> str:
+    """Equal for configurations that differ in fields alone that change a score within the seed variance."""
+    return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
+
+
+def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
+    """score, low, high (95 %): the dev score over all training tasks of the seeds of one configuration, or nan.
+
+    Where only a part of the steps fits, it is that of the last point of the learning curve before, without an
+    interval: that run's learning rate had not come down yet.
+    """
+    if runs and steps >= runs[0].cost["steps"]:
+        score, low, high = overall_interval(runs)
+        return {"score": score, "low": low, "high": high}
+    last_points = []
+    for run in runs:
+        before = run.curve.loc[run.curve["step"] <= steps, "dev_score"]
+        last_points.append(before.iloc[-1] if len(before) else math.nan)
+    score = float(np.mean(last_points)) if runs else math.nan
+    return {"score": score, "low": math.nan, "high": math.nan}
+
+
+def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataFrame:
+    """Predictions for a CPU against the stored runs, a row a run.
+
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
+    the pass that makes features. Left out are runs of a GPU, of older code, which do not have it, and of an encoder or
+    data that are not here. Seeds of a configuration share a prediction.
+    """
+    lengths = KnownLengths(data)
+    forecasts: dict[str, Forecast] = {}
+    rows = []
+    for _, content in stored_runs([store]):
+        config, cost = content["config"], content["cost"]
+        on_cpu = content["provenance"]["device"].startswith("cpu")
+        if not on_cpu or "train_cpu_seconds" not in cost:
+            continue
+        key = cost_key(config)
+        try:
+            if key not in forecasts:
+                forecasts[key] = Forecast(config, lengths.of(config), speeds)
+        except (DataError, CheckpointError) as error:
+            log.warning("%s: no prediction (%s)", content["run_id"], error)
+            continue
+        rows.append(
+            {
+                "run_id": content["run_id"],
+                "mtbert": content["provenance"]["mtbert"],
+                "predicted_mib": forecasts[key].process_mib(),
+                "peak_memory_mib": cost["peak_memory_mib"],
+                "predicted_seconds": forecasts[key].train_seconds,
+                "train_cpu_seconds": cost["train_cpu_seconds"] + cost.get("feature_cpu_seconds", 0.0),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def renew_measurements(store: Path, device: str, threads: int | None, data: str | Path | None) -> Iterator[Path]:
+    """Measure this machine and write memory.csv, lengths.csv where the data are, and runs_predicted.csv.
+
+    `mtbert plan` goes by the newly measured speeds from now on.
+    """
+    yield write_table(measure_grid(measured_steps(), device), store / "memory.csv")
+    try:
+        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
+    except DataError:
+        pass
+    with Speeds(device, threads, again=True) as speeds:
+        yield write_table(check_runs(store, speeds, data), store / "runs_predicted.csv")

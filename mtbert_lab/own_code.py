@@ -1,0 +1,31 @@
+"""Python files that register code of one's own: an adapter, a gradient method, a sampler."""
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mtbert.sources import SourceError
+
+imported: list[str] = []  # files that `import_files` has run, as they were given
+
+
+def import_files(files: Iterable[str | Path]) -> None:
+    """Run Python files that register code of one's own, each once, as modules of their names.
+
+    Raises SourceError for a file that is no Python, or whose name another module has.
+    """
+    for file in map(str, files):
+        if file in imported:
+            continue
+        name = Path(file).stem
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or not name.isidentifier() or not Path(file).is_file():
+            raise SourceError(f"--import {file}: there is no such file, or it is no Python that can be imported")
+        other = importlib.util.find_spec(name)
+        if other and (other.origin is None or Path(other.origin).resolve() != Path(file).resolve()):
+            raise SourceError(f"--import {file}: there is a module {name!r} already; give the file another name")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        imported.append(file)

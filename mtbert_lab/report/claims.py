@@ -1,0 +1,335 @@
+"""The claims of the five papers (params/claims.yaml), checked against the stored runs.
+
+The rule for verdicts is in `mtbert_lab.statistics`; all compared claims are one family. A score is "not comparable".
+Arithmetic, and what stored runs count, is "reproduced" where it is equal to the printed digits, as far as the rounding
+of the printed numbers it starts from allows, else "contradicted".
+
+A claim is a finding, a comparison with a trivial baseline, a question that the paper asks, a recommendation, or a slip:
+arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mtbert.bert import BertConfig, part_sizes
+from mtbert.config import ConfigError
+from mtbert.paths import REPOSITORY, read_yaml
+from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
+from mtbert_lab.paths import results_dir
+from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
+from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points
+from mtbert_lab.statistics import (
+    CONTRADICTED,
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    ORDERS,
+    REPRODUCED,
+    TOO_FEW,
+    Difference,
+    benjamini_hochberg,
+    holm,
+    judge,
+    margin_of,
+    welch,
+)
+from mtbert_lab.store import MissingRun, Run, difference, stack_predictions, summarize, write_table
+
+COST_MARGIN = math.log(1.1)
+TIMES = ("train_seconds", "train_cpu_seconds")  # on a CPU a run has a core of its own; a GPU trains several at once
+EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
+COLUMNS = [
+    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
+    "seeds", "is_lent", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
+]  # fmt: skip
+SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
+FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
+CLAIMED = (*ORDERS, "equal", "not greater")
+KINDS = ("finding", "slip", "baseline", "question", "recommendation")
+OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
+
+Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
+
+
+def find(grids: Grids, path: str) -> list[Run]:
+    """The stored runs of 'hybrids/3-bert'; raises ConfigError where the grid has no such run."""
+    file, _, name = path.partition("/")
+    grid = grids(file)
+    if name not in grid.configs:
+        raise ConfigError(f"params/cpu/{file}.yaml has no run {name!r}")
+    return grid.runs.get(name, [])
+
+
+def read_claims(params: Path) -> tuple[list[dict], dict[str, Any]]:
+    """The claims of claims.yaml, each with its paper, its place and its one check, and the whole file.
+
+    Raises ConfigError naming a claim with an unknown field or without exactly one check.
+    """
+    content = read_yaml(params / "claims.yaml")
+    claims = []
+    for paper, places in content["claims"].items():
+        for place, part in places.items():
+            claims += [{"paper": paper, "place": place, **claim} for claim in part]
+    for claim in claims:
+        checks = claim.keys() & CHECKS.keys()
+        unknown = claim.keys() - FIELDS - checks
+        if unknown or "claim" not in claim or len(checks) != 1:
+            raise ConfigError(f"claims.yaml, {claim}: fields are {', '.join(sorted(FIELDS))}, and one of {[*CHECKS]}")
+        claim["check"] = checks.pop()
+        claim.setdefault("kind", "slip" if claim["check"] == "arithmetic" else "finding")
+        if claim["kind"] not in KINDS:
+            raise ConfigError(
+                f"claims.yaml, {claim['claim']}: kind is one of {', '.join(KINDS)}, got {claim['kind']!r}"
+            )
+    return claims, content
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A claim about two configurations, and the difference between them."""
+
+    claimed: str  # one of CLAIMED
+    found: Difference  # of the logarithms of costs; minus that of the ratio that is claimed
+    margin: float
+    offset: float = 0.0  # the logarithm of that ratio
+    is_log: bool = False
+
+    def in_numbers(self, low: float, high: float) -> dict:
+        """our_number, its interval, and the margin of scores."""
+        numbers = {"our_number": self.found.value, "low": low, "high": high}
+        if self.is_log:
+            numbers = {name: math.exp(number + self.offset) for name, number in numbers.items()}
+        return numbers | {"margin": None if self.is_log else self.margin}
+
+
+def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
+    """A row per claim, with the columns COLUMNS.
+
+    store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
+    at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
+    corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. is_small: an order is shown,
+    by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
+    the verdict with the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run
+    of few seeds borrows its seed variance.
+    """
+    table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
+    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm", "seeds_needed"]].astype(float).round(6)
+    return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
+
+
+def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params") -> list[dict]:
+    """A row of `claims_table` per claim, with what was `compared` where it was two configurations."""
+    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
+    claims, content = read_claims(params)
+    rows = []
+    for claim in claims:
+        row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
+        row["its_number"] = claim.get("number")
+        row["check"] = str(claim[claim["check"]])
+        row |= CHECKS[claim["check"]](claim, grids)
+        reasons = [row.get("why"), claim.get("why")]
+        if claim["check"] == "score" and row["verdict"] == "not comparable":
+            reasons.insert(0, content["not_comparable"])
+        row["why"] = "; ".join(filter(None, reasons))
+        rows.append(row)
+    _judge([row for row in rows if "compared" in row])
+    return rows
+
+
+def _judge(rows: list[dict]) -> None:
+    """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
+    comparisons = {row["check"]: row["compared"] for row in rows}
+    claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
+    careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
+    judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
+    cautious = dict(zip(comparisons, judge(careful, benjamini_hochberg), strict=True))
+    by_holm = dict(zip(comparisons, judge(claims, holm), strict=True))
+    for row in rows:
+        one, verdict = row["compared"], judged[row["check"]]
+        other = cautious[row["check"]].verdict
+        row |= one.in_numbers(verdict.low, verdict.high)
+        row |= {"p": verdict.p, "q": verdict.corrected, "holm": by_holm[row["check"]].corrected}
+        row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
+        row |= {"is_lent": one.found.is_lent, "cautious": other if other != verdict.verdict else None}
+
+
+def facts(table: pd.DataFrame) -> pd.DataFrame:
+    """The claims that runs are compared with, those of one fact in one row, which has the least favourable verdict."""
+    of_runs = table["run_ids"].notna() & table["verdict"].isin(OF_RUNS)
+    table = table[of_runs]
+    order = table["verdict"].map(OF_RUNS.index)
+    name = table["fact"].where(table["fact"].notna(), table.index.astype(str))  # else a claim is a fact by itself
+    table = table.assign(order=order, name=name).sort_values("order", kind="stable")
+    return table.drop_duplicates("name").sort_index()
+
+
+def write_claims() -> Path:
+    """Write `claims_table` to claims.csv of the results store; returns its path."""
+    return write_table(claims_table(), results_dir() / "claims.csv")
+
+
+def _row(*groups: list[Run]) -> dict:
+    run_ids = [run.run_id for run in chain(*groups)]
+    return {"seeds": min(map(len, groups)), "run_ids": " ".join(run_ids)}
+
+
+def _check_two_runs(claim: dict, grids: Grids) -> dict:
+    check = claim["check"]
+    first, claimed, second, what = claim[check]
+    if claimed not in CLAIMED:
+        raise ConfigError(f"claims.yaml, {claim['claim']}: {claimed!r} is not greater, smaller, equal or 'not greater'")
+    runs = find(grids, first), find(grids, second)
+    row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
+    if not row["seeds"]:
+        return row | {"verdict": "not measured yet"}
+    if check == "cost":
+        places = _places(runs[0] + runs[1])
+        if len(places) > 1 and what not in EXACT:
+            return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
+        if what in TIMES and not all(run.provenance["device"].startswith("cpu") for run in chain(*runs)):
+            return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
+        return row | {"compared": _compared_costs(claim, claimed, runs, what)}
+    if check == "difference":
+        task = None if what in SIMILARITY else what
+        among = grids(first.partition("/")[0]).among
+        found = difference(*runs, task, pearson=SIMILARITY.get(what, 1.0), among=among)
+    else:
+        quantity = BY_SEED[check]
+        found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
+    margin = 0.0 if check == "loss" else margin_of(what)  # a loss has no margin
+    return row | {"compared": Compared(claimed, found, margin)}
+
+
+def _check_forgetting(claim: dict, grids: Grids) -> dict:
+    """Whether a method forgets less than none does, by the pairs of runs without and with it, one pair per order."""
+    orders = [(find(grids, plain), find(grids, method)) for plain, method in claim["forgetting"]]
+    names = " and ".join(f"{method} against {plain}" for plain, method in claim["forgetting"])
+    row = _row(*chain(*orders)) | {"why": f"forgetting, paired by seed: {names}"}
+    if not row["seeds"]:
+        return row | {"verdict": "not measured yet"}
+    found = less_forgotten(orders)
+    row["seeds"] = found.seeds
+    return row | {"compared": Compared("greater", found, MEAN_MARGIN)}
+
+
+def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
+    """The logarithm of a ratio against 0, or against that of the claimed ratio."""
+    found = log_cost_ratio(*runs, quantity)
+    if quantity in EXACT:
+        found = replace(found, variances=np.zeros(1), is_decided=True)
+    expected = 0.0
+    if claimed == "equal":
+        expected = math.log(float(claim.get("number", 1)))
+    found = replace(found, value=found.value - expected)
+    return Compared(claimed, found, COST_MARGIN, expected, is_log=True)
+
+
+def _places(runs: list[Run]) -> list[str]:
+    """Versions and machines of runs; costs are compared on one machine with one version."""
+    return sorted({f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}" for run in runs})
+
+
+def _gap(run: Run, task: str) -> float:
+    """Score on training rows minus that on dev, at the last step."""
+    points = score_points(run).loc[task]
+    return points["train"] - points["dev"]
+
+
+def _loss(run: Run, step: int) -> float:
+    """Training loss of all tasks, around a step."""
+    return run.curve.set_index("step").at[step, "train_loss"]
+
+
+def _extremes(run: Run, task: str) -> float:
+    """Share of the predicted similarities within half a point of 0 or 5, the ends of the scale."""
+    predicted = run.predictions_of(task)["predicted"]
+    return float(((predicted < 0.5) | (predicted > 4.5)).mean())
+
+
+def _check_score(claim: dict, grids: Grids) -> dict:
+    path, task = claim["score"]
+    runs = find(grids, path)
+    row = _row(runs) | {"why": path}
+    if not runs:
+        return row | {"verdict": "not measured yet"}
+    ours = summarize(runs, task)
+    return row | {"our_number": ours["value"], "low": ours["low"], "high": ours["high"], "verdict": "not comparable"}
+
+
+def _check_arithmetic(claim: dict, grids: Grids) -> dict:
+    expression = claim["arithmetic"]
+    number = claim.get("number")
+    names = _names(grids)
+    row = {"why": expression}
+    try:
+        ours = evaluate(expression, names)
+        if number is None:
+            return row | {"verdict": REPRODUCED if ours else CONTRADICTED}
+        low, high = range_by_rounding(expression, names)
+    except MissingRun:
+        return row | {"verdict": "not measured yet"}
+    printed = float(number)
+    half = half_digit(number) + 1e-9
+    is_equal = low <= printed + half and high >= printed - half
+    verdict = REPRODUCED if is_equal else CONTRADICTED
+    return row | {"our_number": ours, "low": low, "high": high, "verdict": verdict}
+
+
+def _cannot_be_checked(claim: dict, grids: Grids) -> dict:
+    return {"verdict": "cannot be checked", "why": claim["none"]}
+
+
+def _names(grids: Grids) -> dict[str, Any]:
+    """What an expression may use."""
+    bert = BertConfig()
+
+    def runs_of_one_task() -> list[Run]:
+        return list(chain(*grids("singles").runs.values()))
+
+    def rows(name: str) -> int:
+        """Rows that the runs read of a table, such as 'train sst'."""
+        for run in runs_of_one_task():
+            if name in run.provenance["rows"]:
+                return run.provenance["rows"][name]
+        raise MissingRun(name)
+
+    def share(task: str, label: float) -> float:
+        """Share of a label on the dev split."""
+        for run in runs_of_one_task():
+            if task in run.config.scored:
+                _, labels = stack_predictions([run], task)
+                return float((labels == label).mean())
+        raise MissingRun(task)
+
+    def plan(text: str) -> int:
+        """Parameters of the encoders of a plan."""
+        table = SharingPlan.parse(text, TOGETHER, bert.num_hidden_layers).table(bert)
+        return int(table["parameters"].sum())
+
+    def pal(s: int) -> int:
+        """Parameters of the PALs of one task, of size s."""
+        return adapter_parameters("pal", bert, AdapterSizes(s), with_biases=False)
+
+    layer = part_sizes(bert)["layer"]
+    return {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": layer, "min": min, "max": max}
+
+
+BY_SEED = {"gap": _gap, "loss": _loss, "extremes": _extremes}  # checks of two runs by a number that every seed has
+CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what is `compared` for a verdict
+    "arithmetic": _check_arithmetic,
+    "score": _check_score,
+    "difference": _check_two_runs,
+    "cost": _check_two_runs,
+    "gap": _check_two_runs,
+    "loss": _check_two_runs,
+    "extremes": _check_two_runs,
+    "forgetting": _check_forgetting,
+    "none": _cannot_be_checked,
+}

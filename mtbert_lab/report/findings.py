@@ -1,0 +1,415 @@
+"""What was found: the box that opens README.md, notebook 00 and the site, and the tables of README.md.
+
+The sentences of the box are written by hand, with places for numbers that the stored runs fill. Each names the verdicts
+that it rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left
+out.
+
+`python -m mtbert_lab.report.findings` writes box and tables into README.md between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.paths import REPOSITORY
+from mtbert_lab.analysis.remedies import judge_trials, three_in_one
+from mtbert_lab.analysis.systems import Systems
+from mtbert_lab.paths import find_result
+from mtbert_lab.report.claims import OF_RUNS, facts
+from mtbert_lab.report.tables import (
+    TOGETHER,
+    Comparison,
+    Grid,
+    compare,
+    less_forgotten,
+    read_runs,
+    said,
+    signed,
+    unsigned,
+)
+from mtbert_lab.statistics import (
+    CONTRADICTED,
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    PAIRED_SEEDS,
+    REPRODUCED,
+    TOO_FEW,
+    count_seeds,
+    decide,
+    verdict_text,
+)
+from mtbert_lab.store import BASELINES, Run, difference, overall_interval, summarize
+
+PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
+    "SST frozen": "0.399 (000)",
+    "SST fine-tuned": "0.519 (000), 0.523 (001), 0.513 (002)",
+    "CFIMDB frozen": "0.751 (000)",
+    "CFIMDB fine-tuned": "0.955 (000)",
+    "Quora fine-tuned": "0.780 (001), 0.868 (002)",
+    "STS fine-tuned": "0.521 (001), 0.872 (002)",
+}
+PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
+MOST_PARAMETERS = 45e6  # of the best run
+GRADIENTS = ("gradients", "gradient_options", "memory_batch")
+SMALL = verdict_text("better", is_small=True)
+SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
+
+
+@dataclass(frozen=True)
+class Place:
+    """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size."""
+
+    row: Any  # of `decide`
+    verdict: str  # that the sentence rests on; "better" includes SMALL
+
+    def __format__(self, spec: str) -> str:
+        if spec == "size":
+            return f"{abs(self.row.value):.3f}"
+        return signed(self.row) if spec == "+" else unsigned(self.row)
+
+
+def tell(sentence: str, **places: Any) -> str:
+    """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say."""
+    text = sentence.format(**places)
+    judged = {name: place for name, place in places.items() if isinstance(place, Place)}
+    wrong = [
+        f"{name} is {said(place.row)}, not {place.verdict}"
+        for name, place in judged.items()
+        if not said(place.row).startswith(place.verdict)
+    ]
+    if not wrong:
+        return text
+    return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
+
+
+def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
+    """The difference of a run from its reference, on a task or overall; raises KeyError where it is not stored."""
+    rows = comparison.overall if task is None else comparison.differences
+    rows = rows[rows["run"] == run]
+    if task is not None:
+        rows = rows[rows["task"] == task]
+    if rows.empty:
+        raise KeyError(f"{run}, {task or 'overall'}")
+    return next(rows.itertuples())
+
+
+def box(store: Path | None = None) -> str:
+    """The sentences as a list in Markdown. store: default `stores()`."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    adapters = read("pals_samplers")
+    plans = compare(read("hybrids"), "plan")
+    singles = compare(read("singles"), "pairs")
+    gradients = read("gradients")
+    methods = [
+        compare(adapters, "adapter", "adapter_size", "adapter_heads"),
+        compare(gradients, *GRADIENTS, where=_is_unified),
+    ]
+    sentences = {
+        "What sharing costs": lambda: sharing_costs(plans),
+        "What it saves": lambda: sharing_saves(plans),
+        "What three runs buy": lambda: three_runs_buy(plans),
+        "What a head can compare": lambda: pairs_in_two(singles, store),
+        "What trades one task for another": lambda: samplers_trade(compare(adapters, "sampling")),
+        "What gains nothing that matters": lambda: nothing_gained(methods),
+        "What GEM is for": lambda: gem_is_for(gradients),
+        "What became of the papers' findings": lambda: _claims_checked(store),
+    }
+    told = []
+    for heading, sentence in sentences.items():
+        with suppress(KeyError, FileNotFoundError):  # its runs are not stored
+            told.append(f"- **{heading}.** {sentence()}")
+    return "\n".join(told)
+
+
+def _is_unified(config: RunConfig) -> bool:
+    return config.scheme == "unified"
+
+
+def sharing_costs(plans: Comparison) -> str:
+    """What one encoder loses against one for each task; raises KeyError without the runs."""
+    return tell(
+        "One encoder for three tasks loses {quora} on Quora against an encoder for each, and "
+        "{sts} on STS, less than the margin. On SST the difference is shown not to matter. The makers of our encoder "
+        "tuned it on Quora's duplicates, so Quora's number need not carry over.",
+        quora=Place(row_of(plans, "3-bert", "quora"), "better"),
+        sts=Place(row_of(plans, "3-bert", "sts"), SMALL),
+        sst=Place(row_of(plans, "3-bert", "sst"), NO_DIFFERENCE),
+    )
+
+
+def sharing_saves(plans: Comparison) -> str:
+    """What the plans differ by overall, beside their parameters; raises KeyError without the runs."""
+    row_of(plans, "3-bert")
+    sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f} million" for name, runs in plans.runs.items()}
+    largest = plans.overall.sort_values("value").iloc[-1]
+    return tell(
+        "One encoder has {one} parameters, three have {three}. Overall no plan scores more than "
+        "{largest:size} above one encoder, less than the margin of {margin}. So overall every plan matches every "
+        "other, and memory decides.",
+        one=sizes["1-bert"],
+        three=sizes["3-bert"],
+        largest=Place(largest, SMALL),
+        margin=MEAN_MARGIN,
+    )
+
+
+def three_runs_buy(plans: Comparison) -> str:
+    """What the mean of three runs of one encoder gains; raises KeyError without the runs."""
+    runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
+    pairs = [task for task in TOGETHER if TASKS[task].is_pair]  # SST's probabilities are not part of a stored run
+    trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in pairs))
+    judged = judge_trials(list(trials)).set_index(["remedy", "task"])
+
+    def place(reference: str, task: str, verdict: str) -> Place:
+        return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
+
+    return tell(
+        "The mean of what three runs of one encoder predict gains {quora} on Quora and {sts:size} on STS over one run. "
+        "The three have the parameters of 3-bert together, and on Quora they score {behind:size} less than 3-bert.",
+        quora=place("1-bert", "quora", "better"),
+        sts=place("1-bert", "sts", "better"),
+        behind=place("3-bert", "quora", "worse"),
+    )
+
+
+def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
+    """What heads lose that compare two embeddings of a pair; raises KeyError without the runs."""
+    features = "alone, concat + product + difference + cosine"
+    baselines = pd.read_csv(find_result(BASELINES, [store] if store else None))
+    untrained = baselines.query("baseline == 'cosine' and task == 'sts'")
+    return tell(
+        "A linear head on two concatenated embeddings loses {sts:size} on STS and "
+        "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
+        "and cosine it loses {with_features:size} on STS, and there are too few runs to tell this from nothing. The "
+        "cosine of the untrained encoder's embeddings has {cosine} there.",
+        sts=Place(row_of(pairs, "STS alone, concat", "sts"), "worse"),
+        quora=Place(row_of(pairs, "Quora alone, concat", "quora"), "worse"),
+        with_features=Place(row_of(pairs, f"STS {features}", "sts"), TOO_FEW),
+        cosine=f"{untrained['value'].iloc[0]:.3f}",
+    )
+
+
+def samplers_trade(samplers: Comparison) -> str:
+    """What drawing tasks by their size changes; raises KeyError without the runs."""
+    return tell(
+        "Drawing tasks by their size, not equally often, gains {quora} on Quora. It loses {sts} on STS.",
+        quora=Place(row_of(samplers, "1-bert, proportional", "quora"), "better"),
+        sts=Place(row_of(samplers, "1-bert, proportional", "sts"), "worse"),
+    )
+
+
+def nothing_gained(methods: list[Comparison]) -> str:
+    """That adapters and gradient methods gain nothing that matters; raises KeyError without the runs."""
+    return _none_gains(
+        "PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and A-GEM: none of {count} differences "
+        "is a gain above the margin. {equal} are shown not to matter, and {few} have too few runs to tell.",
+        pd.concat([comparison.differences for comparison in methods]),
+    )
+
+
+def surgery_gains(surgery: Comparison) -> str:
+    """That PCGrad, CAGrad, GEM and A-GEM gain nothing that matters where a step has all tasks; KeyError as above."""
+    return _none_gains(
+        "In steps of all tasks none of {count} differences of PCGrad, CAGrad, GEM and A-GEM from the plain sum is a "
+        "gain above the margin. {equal} are shown not to matter, and {few} have too few runs to tell.",
+        surgery.differences,
+    )
+
+
+def _none_gains(sentence: str, differences: pd.DataFrame) -> str:
+    """A sentence that no difference is a gain above the margin."""
+    if differences.empty:
+        raise KeyError(sentence)
+    gains = differences[differences["verdict"] == "better"].sort_values("value", ascending=False)
+    verdicts = differences["verdict"].value_counts().reindex([NO_DIFFERENCE, TOO_FEW], fill_value=0)
+    places = {f"gain {i + 1}": Place(row, SMALL) for i, row in enumerate(gains.itertuples())}
+    counts = {"count": len(differences), "equal": verdicts[NO_DIFFERENCE], "few": verdicts[TOO_FEW]}
+    return tell(sentence, **counts, **places)
+
+
+def one_student(taught: Comparison) -> str:
+    """What the student that scores highest with 1-bert's parameters gains; raises KeyError without the runs."""
+    against = Comparison(taught.grid, dict.fromkeys(taught.references, "1-bert"))
+    return tell(
+        "One of {count} students, *1-bert from one 3-bert, annealed*, is shown to score more overall than 1-bert: by "
+        "{gain}, which is less than the margin.",
+        gain=Place(row_of(against, "1-bert from one 3-bert, annealed"), SMALL),
+        count=len(against.overall),
+    )
+
+
+def gem_is_for(gradients: Grid) -> str:
+    """What GEM keeps of earlier tasks in sequence; raises KeyError without the runs."""
+    runs = gradients.runs
+    found = less_forgotten([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
+    row = next(decide([found], [MEAN_MARGIN]).itertuples())
+    keeps = (
+        "Where tasks are trained one after the other, earlier tasks keep {kept:size} more of "
+        "their score with GEM{seeds}. In steps of all tasks there is nothing to forget."
+    )
+    if found.is_decided:
+        return tell(keeps, kept=Place(row, "better"), seeds="")
+    seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"
+    return tell(keeps, kept=Place(row, TOO_FEW), seeds=seeds)
+
+
+def _claims_checked(store: Path | None) -> str:
+    claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
+    checked = facts(claims)
+    checked = checked[checked["kind"] == "finding"]
+    counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
+    waiting = int((claims["verdict"] == "not measured yet").sum())
+    return tell(
+        "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
+        "{contradicted}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another {waiting} claims "
+        "wait for their runs.",
+        count=len(checked),
+        reproduced=counts[REPRODUCED],
+        small=int(checked["is_small"].eq(True).sum()),
+        contradicted=counts[CONTRADICTED],
+        equal=counts[NO_DIFFERENCE],
+        few=counts[TOO_FEW],
+        waiting=waiting,
+    )
+
+
+def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
+    """How many of `claims_table` have each verdict: a row per kind of check, a column per verdict, and all.
+
+    A fact that several claims state counts once; printed numbers that were computed or counted again count each.
+    """
+    compared = facts(claims)
+    is_finding = compared["kind"] == "finding"
+    is_checked = claims["verdict"].isin(OF_RUNS)
+    kinds = {
+        "findings of the papers, by our runs": compared[is_finding],
+        "baselines, questions and recommendations, by our runs": compared[~is_finding],
+        "printed numbers, computed or counted again": claims[(claims["kind"] == "slip") & is_checked],
+    }
+    counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})
+    counts = counts.T.reindex(columns=OF_RUNS[::-1]).fillna(0).astype(int)
+    return counts.assign(all=counts.sum(axis=1)).rename_axis("checked")
+
+
+def unchecked(claims: pd.DataFrame) -> str:
+    """One sentence: how many claims were not compared, and why; empty where all were."""
+    others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
+    return f"Claims that could not be compared: {listed}." if len(others) else ""
+
+
+def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
+    """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
+    tables = _tables(store)
+
+    def table(match: re.Match) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"{readme.name}: <!-- {name} --> names no table; known are {', '.join(tables)}")
+        return f"<!-- {name} -->\n{tables[name]}\n<!-- end -->"
+
+    text = readme.read_text(encoding="utf8")
+    text = re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL)
+    readme.write_text(text, encoding="utf8")
+    return readme
+
+
+def _tables(store: Path) -> dict[str, str]:
+    """Name -> the table or sentence of the README, in Markdown."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    hybrids = read("hybrids")
+    models = read("best_model")
+    students = read("distil_best")
+    best_model = best(models)
+    taught = Comparison(models | students, dict.fromkeys(students.configs, best_model))
+    tables = {
+        "findings": box(store),
+        "single tasks": single_tasks(read("singles")),
+        "plans": plans(hybrids, PLANS),
+        "plan differences": compare(hybrids, "plan").answer,
+        "best model": f"{taught.answer}\n\n{plans(taught.grid, [best_model, *students.configs])}".strip(),
+        "longer training": longer_training(hybrids | read("distil_long")),
+    }
+    path = store / "claims.csv"
+    if path.exists():
+        claims = pd.read_csv(path)
+        counts = claim_counts(claims).reset_index()
+        lines = [_line(counts.columns), _line(["---"] * counts.shape[1])]
+        lines += [_line(row) for row in counts.to_numpy()]
+        tables["claims"] = "\n".join([*lines, "", unchecked(claims)]).strip()
+    return tables
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def single_tasks(grid: Grid) -> str:
+    """A row per task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
+    lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
+    for name, paper in PAPERS.items():
+        if runs := grid.runs.get(name):
+            lines.append(_line([name, _score(runs), len(runs), paper]))
+    return "\n".join(lines)
+
+
+def plans(grid: Grid, names: Iterable[str | None]) -> str:
+    """A row per run of three tasks: dev scores and overall with their intervals, seeds, parameters."""
+    lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
+    for name in names:
+        if runs := grid.runs.get(name):
+            scores = [_score(runs, task) for task in runs[0].config.tasks]
+            overall = _shown(*overall_interval(runs))
+            parameters = f"{runs[0].cost['parameters'] / 1e6:.1f} M"
+            lines.append(_line([name, *scores, overall, len(runs), parameters]))
+    return "\n".join(lines)
+
+
+def longer_training(grid: Grid) -> str:
+    """Sentences: 3-bert minus 1-bert overall, after the usual and after more steps, with their verdicts."""
+    pairs = []
+    for length in ("", ", long"):
+        first = grid.runs.get(f"3-bert{length}")
+        second = grid.runs.get(f"1-bert{length}")
+        if first and second:
+            pairs.append((first, second))
+    if not pairs:
+        return ""
+    found = [difference(first, second, pearson=0.5, among=grid.among) for first, second in pairs]
+    gaps = decide(found, [MEAN_MARGIN] * len(found))
+    parts = []
+    for (runs, _), row in zip(pairs, gaps.itertuples(), strict=True):
+        steps = f"{runs[0].cost['steps']:,} steps"
+        parts.append(f"{row.value:+.3f} after {steps} ({row.low:+.3f} to {row.high:+.3f}), {said(row)}")
+    return f"Overall, 3-bert minus 1-bert is {'. It is '.join(parts)}."
+
+
+def best(grid: Grid) -> str | None:
+    """The run with the highest mean overall score, with at most MOST_PARAMETERS; None where there is none."""
+    means = {}
+    for name, runs in grid.runs.items():
+        if runs[0].cost["parameters"] <= MOST_PARAMETERS:
+            means[name] = sum(run.score() for run in runs) / len(runs)
+    return max(means, key=means.get, default=None)
+
+
+def _score(runs: list[Run], task: str | None = None) -> str:
+    found = summarize(runs, task)
+    return _shown(found["value"], found["low"], found["high"])
+
+
+def _shown(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    print(write_tables())

@@ -1,0 +1,222 @@
+"""What the report's notebooks share: their parameters, checked, and where the numbers come from."""
+
+import ast
+import html
+import math
+import platform
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from IPython.display import HTML, Markdown, display
+
+from mtbert import __version__
+from mtbert.config import ConfigError
+from mtbert.names import escaped
+from mtbert.paths import REPOSITORY
+from mtbert.runtime import pick_device
+from mtbert_lab import sweep
+from mtbert_lab.cost import predict_runs
+from mtbert_lab.report import plots, plots_sweeps
+from mtbert_lab.report.tables import Comparison, Grid, read_runs
+from mtbert_lab.store import doubts
+from mtbert_lab.sweep import SweepRun
+
+SYNTHETIC = (
+    "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
+    "pipeline works, and say nothing about the methods."
+)
+SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
+const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.cells[h.cellIndex].innerText;
+const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) => number(a) - number(b);
+[...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
+  .forEach(row => body.append(row))"""
+ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
+INJECTED = "# Parameters\n"  # how the cell begins that papermill adds behind the parameters cell
+
+
+def parameters(namespace: dict[str, Any]) -> dict[str, Any]:
+    """The notebook's parameters, from its `globals()`, called in the cell behind the parameters cell.
+
+    Declared are the annotated names of the parameters cell (`seed: int = 1`). Raises ConfigError for a name that
+    papermill injects and that is not declared, since papermill only warns about it, and for a value of another type
+    than declared. `1e-5`, which YAML reads as a string, counts as a float. Other names do not matter: in a kernel that
+    runs the notebook again, the later cells have left theirs.
+    """
+    declared = namespace.get("__annotations__", {})
+    cells = namespace.get("In", ())  # those that have run
+    unknown = _injected(cells) - declared.keys()
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise ConfigError(f"{names}: no parameter of this notebook; it has {', '.join(declared)}")
+    return {name: _checked(name, namespace[name], declared[name]) for name in declared if name in namespace}
+
+
+def _injected(cells: Iterable[str]) -> set[str]:
+    """The names that papermill's last cell assigns."""
+    cells = [cell for cell in cells if cell.startswith(INJECTED)]
+    if not cells:
+        return set()
+    names = [node for node in ast.walk(ast.parse(cells[-1])) if isinstance(node, ast.Name)]
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+def _checked(name: str, value: Any, expected: type) -> Any:
+    if expected is float and isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            value = float(value)
+    if type(value) is not expected or (expected is float and not math.isfinite(value)):
+        raise ConfigError(f"{name}: expected {expected.__name__}, got {value!r}")
+    return value
+
+
+def load(given: dict[str, Any], *names: str) -> list[Grid]:
+    """The runs of the grids params/<profile>/<name>.yaml; with a `grid` of one's own, those of that file for each name.
+
+    given: `parameters(globals())` with profile, grid (a path from here or from the repository), only (a part of the
+    names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost.
+    """
+    files = names
+    if given["grid"]:
+        path = Path(given["grid"])
+        files = [str(path.resolve() if path.exists() else REPOSITORY / path)]
+    grids = _read(given, files, train_missing=False)
+    if given["train_missing"]:
+        missing = {}
+        for grid in grids:
+            missing |= {run.config: run for run in grid.missing}
+        if missing:
+            say(_what_is_trained(given, list(missing.values())))
+            grids = _read(given, files, train_missing=True)
+    if given["grid"]:
+        return grids * len(names)
+    if given["profile"] == "demo":
+        say(SYNTHETIC)
+    return grids
+
+
+def _read(given: dict[str, Any], files: Iterable[str], train_missing: bool) -> list[Grid]:
+    how = {name: given[name] for name in ("seed", "only", "device", "progress")}
+    how["data"] = given["data_dir"] or None
+    how["train_missing"] = train_missing
+    return [read_runs(given["profile"], file, **how) for file in files]
+
+
+def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
+    text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
+    if given["profile"] == "demo":
+        return f"{text}."
+    device = pick_device(given["device"]).type
+    costs = predict_runs(missing, device, data=given["data_dir"] or None)
+    time = sweep.duration(sum(run.minutes or 0 for run in costs))
+    mib = max(run.mib or 0 for run in costs)
+    return f"{text}, {time}, in at most {mib:,.0f} MiB of memory, as far as this can be predicted."
+
+
+def differences(
+    comparison: Comparison,
+    name: str,
+    label: str = "",
+    table: pd.DataFrame | None = None,
+    finding: str = "",
+    constants: pd.DataFrame | None = None,
+) -> None:
+    """What a comparison says, the figure of its differences, their table and the scores, folded, what is stored.
+
+    name: of the figure's file; label: of the axes, by default with the name of the reference; table: the differences in
+    another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
+    baselines among the scores. Runs whose scores say little (`doubts`) are named first.
+    """
+    _tell_doubts(doubts(comparison.runs, constants))
+    if comparison.answer:
+        references = dict.fromkeys(comparison.references.values())  # each once
+        label = label or f"dev score minus that of {' or '.join(references)}"
+        say(f"**Finding.** {finding or comparison.answer}")
+        figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
+        plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
+        numbers = comparison.difference_table().rename_axis("run").reset_index()
+        folded(numbers, "The differences in numbers")
+    if (scores := comparison.scores(constants)) is not None:
+        folded(scores.rename_axis("run").reset_index(), "The scores")
+    say(f"{comparison.stored} {comparison.lent}".strip())
+
+
+def _tell_doubts(found: pd.DataFrame) -> None:
+    """What makes scores say little, before any difference: some by name, all of several in a folded table."""
+    if found.empty:
+        return
+    first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]
+    more = f"; {len(found) - 2} more are in the list below" if len(found) > 2 else ""
+    say(f"**Scores that say little:** {'; '.join(first)}{more}.")
+    if len(found) > 2:
+        folded(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
+
+
+def provenance(*grids: Grid) -> None:
+    """What the notebook runs on, and the stored runs that it has read, a row for those that differ only in the seed."""
+    rows = {}  # by run id: several grids may have one run
+    for grid in grids:
+        for name, runs in grid.runs.items():
+            for run in runs:
+                about = [run.provenance[key] for key in ABOUT]
+                rows[run.run_id] = [name, *about, str(run.config.seed), run.run_id]
+    table = pd.DataFrame(list(rows.values()), columns=["run", *ABOUT, "seeds", "run ids"])
+    alike = table.groupby(["run", *ABOUT], sort=False, as_index=False)
+    print(versions())
+    folded(alike.agg(", ".join), f"{len(rows)} stored runs")
+
+
+def versions() -> str:
+    """One line: what the notebook ran on."""
+    packages = [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "numpy", "pandas")]
+    return ", ".join([f"mtbert {__version__}", f"Python {platform.python_version()}", *packages])
+
+
+def say(text: str) -> None:
+    """Show a finding as text that wraps, not as printed output; an empty one not at all."""
+    if text:
+        display(Markdown(text))
+
+
+def joined(words: Iterable[str]) -> str:
+    """The words as a list in a sentence: "a", "a and b", "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def listing(table: pd.DataFrame) -> None:
+    """Show a table of texts, all rows, aligned to the left; a click on a heading sorts it. Nothing if it is empty."""
+    if len(table):
+        display(HTML(_left_aligned(table)))
+
+
+def folded(table: pd.DataFrame, title: str) -> None:
+    """Show a long table that opens with a click on its title, and scrolls; sorted as in `listing`."""
+    if table.empty:
+        return
+    frame = '<details><summary>{}</summary><div style="max-height: 32em; overflow: auto">{}</div></details>'
+    display(HTML(frame.format(html.escape(title), _left_aligned(table))))
+
+
+def embed(content: str, script: str = "") -> None:
+    """Show HTML with the style and a script of site/, which need no kernel: they work on the built page, too."""
+    parts = [f"<style>{_of_site('embedded.css')}</style>", content]
+    if script:
+        parts.append(f"<script>{_of_site(f'{script}.js')}</script>")
+    display(HTML("\n".join(parts)))
+
+
+def _of_site(name: str) -> str:
+    return (Path(__file__).parent / "site" / name).read_text(encoding="utf8")
+
+
+def _left_aligned(table: pd.DataFrame) -> str:
+    """HTML of a table without its index; JupyterLab would align its cells to the right."""
+    text = " ".join(line.strip() for line in table.to_html(index=False, na_rep="", border=0).splitlines())
+    left = "text-align:left"  # in every cell, so that it counts in the size of a notebook
+    text = text.replace("<th>text<", f'<th style="{left}; min-width: 20em">text<')  # else long ids squeeze it
+    text = text.replace("<td>", f'<td style="{left}">').replace("<th>", f'<th style="{left}; cursor: pointer">')
+    return text.replace("<thead>", f'<thead title="sort" onclick="{html.escape(SORT)}">')

@@ -1,0 +1,249 @@
+"""Figures of sweeps and of claims: f(table, ax=None) -> ax, as in plots.py; nothing here reads a file."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
+from seaborn.utils import relative_luminance
+
+from mtbert_lab.cost import PARTS
+from mtbert_lab.report.plots import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREY,
+    HATCHES,
+    ORANGE,
+    SKY,
+    TASK_LABELS,
+    VERMILION,
+    as_text,
+    intervals,
+    log_axis,
+    name_points,
+    stacked,
+)
+from mtbert_lab.statistics import SEEDS
+
+VERDICTS = {  # of a difference; distinguishable without colour, too
+    "better": {"color": BLUE, "marker": "^"},
+    "worse": {"color": VERMILION, "marker": "v"},
+    "no difference that matters": {"color": GREY},
+    "too few runs to tell": {"color": GREY, "mfc": "white"},
+}
+CLAIM_COLOURS = {  # from dark to light, so that they are distinguishable in grey, too
+    "reproduced": "#004488",
+    "contradicted": "#BB5566",
+    "no difference that matters": "#DDAA33",
+    "too few runs to tell": "#EEDD99",
+    "not comparable": "#BBBBBB",
+    "cannot be checked": "#DDDDDD",
+    "not measured yet": "#FFFFFF",
+}
+PART_COLOURS = {
+    "weights": BLACK,
+    "moments": GREY,
+    "gradients": ORANGE,
+    "task gradients": VERMILION,
+    "activations": BLUE,
+    "temporary": SKY,
+}
+
+
+def counts(
+    table: pd.DataFrame,
+    colours: dict[str, str],
+    label: str,
+    ax: Axes | None = None,
+) -> Axes:
+    """`stacked` bars of numbers of things, with the numbers in the bars that are wide enough."""
+    longest = table.sum(axis=1).max()
+    least = max(1, 0.03 * longest)
+    ax = stacked(table, colours, label, ax, edgecolor="black", linewidth=0.6)
+    for bars, part in zip(ax.containers, table, strict=True):
+        colour = "white" if relative_luminance(colours[part]) < 0.25 else "black"
+        numbers = [f"{n:.0f}" if n >= least else "" for n in bars.datavalues]
+        texts = ax.bar_label(bars, numbers, label_type="center", color=colour, fontsize="x-small")
+        if part in HATCHES:
+            ground = {"fc": colours[part], "ec": "none", "pad": 1}
+            plt.setp(texts, bbox=ground)
+    ax.grid(axis="y", visible=False)
+    return ax
+
+
+def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
+    """Differences with intervals, a panel per task on one scale: columns task, run, value, low, high, verdict.
+
+    A value far outside the others is an arrow at the edge, with its number; else it would hide them.
+    """
+    tasks, names = table["task"].unique(), table["run"].unique()
+    longest = max(map(len, names))
+    size = (2.3 * len(tasks) + 0.07 * longest, 0.27 * len(names) + 1.5)
+    figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
+    limits = _limits(table)
+    looks = {}
+    for verdict, look in VERDICTS.items():
+        looks[verdict] = {"ms": 6, "capsize": 2, "lw": 1.2, **look}
+    table = table.assign(kind=table["verdict"]).set_index("run")
+    for ax, task in zip(axes[0], tasks, strict=True):
+        ax.axvline(0, color="black", lw=1)
+        part = table[table["task"] == task].reindex(names)
+        part = part.rename_axis("label").reset_index()
+        value = part["value"]
+        is_outside = value.notna() & ~value.between(*limits)
+        inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
+        intervals(inside, ax, looks)
+        for place, row in part[is_outside].iterrows():
+            _arrow_at_edge(ax, limits, place, row["value"], VERDICTS[row["verdict"]])
+        ax.set_title(TASK_LABELS[task], fontsize="medium")
+        ax.tick_params(labelsize="small")
+
+    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    low, high = limits
+    room = 0.04 * (high - low)
+    ax.set_xlim(low - room, high + room)
+    figure.supxlabel(label, fontsize="medium")
+    _legend_of_verdicts(figure, set(table["verdict"]))
+    return figure
+
+
+def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:
+    handles = []
+    for verdict, look in VERDICTS.items():
+        if verdict in found:
+            look = {"ls": "", "marker": "o", **look}
+            handles.append(Line2D([], [], label=verdict, **look))
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize="small",
+    )
+
+
+def _limits(table: pd.DataFrame) -> tuple[float, float]:
+    """The ends of the axis of differences: 0 and all intervals, if none reaches far beyond the others."""
+    reach = table[["low", "high"]].abs().max(axis=1)
+    most, usual = reach.max(), reach.median()
+    if most > 8 * usual:
+        most = 4 * usual
+    lowest = min(0, table["low"].min())
+    highest = max(0, table["high"].max())
+    low, high = max(lowest, -most), min(highest, most)
+    return (low, high) if low < high else (-0.01, 0.01)  # all are 0, or none is known
+
+
+def _arrow_at_edge(ax: Axes, limits: tuple[float, float], place: int, value: float, look: dict) -> None:
+    """An arrow where the axis ends, towards a value outside of it, and the value on its inner side."""
+    if value > 0:
+        edge, marker, offset, align = limits[1], ">", -8, "right"
+    else:
+        edge, marker, offset, align = limits[0], "<", 8, "left"
+    ax.plot(edge, place, marker, color=look["color"], mfc=look.get("mfc"), ms=6, clip_on=False)
+    ax.annotate(
+        f"{value:+.3f}",
+        (edge, place),
+        (offset, 0),
+        textcoords="offset points",
+        ha=align,
+        va="center",
+        fontsize="x-small",
+        bbox={"fc": "white", "ec": "none", "pad": 0.5},
+    )
+
+
+def front(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    x: str,
+    ax: Axes | None = None,
+    floor: float = -np.inf,
+) -> Axes:
+    """Score against a cost, a named point per row, those of the front joined: columns name, seeds, overall, cost x.
+
+    A hollow point has fewer than SEEDS seeds. Columns low and high, where they are: the interval of a score. A score
+    below `floor` is an arrow at the bottom with its number, else it would hide the differences between the others.
+    """
+    ax = ax or plt.gca()
+    if table[x].max() > 2.5 * table[x].min():
+        log_axis(ax.xaxis, (1, 2, 3, 5, 7))
+    _steps(table.set_index("name").loc[list(names)], x, ax)
+    is_above = table["overall"] >= floor
+    above = table[is_above]
+    is_on_front = table["name"].isin(names)
+    has_few_seeds = table["seeds"] < SEEDS
+    for (is_joined, is_hollow), part in above.groupby([is_on_front, has_few_seeds]):
+        colour = COLOURS["shared"] if is_joined else GREY
+        score = part["overall"]
+        spread = None
+        if "low" in part:
+            spread = [score - part["low"], part["high"] - score]
+        ax.errorbar(
+            part[x],
+            score,
+            spread,
+            elinewidth=0.6,
+            ls="",
+            marker="o" if is_joined else "s",
+            ms=6,
+            color=colour,
+            mfc="white" if is_hollow else colour,
+        )
+    if np.isfinite(floor):
+        ax.set_ylim(floor)
+    name_points(above, x, "overall", ax)
+    _arrows_at_bottom(table[~is_above], x, floor, ax)
+    return ax
+
+
+def _steps(table: pd.DataFrame, x: str, ax: Axes) -> None:
+    """The line that joins the points of a front: at each cost the best score up to it."""
+    across = np.repeat(table[x], 2)[1:]
+    up = np.repeat(table["overall"], 2)[:-1]
+    corners = Path(np.column_stack([across, up]))
+    line = corners.interpolated(50).vertices  # points all along: names avoid them
+    ax.plot(*line.T, color=COLOURS["shared"], lw=1)
+
+
+def _arrows_at_bottom(table: pd.DataFrame, x: str, floor: float, ax: Axes) -> None:
+    """An arrow per cost, with the names and scores of the runs that have it."""
+    for i, (cost, part) in enumerate(table.groupby(x)):
+        lines = [f"{as_text(row.name)}: {row.overall:+.3f}" for row in part.itertuples(index=False)]
+        height = 20 + 16 * (i % 2)  # neighbours at two heights
+        ax.annotate(
+            "\n".join(lines),
+            (cost, floor),
+            (0, height),
+            textcoords="offset points",
+            fontsize="x-small",
+            ha="center",
+            arrowprops={"arrowstyle": "-|>", "color": VERMILION},
+        )
+
+
+def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Memory over one step, its parts on top of each other, the peak marked: a table of `cost.step_timeline` (MiB)."""
+    table = table.reset_index(drop=True)
+    shown = [part for part in PARTS if table[part].any()]
+    colours = [PART_COLOURS[part] for part in shown]
+    ax = table[shown].plot.area(ax=ax, color=colours, linewidth=0, legend=False)
+    for drawn, part in zip(ax.collections, shown, strict=True):
+        drawn.set(hatch=HATCHES.get(part), edgecolor="white", rasterized=True)
+
+    total = table["total"]
+    peak = total.max()
+    ax.plot(total.idxmax(), peak, "v", color="black", ms=6, clip_on=False)
+    is_new_phase = table["phase"] != table["phase"].shift()
+    for start in np.flatnonzero(is_new_phase)[1:]:
+        ax.axvline(start, color="white", lw=0.8)
+    top = max(ax.get_ylim()[1], 1.08 * peak)  # the highest of the axes that share it
+    last = max(1, len(table) - 1)
+    ax.set(xlim=(0, last), ylim=(0, top))
+    ax.set(xlabel="allocation of the step", ylabel="memory (MiB)")
+    return ax

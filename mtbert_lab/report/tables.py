@@ -1,0 +1,544 @@
+"""Tables of grids of runs: scores, differences from a reference with p-values, forgetting, Pareto fronts.
+
+`mtbert_lab.statistics` has the rule for verdicts, and its words. The differences of one table are one family, corrected
+by Holm's method.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mtbert.bert import MINILM
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, DataError
+from mtbert.names import code, escaped
+from mtbert.paths import REPOSITORY
+from mtbert.training import overall, turn_ends
+from mtbert_lab.paths import find_result
+from mtbert_lab.report.plots import TASK_LABELS
+from mtbert_lab.statistics import (
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    PAIRED_SEEDS,
+    TOO_FEW,
+    Difference,
+    decide,
+    margin_of,
+    paired,
+    verdict_text,
+    welch,
+)
+from mtbert_lab.store import (
+    BASELINES,
+    MissingRun,
+    Run,
+    baseline_table,
+    difference,
+    lent_to,
+    load_or_run,
+    read_grid,
+    training_key,
+)
+from mtbert_lab.sweep import SweepRun
+
+NAMED = 3  # differences of a summary that have numbers
+WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+TOGETHER = ("sst", "quora", "sts")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of grid files by their names there: all configurations, and the stored runs of them."""
+
+    paths: tuple[str, ...]  # such as params/cpu/hybrids.yaml; none where the profile has no such grid
+    configs: dict[str, list[RunConfig]]
+    runs: dict[str, list[Run]]  # only names with at least one stored seed
+    among: tuple[Path, ...] = ()  # stores whose runs lend their seed variance; none: `stores()`
+
+    def __or__(self, other: "Grid") -> "Grid":
+        """The runs of both; of a name in both the one with more seeds in its file."""
+        configs = dict(self.configs)
+        runs = dict(self.runs)
+        for name, group in other.configs.items():
+            if len(group) > len(configs.get(name, ())):
+                configs[name] = group
+                runs.pop(name, None)
+                if name in other.runs:
+                    runs[name] = other.runs[name]
+        paths = dict.fromkeys(self.paths + other.paths)  # each once
+        return Grid(tuple(paths), configs, runs, self.among)
+
+    @property
+    def missing(self) -> list[SweepRun]:
+        """The runs that are not stored."""
+        missing = []
+        for name, group in self.configs.items():
+            stored = {run.config for run in self.runs.get(name, ())}
+            for config in group:
+                if config not in stored:
+                    missing.append(SweepRun(name, config, config.digest, is_stored=False))
+        return missing
+
+    def only(self, names: Iterable[str]) -> "Grid":
+        """The part with these names, in their order."""
+        wanted = list(names)
+        configs = {name: self.configs[name] for name in wanted if name in self.configs}
+        runs = {name: self.runs[name] for name in wanted if name in self.runs}
+        return replace(self, configs=configs, runs=runs)
+
+    def pick(self, where: Callable[[RunConfig], bool]) -> "Grid":
+        """The part whose configurations meet a condition."""
+        names = [name for name, configs in self.configs.items() if where(configs[0])]
+        return self.only(names)
+
+    @property
+    def stored(self) -> str:
+        """One sentence: how many of the runs are stored, and the command that trains the others."""
+        if not self.configs:
+            return "There are no runs of this question here."
+        there = sum(map(len, self.runs.values()))
+        wanted = sum(map(len, self.configs.values()))
+        files = " and ".join(map(code, self.paths))
+        text = f"{there} of {wanted} runs of this question ({files}) are stored"
+        if there < wanted:
+            others = "the others" if there else "them"
+            command = f"mtbert train {' '.join(self.paths)}"
+            text += f"; {code(command)} trains {others}"
+        return f"{text}." if there else f"Not measured yet: {text}."
+
+
+def read_runs(
+    profile: str,
+    name: str,
+    seed: int = 0,
+    params: Path = REPOSITORY / "params",
+    only: str = "",
+    store: Path | None = None,
+    **how,
+) -> Grid:
+    """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
+
+    name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
+    only: a part of the names of runs; the others are left out. store: default `stores()`. how: other arguments of
+    `load_or_run`.
+    """
+    path = Path(name)
+    if not path.is_absolute():
+        path = params / profile / f"{name}.yaml"
+    shown = str(path)
+    if path.is_relative_to(params):
+        if not path.exists():
+            return Grid((), {}, {})
+        shown = f"params/{path.relative_to(params)}"
+
+    configs, runs = {}, {}
+    for run, group in read_grid(path).items():
+        if only not in run:
+            continue
+        configs[run] = [group[0].but(seed=seed)] if seed else group
+        stored = []
+        for config in configs[run]:
+            with suppress(MissingRun):
+                stored.append(load_or_run(config, store=store, **how))
+        if stored:
+            runs[run] = stored
+    return Grid((shown,), configs, runs, (store,) if store else ())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs, each beside its reference: a run of the same grid, on the same examples in the same order."""
+
+    grid: Grid
+    references: dict[str, str]  # run -> its reference
+
+    @cached_property
+    def part(self) -> Grid:
+        """The references, then the other runs."""
+        return self.grid.only([*self.references.values(), *self.references])
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The stored runs, references first."""
+        return self.part.runs
+
+    @property
+    def stored(self) -> str:
+        text = self.part.stored
+        if any(runs[0].config.keep != "last" for runs in self.runs.values()):
+            text += " Differences are those of the kept steps (field `keep`), not of the last one."
+        return text
+
+    def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame | None:
+        """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
+
+        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on 2,000
+        training examples, and of the best point on dev, with its step where that is not the last one.
+        """
+        if not self.runs:
+            return None
+        rows = {} if constants is None else _baseline_rows(constants)
+        trained = set()
+        for name, runs in self.runs.items():
+            rows[name] = _score_row(runs)
+            trained.update(runs[0].config.tasks)
+        columns = []
+        for task in TASKS:
+            if task in trained:
+                label = TASK_LABELS[task]
+                columns += [f"{label} dev", f"{label} train", f"{label} best point"]
+        columns += ["overall", "seeds"]
+        return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
+
+    @property
+    def _both_stored(self) -> dict[str, str]:
+        """The references of which both runs are stored."""
+        return {run: other for run, other in self.references.items() if self.runs.keys() >= {run, other}}
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """A row per run and task, with run, reference, task, and the columns of `decide`."""
+        rows, found = [], []
+        for name, reference in self._both_stored.items():
+            first, second = self.runs[name], self.runs[reference]
+            for task in TASKS:
+                if task in first[0].config.tasks and task in second[0].config.tasks:
+                    rows.append((name, reference, task))
+                    found.append(difference(first, second, task, among=self.grid.among))
+        table = pd.DataFrame(rows, columns=["run", "reference", "task"])
+        return table.join(decide(found, table["task"].map(margin_of)))
+
+    @property
+    def overall(self) -> pd.DataFrame:
+        """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
+        found = []
+        for name, reference in self._both_stored.items():
+            found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
+        rows = list(self._both_stored.items())
+        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
+
+    def difference_table(self) -> pd.DataFrame | None:
+        """`differences` for reading: a row per run, a column per task; None where there are none."""
+        if self.differences.empty:
+            return None
+        rows = {}
+        for row in self.differences.itertuples():
+            seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
+            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
+            text = f"{signed(row)}, {said(row)}"
+            if row.cautious != row.verdict:
+                text += f" (cautiously: {row.cautious})"
+            columns[TASK_LABELS[row.task]] = text
+        return pd.DataFrame(rows).T.fillna("–")
+
+    @property
+    def lent(self) -> str:
+        """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
+        lent = self.differences[self.differences["is_lent"]]
+        lenders, deviations = [], []
+        for row in lent.drop_duplicates("task").itertuples():
+            lend = partial(lent_to, tasks=[row.task], among=self.grid.among)
+            prior = lend(self.runs[row.run]) or lend(self.runs[row.reference])
+            lenders.append(prior.lenders)
+            deviations.append(f"{prior.deviation:.4f} on {TASK_LABELS[row.task]}")
+        if not lenders:
+            return ""
+        fewest, most = min(lenders), max(lenders)
+        count = f"{fewest} to {most}" if fewest < most else str(most)
+        shown = ", ".join(deviations)
+        return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
+
+    @property
+    def answer(self) -> str:
+        """What the differences say, in sentences; empty where there are none."""
+        return summary(self.differences)
+
+
+def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
+    """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
+    part = grid.pick(where)
+    firsts = {}  # training key without these fields -> the first run that has it
+    references = {}
+    for name, group in part.configs.items():
+        config = group[0]
+        reference = firsts.setdefault(training_key(config, fields), name)
+        if training_key(config) != training_key(part.configs[reference][0]):
+            references[name] = reference
+    return Comparison(part, references)
+
+
+def summary(differences: pd.DataFrame) -> str:
+    """What a table of differences says, in sentences; empty where it has no rows.
+
+    A sentence per task and order that is shown, those with the largest differences first, NAMED of them with numbers;
+    then how many differences do not matter, and for how many there are too few runs.
+    """
+    if differences.empty:
+        return ""
+    differences = differences.sort_values("value", key=abs, ascending=False)
+    names = {column: differences[column].map(escaped) for column in ("run", "reference")}
+    differences = differences.assign(**names)
+    is_order = differences["verdict"].isin(["better", "worse"])
+    sentences = _measurable(differences[is_order])
+    for verdict, one, several in (
+        (NO_DIFFERENCE, "is shown not to matter", "are shown not to matter"),
+        (TOO_FEW, "has too few runs to tell", "have too few runs to tell"),
+    ):
+        rows = differences[differences["verdict"] == verdict]
+        if len(rows):
+            verb = one if len(rows) == 1 else several
+            sentences.append(f"{_how_many(rows, differences, is_order.any())} {verb}; {_largest(rows)}.")
+    return " ".join(sentences)
+
+
+def _how_many(rows: pd.DataFrame, all_rows: pd.DataFrame, has_orders: bool) -> str:
+    """Such as "All 12 differences", "Nine others", "One of 3 differences", with a capital letter."""
+    if len(rows) == len(all_rows):
+        return f"All {len(rows)} differences" if len(rows) > 1 else "The difference"
+    count = _count(len(rows)).capitalize()
+    if has_orders:
+        return f"{count} {'other' if len(rows) == 1 else 'others'}"
+    return f"{count} of {len(all_rows)} differences"
+
+
+def _largest(rows: pd.DataFrame) -> str:
+    row = rows.iloc[0]
+    which = "the largest" if len(rows) > 1 else "it"
+    return f"{which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}"
+
+
+def _measurable(found: pd.DataFrame) -> list[str]:
+    """A sentence per task and verdict on the orders that are shown, of which the largest come first."""
+    sentences = []
+    for (task, verdict), rows in found.groupby(["task", "verdict"], sort=False):
+        first, *others = rows.itertuples()
+        sentence = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
+        if len(sentences) < NAMED:
+            sentence += f" by {unsigned(first)}"
+        if first.is_small:
+            sentence += ", less than the margin"
+        if others:
+            sentence += f", and {_others(others, first.reference, verdict)}"
+        sentences.append(f"{sentence}.")
+    return sentences
+
+
+def _others(rows: list, reference: str, verdict: str) -> str:
+    """That other runs have the same verdict; up to two are named."""
+    names = " and ".join(f"*{row.run}*" for row in rows)
+    if len(rows) > 2:
+        names = f"{_count(len(rows))} others"
+    verb, theirs = ("is", "its reference") if len(rows) == 1 else ("are", "their references")
+    if all(row.reference == reference for row in rows):
+        return f"so {verb} {names}"
+    return f"{names} {verb} {verdict} than {theirs}"
+
+
+def _count(n: int) -> str:
+    return WORDS[n] if n < len(WORDS) else str(n)
+
+
+def said(row: Any) -> str:
+    """The verdict of a row of `decide` or `judge_estimates`, with what belongs to it."""
+    return verdict_text(row.verdict, getattr(row, "is_small", False), getattr(row, "seeds_needed", np.nan))
+
+
+def signed(row: Any) -> str:
+    """A difference with its interval."""
+    return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+
+
+def unsigned(row: Any) -> str:
+    """The size of a difference with its interval, without signs."""
+    low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
+    return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
+
+
+def score_points(run: Run) -> pd.DataFrame:
+    """A row per training task: dev and train (scores of the last step), best and best_step (of its best point on dev).
+
+    dev is that of the kept model where this is the last one; pretraining after the training has changed it, and not the
+    other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
+    """
+    stored = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
+    is_last_kept = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
+    points = pd.DataFrame(index=run.config.tasks, columns=["dev", "train", "best", "best_step"], dtype=float)
+    for task in run.config.tasks:
+        metric = TASKS[task].metric
+        if (task, metric, "last", "dev") in stored:  # the task may have had another metric
+            last = stored[task, metric, "last", "dev"]
+            train = stored[task, metric, "last", "train"]
+            best = stored[task, metric, "best", "dev"]
+            points.loc[task] = last.value, train.value, best.value, best.step
+        if is_last_kept:
+            points.loc[task, "dev"] = run.score(task)
+    return points
+
+
+def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
+    names = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}
+    rows = {}
+    for row in constants.itertuples():
+        if row.metric == TASKS[row.task].metric:
+            name = names.get(row.baseline, row.baseline)
+            rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = _shown(row.value)
+    return rows
+
+
+def _score_row(runs: list[Run]) -> dict[str, str]:
+    """The row of `Comparison.scores` of a configuration's seeds."""
+    points = pd.concat([score_points(run) for run in runs])
+    means = points.groupby(level=0, sort=False).mean()
+    row = {}
+    for task, mean in means.iterrows():
+        label = TASK_LABELS[task]
+        steps = points.loc[[task], "best_step"]
+        row[f"{label} dev"] = _shown(mean["dev"])
+        row[f"{label} train"] = _shown(mean["train"])
+        row[f"{label} best point"] = _shown(mean["best"]) + _at_steps(steps.min(), steps.max(), runs[0].cost["steps"])
+    row["overall"] = _shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
+    row["seeds"] = str(len(runs))
+    return row
+
+
+def _at_steps(first: float, last: float, end: int) -> str:
+    """At which steps the best points lie, where this is known and not the end of the run."""
+    if np.isnan(first) or first == end:
+        return ""
+    return f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
+
+
+def _shown(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
+    """The baselines of a run's tasks: of the demo corpus computed, else those of the results store.
+
+    The stored cosines are the packaged encoder's, and are left out for another. Without a stored table they are
+    computed, and the table is empty where the data are not here either.
+    """
+    path = find_result(BASELINES)
+    if config.corpus == "demo" or not path.exists():
+        try:
+            return baseline_table(config, data)
+        except DataError:
+            return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+    table = pd.read_csv(path)
+    return table if config.encoder == MINILM else table[table["baseline"] != "cosine"]
+
+
+def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """Dev scores of runs with tasks in turn, a row per run, seed, task and pass: run, seed, task, after, score.
+
+    after: the task of the pass. Forgetting is what a task loses of its score after its last pass (Lopez-Paz and Ranzato
+    2017, section 3, whose backward transfer is the last pass minus each task's own, without the last task).
+    """
+    rows = []
+    for name, group in runs.items():
+        for run in group:
+            sizes = [run.provenance["rows"][f"train {task}"] for task in run.config.tasks]
+            points = run.curve.set_index("step")
+            for step, after in turn_ends(run.config, sizes).items():
+                for task in run.config.tasks:
+                    score = points.at[step, f"dev_{task}"]
+                    rows.append((name, run.config.seed, task, after, score))
+    return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
+
+
+def forgetting(run: Run) -> float:
+    """How much of its dev score a task loses from its own last pass to the end, the mean over all tasks but the last.
+
+    Of a run with tasks in turn; `forgotten` has the scores.
+    """
+    last = forgotten({"": [run]}).drop_duplicates(["task", "after"], keep="last")
+    scores = last.set_index(["task", "after"])["score"]
+    *earlier, end = run.config.tasks
+    losses = [scores[task, task] - scores[task, end] for task in earlier]
+    return float(np.mean(losses))
+
+
+def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
+    """Forgetting without a method minus that with it, the mean over orders of the tasks, paired by seed.
+
+    orders: the runs without and with the method, in each order of the tasks. A seed counts that all of them have.
+    """
+    by_seed = []
+    for plain, method in orders:
+        by_seed += [{run.config.seed: forgetting(run) for run in runs} for runs in (plain, method)]
+    seeds = sorted(set(by_seed[0]).intersection(*by_seed[1:]))
+    losses = np.array([[one[seed] for one in by_seed] for seed in seeds])
+    losses = losses.reshape(len(seeds), -1, 2)  # (S, orders, without and with)
+    gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
+    return paired(gaps, PAIRED_SEEDS)
+
+
+def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """A row per run: name, seeds, overall (last step, mean over seeds), parameters (M), state (MiB).
+
+    state: in float32 the weights, and of the trained ones a gradient and AdamW's two moments. Runs without a score of
+    the last step are left out.
+    """
+    rows = []
+    for name, group in runs.items():
+        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1)
+        score = overall(scores.mean(axis=1).to_dict())
+        cost = group[0].cost
+        numbers = cost["parameters"] + 3 * cost["trained_parameters"]
+        rows.append((name, len(group), score, cost["parameters"] / 1e6, 4 * numbers / 2**20))
+    columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.dropna(subset="overall").reset_index(drop=True)
+
+
+def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:
+    """Logarithm of the ratio of the costs of two configurations, means over seeds, by Welch's t-test."""
+    first_costs = [run.cost[quantity] for run in first]
+    second_costs = [run.cost[quantity] for run in second]
+    return welch(np.log(first_costs), np.log(second_costs))
+
+
+def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
+    """Ratio of the costs of two configurations and its 95 % interval, which one seed on a side does not have."""
+    found = log_cost_ratio(first, second, quantity)
+    low = high = np.nan
+    if found.is_decided:
+        low, high = found.interval()
+    return tuple(np.exp([found.value, low, high]).tolist())
+
+
+def pareto(table: pd.DataFrame, cost: str) -> list[str]:
+    """Names of the rows, from the cheapest up, whose `overall` is above that of every row which costs no more."""
+    table = table.sort_values([cost, "overall"], ascending=[True, False])
+    best_before = table["overall"].cummax().shift(fill_value=-np.inf)
+    is_ahead = table["overall"] > best_before
+    return table.loc[is_ahead, "name"].tolist()
+
+
+def gaps(runs: dict[str, list[Run]], reference: str) -> pd.DataFrame:
+    """Overall score of each run minus that of the reference, with 95 % intervals: columns name, overall, low, high."""
+    rows = []
+    for name, some in runs.items():
+        gap = difference(some, runs[reference], pearson=0.5)
+        rows.append((name, gap.value, *gap.interval()))
+    return pd.DataFrame(rows, columns=["name", "overall", "low", "high"])
+
+
+def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> pd.DataFrame:
+    """The front from the cheapest up: cost, overall, seeds, gains over the one before and the first, with intervals."""
+    names = pareto(table, cost)
+    front = table.set_index("name").loc[names, [cost, "overall", "seeds"]].rename_axis(None)
+    on_before, on_first = ["–"], ["–"]
+    for before, name in pairwise(names):
+        on_before.append(difference(runs[name], runs[before], pearson=0.5).text())
+        on_first.append(difference(runs[name], runs[names[0]], pearson=0.5).text())
+    front = front.round({cost: 1, "overall": 3})
+    return front.assign(**{"gain on the one before": on_before, "gain on the first": on_first})

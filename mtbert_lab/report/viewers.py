@@ -1,0 +1,386 @@
+"""Looking around: attention, plans, errors, two sentences, and a run in training.
+
+The plan explorer is a script in the page, and needs no kernel. The other viewers make controls only in a kernel of a
+Jupyter server, and show something static elsewhere: an executed notebook keeps no state of widgets, for which its page
+would load scripts.
+"""
+
+import html
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+import torch.nn.functional as F
+from IPython.display import display
+from ipywidgets import (
+    BoundedIntText,
+    Button,
+    Dropdown,
+    HBox,
+    IntRangeSlider,
+    IntSlider,
+    Text,
+    VBox,
+    Widget,
+    interactive_output,
+)
+from matplotlib.patches import Rectangle
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from mtbert.bert import BertConfig, BertModel, part_sizes
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, demo, load_table
+from mtbert.multitask import MultitaskBert, encoder_config
+from mtbert.paths import cache_dir
+from mtbert.training import LOG, load_corpus, train
+from mtbert_lab.analysis.errors import COLUMNS, error_kinds
+from mtbert_lab.paths import check_writable
+from mtbert_lab.report import notebook, plots
+from mtbert_lab.report.tables import Grid
+from mtbert_lab.statistics import count_seeds
+from mtbert_lab.store import MissingRun, Run, load_or_run, overall_interval, summarize
+
+DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
+    tasks=("sst", "quora", "sts"),
+    plan="frozen",
+    pairs="product+difference+cosine",
+    scheme="unified",
+    train_rows=400,
+    epochs=20,
+    eval_spacing="log",
+    keep="last",
+    batch_size=32,
+    learning_rate=1e-2,
+    max_length=64,
+)
+CLASS_NAMES = {  # of labels that are numbers in the files
+    "sst": ("very negative", "negative", "neutral", "positive", "very positive"),
+    "quora": ("no duplicate", "duplicate"),
+}
+ANY = "any"
+PAGE = 10  # examples at a time
+NO_TEXTS = (
+    "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: "
+    "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder. As an example, some errors of a "
+    "small model on the demo corpus:"
+)
+ENCODERS = {
+    "MiniLM, 6 layers": encoder_config(DEMO),
+    "bert-base-uncased, 12 layers": BertConfig(),
+}
+
+
+def _is_live() -> bool:
+    """Whether a Jupyter server started this kernel, so that somebody can use controls."""
+    return "JPY_SESSION_NAME" in os.environ
+
+
+def attention_maps(model: BertModel, input_ids: Tensor) -> Tensor:
+    """The attention weights of one sequence without padding: (1, T) -> (L, h, T, T), each row summing to 1."""
+    hidden = model.embeddings(input_ids)
+    bias = model.embeddings.attention_mask(None, input_ids.size(1))  # of relative positions, where there are any
+    maps = []
+    for layer in model.layers:
+        projected = layer.attention.project(hidden).transpose(1, 3)
+        q, k, _ = projected.unbind(2)  # each (1, h, T, d_k)
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        if bias is not None:
+            scores = scores + bias
+        maps.append(torch.softmax(scores, dim=-1)[0])
+        hidden = layer(hidden, bias)
+    return torch.stack(maps)
+
+
+def attention_figure(maps: Tensor, tokens: Sequence[str], layer: int, head: int) -> plt.Figure:
+    """One head's map, and all heads in a grid, in which it is marked. maps: (L, h, T, T); layer, head: from 1."""
+    L, h, T, _ = maps.shape
+    figure, (ax, grid) = plt.subplots(1, 2, figsize=(13, 5.5), width_ratios=(1, 1.5))
+    names = [f"{i} {plots.as_text(token)}" for i, token in enumerate(tokens)]  # a token may occur twice
+    one = pd.DataFrame(maps[layer - 1, head - 1], names, names)
+    sns.heatmap(one, cmap="Blues", vmin=0, vmax=1, square=True, ax=ax)
+    ax.set(xlabel="attended to (key)", ylabel="token (query)", title=f"layer {layer}, head {head}")
+
+    cell = T + 1  # with a gap between maps
+    cells = F.pad(maps, (0, 1, 0, 1), value=torch.nan)  # (L, h, T + 1, T + 1)
+    image = cells.transpose(1, 2).reshape(L * cell, h * cell)
+    grid.imshow(image.numpy(), cmap="Blues", vmin=0, vmax=1)
+    left = (head - 1) * cell - 1
+    top = (layer - 1) * cell - 1
+    mark = Rectangle((left, top), cell, cell, fill=False, edgecolor=plots.VERMILION, linewidth=2)
+    grid.add_patch(mark)
+    middles = T / 2 + cell * np.arange(max(h, L))
+    grid.set_xticks(middles[:h], range(1, h + 1))
+    grid.set_yticks(middles[:L], range(1, L + 1))
+    grid.set(xlabel="head", ylabel="layer", title="all heads")
+    grid.grid(False)
+    return figure
+
+
+def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, layer: int, head: int) -> None:
+    """The attention of any sentence, opened at one head, from 1; without a server that of the given sentence."""
+
+    def drawn(sentence: str, layer: int, head: int) -> plt.Figure:
+        encoding = tokenizer.encode(sentence)
+        with torch.no_grad():
+            maps = attention_maps(model, torch.tensor([encoding.ids]))
+        return attention_figure(maps, encoding.tokens, layer, head)
+
+    def draw(sentence: str, layer: int, head: int) -> None:
+        figure = drawn(sentence, layer, head)
+        display(figure)
+        plt.close(figure)
+
+    if not _is_live():
+        alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
+        plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
+        return
+    config = model.config
+    _view(
+        draw,
+        sentence=_wide_text(sentence, "sentence"),
+        layer=IntSlider(layer, 1, config.num_hidden_layers, description="layer"),
+        head=IntSlider(head, 1, config.num_attention_heads, description="head"),
+    )
+
+
+def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
+    """A plan to type, to pick or to click together, on the built page, too: drawing, costs, and what its runs scored.
+
+    grid: its runs of these tasks without soft sharing are taken, and listed in a table.
+    """
+
+    def is_shown(config: RunConfig) -> bool:
+        return config.tasks == tuple(tasks) and config.soft_sharing == "none"
+
+    stored = []
+    for runs in grid.pick(is_shown).runs.values():
+        plan = runs[0].config.plan_text
+        stored.append({"plan": plan, "facts": _plan_facts(runs)})
+    encoders = {}
+    for name, encoder in ENCODERS.items():
+        encoders[name] = {"layers": encoder.num_hidden_layers, "sizes": part_sizes(encoder)}
+    modes = {}
+    for name in plots.MODES:
+        letter = name[0].upper()
+        modes[letter] = {"name": name, "colour": plots.COLOURS[name]}
+    content = {
+        "tasks": tasks,
+        "labels": [plots.TASK_LABELS[task] for task in tasks],
+        "modes": modes,
+        "encoders": encoders,
+        "stored": stored,
+    }
+    data = html.escape(json.dumps(content, separators=(",", ":")))
+    notebook.embed(f'<div class="plans" data-content="{data}"></div>', "plans")
+    table = pd.DataFrame([{"plan": run["plan"], **run["facts"]} for run in stored])
+    notebook.folded(table, f"The {len(stored)} plans with stored runs")
+
+
+def _plan_facts(runs: list[Run]) -> dict[str, str]:
+    """What the runs of a plan scored and used, for reading: scores with 95 % intervals, costs with their range."""
+    facts = {"overall score": _interval(*overall_interval(runs))}
+    for task in runs[0].config.tasks:
+        score = summarize(runs, task)
+        facts[plots.TASK_LABELS[task]] = _interval(score["value"], score["low"], score["high"])
+    minutes, memory = [], []
+    for run in runs:
+        seconds = run.cost["train_cpu_seconds"] + run.cost.get("feature_cpu_seconds", 0)
+        minutes.append(seconds / 60)
+        memory.append(run.cost["peak_memory_mib"])
+    facts["processor time of the training"] = f"{_range(minutes, '.0f')} minutes"
+    facts["memory of the whole process"] = f"{_range(memory, ',.0f')} MiB"
+    facts["stored runs"] = count_seeds(len(runs))
+    return facts
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _range(values: list[float], form: str) -> str:
+    """The lowest and the highest value; one where they look alike."""
+    low = format(min(values), form)
+    high = format(max(values), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def one_row_an_example(errors: pd.DataFrame) -> pd.DataFrame:
+    """An `error_table` with a row per example: task, text, label, a column per model, words, id.
+
+    A model's column has what it predicted and the kind of its error, or "right"; text is there if any example has one.
+    """
+    key = ["task", "id"]
+    models = errors["model"].unique()
+    said = errors.assign(said=errors["predicted"] + " (" + errors["kind"] + ")")
+    said = said.pivot(index=key, columns="model", values="said")
+    said = said.reindex(columns=models).fillna("right")
+    about = errors.drop_duplicates(key).set_index(key)[["text", "label", "words"]]
+    table = about.join(said).reset_index()
+    texts = ["text"] if errors["text"].any() else []
+    return table[["task", *texts, "label", *models, "words", "id"]]
+
+
+def error_browser(errors: pd.DataFrame) -> None:
+    """The examples of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time.
+
+    Where the sentences are not here, errors of the demo model show what there would be to read.
+    """
+    if len(errors) and not errors["text"].any():
+        notebook.say(NO_TEXTS)
+        examples = one_row_an_example(demo_errors())
+        notebook.listing(examples.groupby("task", sort=False).head(2))
+    if not _is_live():
+        return
+    controls = {}
+    for name in ("task", "model", "kind"):
+        options = [ANY, *errors[name].unique()]
+        controls[name] = Dropdown(options=options, description=name)
+    longest = max(errors["words"], default=0)
+    controls["words"] = IntRangeSlider(value=(0, longest), max=longest, description="words")
+    examples = one_row_an_example(errors).set_index(["task", "id"], drop=False)
+    last = max(1, len(examples))
+    start = BoundedIntText(1, min=1, max=last, description="from")
+    previous = Button(description="previous")
+    following = Button(description="next")
+
+    def draw(words: tuple[int, int], start: int, **chosen: str) -> None:
+        found = errors[errors["words"].between(*words)]
+        for name, value in chosen.items():
+            if value != ANY:
+                found = found[found[name] == value]
+        keys = found[["task", "id"]].drop_duplicates()
+        on_page = keys.iloc[start - 1 : start - 1 + PAGE]
+        page = examples.loc[pd.MultiIndex.from_frame(on_page)]
+        previous.disabled = start == 1
+        following.disabled = start + PAGE > len(keys)
+        if len(page):
+            notebook.say(f"{start} to {start - 1 + len(page)} of {len(keys)} examples")
+        else:
+            notebook.say("No such errors.")
+        notebook.listing(page)
+
+    def turn(by: int) -> None:
+        start.value = max(1, start.value + by)
+
+    previous.on_click(lambda _: turn(-PAGE))
+    following.on_click(lambda _: turn(PAGE))
+    for control in controls.values():
+        control.observe(lambda _: start.set_trait("value", 1), "value")
+    _view(draw, previous, following, **controls, start=start)
+
+
+def demo_model() -> MultitaskBert:
+    """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
+    folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
+    if not (folder / "run_config.json").exists():  # written last
+        check_writable(folder)
+        corpus = load_corpus(DEMO, demo.root())
+        train(DEMO, corpus, progress=False).model.save(folder)
+    return MultitaskBert.load(folder)
+
+
+def demo_errors() -> pd.DataFrame:
+    """The errors of `demo_model` on the demo corpus, as an `analysis.errors.error_table`."""
+    model = demo_model()
+    parts = []
+    for task in model.run_config.tasks:
+        table, _ = load_table(task, "dev", demo.root())
+        sentences = table[list(TASKS[task].sentence_columns)]
+        texts = sentences.agg(tuple, axis=1).tolist()
+        said = model.predict(texts, task)
+        table["model"] = "demo model"
+        table["task"] = task
+        predicted = said["predicted"]
+        table["kind"] = error_kinds(task, predicted.to_numpy(), table["label"].to_numpy())
+        table["text"] = sentences.agg(" | ".join, axis=1)
+        table["words"] = table["text"].str.split().str.len()
+        table["confidence"] = np.nan if TASKS[task].is_number else said["confidence"].round(3)
+        table["predicted"] = predicted
+        for column in ("label", "predicted"):
+            table[column] = table[column].round(2).map("{:g}".format)
+        parts.append(table[table["kind"] != ""])
+    return pd.concat(parts, ignore_index=True)[COLUMNS]
+
+
+def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
+    """What a model predicts for two sentences: task, of (which sentences), says, probability.
+
+    A task of pairs has one row, a task of single sentences two. says: the name of the class, or the score and its
+    range; probability: that of the class.
+    """
+    both = (first, second)
+    rows = []
+    for task in model.run_config.tasks:
+        if TASKS[task].is_pair:
+            names, texts = ["both sentences"], [both]
+        else:
+            names, texts = ["the first", "the second"], both
+        predicted = model.predict(texts, task)
+        for name, said in zip(names, predicted.itertuples(), strict=True):
+            says, probability = _says(task, said)
+            rows.append((plots.TASK_LABELS[task], name, says, probability))
+    return pd.DataFrame(rows, columns=["task", "of", "says", "probability"])
+
+
+def _says(task: str, said: Any) -> tuple[str, str]:
+    """A prediction in words, and its probability; said: a row of `MultitaskBert.predict`."""
+    about = TASKS[task]
+    if about.is_number:
+        low, high = about.label_range
+        return f"{said.predicted:.1f}, from {low:g} to {high:g}", "–"
+    name = str(said.predicted)
+    if task in CLASS_NAMES and not about.class_names:
+        name = CLASS_NAMES[task][int(said.predicted)]
+    return name, f"{said.confidence:.2f}"
+
+
+def two_sentences(first: str, second: str) -> None:
+    """What the demo model says of two sentences; in a live notebook of any two that are typed."""
+
+    def draw(first: str, second: str) -> None:
+        notebook.listing(what_it_says(demo_model(), first, second))
+
+    if not _is_live():
+        draw(first, second)
+        return
+    _view(draw, first=_wide_text(first, "first"), second=_wide_text(second, "second"))
+
+
+def watch(config: RunConfig) -> plt.Figure:
+    """The points of a stored run, or those that a run in training has written so far; FileNotFoundError without any.
+
+    What a run in training has written has no checksum yet.
+    """
+    try:
+        table = load_or_run(config, train_missing=False).curve.set_index("step")
+    except MissingRun:
+        file = next((cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None)
+        if file is None:
+            raise FileNotFoundError(f"no run of configuration {config.digest} is stored or in training here") from None
+        table = pd.read_csv(file, index_col="step")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
+    losses = table.filter(like="train_loss").dropna(how="all")
+    scores = table.filter(like="dev_").dropna(how="all")
+    look = {"marker": "o", "ms": 3, "xlabel": "step"}
+    losses.plot(ax=axes[0], ylabel="train_loss", **look)
+    scores.plot(ax=axes[1], ylabel="dev", **look)
+    figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
+    return figure
+
+
+def _view(draw: Callable, *buttons: Button, **controls: Widget) -> None:
+    """Show controls, buttons in a row, and what `draw` makes of the controls' values."""
+    row = [HBox(buttons)] if buttons else []
+    drawn = interactive_output(draw, controls)
+    display(VBox([*controls.values(), *row, drawn]))
+
+
+def _wide_text(value: str, name: str) -> Text:
+    return Text(value, description=name, continuous_update=False, layout={"width": "98%"})

@@ -1,0 +1,116 @@
+"""Estimates over seeds and examples, and the rule for verdicts: the only place for either.
+
+The rule, stated before the runs that it judges.
+
+*Difference.* Mean score of one configuration minus that of another, on the same dev examples, unpaired in the seeds.
+Its variance is the jackknife's over the examples (Efron 1982) plus, for each of the two configurations,
+max(0, sigma^2 - e) / S: S seeds, sigma^2 the variance of a score over seeds, e the part of it that the examples
+explain.
+
+*Moderated seed variance* (Smyth 2004). The sample variance s^2 of S seeds is taken for s0^2 F(S - 1, d0). s0^2 and d0
+are estimated by maximum likelihood from the configurations of a stratum; d0 is averaged over its likelihood on a grid
+from 0.5 to 1,000, capped at the stratum's degrees of freedom. Given them, sigma^2 is drawn from
+(d0 s0^2 + (S - 1) s^2) / chi^2(d0 + S - 1), by quantiles and not at random. The p-value of a difference D is the mean
+of 2 Phi(-|D| / sqrt V) over the draws, V the variance above. e is the configuration's own, or the stratum's mean for
+one seed.
+
+*Stratum.* Runs of the same scheme and number of steps with a pretrained encoder that is not frozen, the last step kept,
+the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each trained task, or mean
+of tasks, by itself. Runs of single tasks borrow from all runs of their task and number of steps, of whatever scheme but
+in turn. It lends from 10 configurations with two seeds or more and 20 degrees of freedom on, and not to tasks in turn,
+nor to a configuration whose mean score is more than 2 s0 below the lowest of those configurations. Configurations that
+differ in nothing that trains count once.
+
+*Seeds.* One seed is enough where a stratum lends, else three are needed (d0 is then 0): with fewer, "not decided".
+
+*Words.* A difference has one of three kinds of verdict. An order ("better" or "worse"; of a claim, "reproduced" or
+"contradicted") is shown where the corrected p-value of no difference is below LEVEL; where its value is smaller than
+the margin of its task it is "by less than the margin". Else "no difference that matters" is shown where the corrected
+p-value of two one-sided tests against the margin (Schuirmann 1987) is below LEVEL. Else there are "too few runs to
+tell", also where no verdict may be given for want of seeds; then the seeds that would tell are estimated from the
+variances at hand, for a difference of the size found. A claim of "no difference" is "reproduced" or "contradicted" by
+the two one-sided tests or their opposite, whichever has the smaller p-value, and "no improvement" likewise on one side;
+else there are too few runs to tell. An interval is printed at the level at which the correction judges its p-value.
+
+*Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
+a comparison counting once; the comparisons of one question of a notebook by Holm's (1979). Orders are one family, the
+equivalence tests of the same comparisons another.
+
+*Forgetting.* Where tasks are trained one after the other, the forgetting of a run is the mean over its tasks but the
+last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
+is paired by seed, as both draw the same batches and the same heads: for each seed the mean over the orders of tasks at
+hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 for GEM and A-GEM. Nothing else is paired
+by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and
+a test on pairs of a few seeds ignores the examples, on which every score depends, too.
+
+*Losses, gaps between train and dev, shares of extreme predictions, costs* are compared by Welch's t-test with two seeds
+or more on either side, costs on logarithms and only between runs of one version on one machine.
+
+Symbols: N examples, S seeds, T tasks, Q quantiles.
+"""
+
+from mtbert.intervals import Metric, Scored, example_share, scores_and_covariance, seed_mean
+from mtbert_lab.statistics.differences import LEVEL, Difference, count_seeds, difference, paired, welch
+from mtbert_lab.statistics.resamples import Estimate, Resamples
+from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
+from mtbert_lab.statistics.verdicts import (
+    CONTRADICTED,
+    MARGINS,
+    MEAN_MARGIN,
+    NO_DIFFERENCE,
+    NOT_SHOWN,
+    ORDERS,
+    REPRODUCED,
+    TOO_FEW,
+    Judged,
+    benjamini_hochberg,
+    decide,
+    holm,
+    judge,
+    judge_estimates,
+    margin_of,
+    p_of_claim,
+    seeds_text,
+    verdict_text,
+)
+
+PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
+
+__all__ = [
+    "CONTRADICTED",
+    "LEVEL",
+    "MARGINS",
+    "MEAN_MARGIN",
+    "NOT_SHOWN",
+    "NO_DIFFERENCE",
+    "ORDERS",
+    "PAIRED_SEEDS",
+    "REPRODUCED",
+    "SEEDS",
+    "TOO_FEW",
+    "Difference",
+    "Estimate",
+    "Judged",
+    "Metric",
+    "Prior",
+    "Resamples",
+    "Scored",
+    "Side",
+    "benjamini_hochberg",
+    "count_seeds",
+    "decide",
+    "difference",
+    "draw_variances",
+    "example_share",
+    "holm",
+    "judge",
+    "judge_estimates",
+    "margin_of",
+    "p_of_claim",
+    "paired",
+    "scores_and_covariance",
+    "seed_mean",
+    "seeds_text",
+    "verdict_text",
+    "welch",
+]

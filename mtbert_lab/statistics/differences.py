@@ -1,0 +1,185 @@
+"""A difference between two configurations, its p-values and its interval.
+
+The rule is in `mtbert_lab.statistics`. S seeds, Q quantiles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy import ndarray
+
+from mtbert.intervals import Scored, example_share, scores_and_covariance
+from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles, draw_variances
+
+LEVEL = 0.05
+
+
+def count_seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
+
+
+@dataclass(frozen=True, repr=False)
+class Difference:
+    """A difference between two configurations, and draws of its variance."""
+
+    value: float
+    variances: ndarray
+    seeds: int  # the smaller number of the two
+    is_decided: bool = True  # else there are too few seeds for a verdict
+    of_examples: float = 0.0  # the part of the variance that comes from the examples
+    sides: tuple[Side, ...] = ()
+
+    def __repr__(self) -> str:
+        low, high = self.interval()
+        seeds = count_seeds(self.seeds)
+        if not self.is_decided:
+            seeds += ", too few for a verdict"
+        return f"<Difference {self.value:+.4f} ({low:+.4f} to {high:+.4f}), p {self.p:.2g}, {seeds}>"
+
+    def _p_of(self, distance: float) -> float:
+        """Probability of an estimate that is off by more than this in one direction."""
+        from scipy.special import ndtr  # here, as it is slow to import
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = -distance / np.sqrt(self.variances)
+        z = np.nan_to_num(z, nan=0.0)  # 0 / 0: neither distance nor variance
+        return float(ndtr(z).mean())
+
+    def _distance_of(self, p: float) -> float:
+        """The distance with this probability: the inverse of `_p_of`, by Newton's method from below."""
+        from scipy.special import ndtr
+
+        wanted = p * len(self.variances)
+        deviations = np.sqrt(self.variances)
+        deviations = deviations[deviations > 0]
+        distance = 0.0
+        if len(deviations) <= wanted:
+            return distance
+        for _ in range(50):
+            z = distance / deviations
+            density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) / deviations
+            step = (ndtr(-z).sum() - wanted) / density.sum()
+            distance += step
+            if step <= 1e-9 * distance:
+                break
+        return distance
+
+    @cached_property
+    def p(self) -> float:
+        """Two-sided p-value of no difference; 1 where a metric is not defined."""
+        if np.isnan(self.value):
+            return 1.0
+        return min(1.0, 2 * self._p_of(abs(self.value)))
+
+    def p_within(self, margin: float) -> float:
+        """p-value of two one-sided tests that the difference is smaller than the margin (Schuirmann 1987)."""
+        return self._p_of(margin - abs(self.value))
+
+    def p_under(self, margin: float) -> float:
+        """p-value of a one-sided test that the difference is below the margin."""
+        return self._p_of(margin - self.value)
+
+    def interval(self, level: float = 1 - LEVEL) -> tuple[float, float]:
+        """The ends of the interval outside of which are the values with a two-sided p-value below 1 - level."""
+        if np.isnan(self.value):
+            return np.nan, np.nan
+        half = self._distance_of((1 - level) / 2)
+        return self.value - half, self.value + half
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a side of fewer than SEEDS seeds, whose seed variance is borrowed, decides it."""
+        return self.is_decided and any(len(side.scores) < SEEDS for side in self.sides)
+
+    @property
+    def cautious(self) -> "Difference":
+        """The same with every d0 at its lower 95 % bound."""
+        if not self.sides:
+            return self
+        sides = []
+        for side in self.sides:
+            prior = side.prior and side.prior.cautious
+            sides.append(replace(side, prior=prior))
+        return replace(self, variances=_total(self.of_examples, sides), sides=tuple(sides))
+
+    def text(self) -> str:
+        """'+0.007 (+0.002 to +0.012)'."""
+        low, high = self.interval()
+        return f"{self.value:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
+    """Draws (Q^2,) of the variance of a difference."""
+    first, second = sides
+    return of_examples + np.add.outer(first.variances, second.variances).ravel()
+
+
+def difference(
+    tasks: Sequence[Scored],
+    priors: tuple[Prior | None, Prior | None] = (None, None),
+) -> Difference:
+    """Mean of the tasks' metrics, of the first part minus of the second; priors: what a stratum lends to each part."""
+    first, second = tasks[0][1]
+    sizes = [len(first), len(second)]
+    scores, covariance = scores_and_covariance(tasks)
+    weights = np.repeat([1 / sizes[0], -1 / sizes[1]], sizes)
+    value = _rounded(weights @ scores)  # equal scores are equal numbers
+    if all(np.array_equal(*parts) for _, parts, _ in tasks):  # the same predictions under two names
+        return Difference(value, np.zeros(1), min(sizes))
+
+    sides = []
+    seeds = np.split(np.arange(len(scores)), sizes[:1])  # of each part
+    for own, prior in zip(seeds, priors, strict=True):
+        if len(own) > 1:
+            explained = example_share(covariance[np.ix_(own, own)])
+        else:
+            explained = prior.examples if prior else 0.0
+        sides.append(Side(scores[own], explained, prior))
+    of_examples = max(0.0, float(weights @ covariance @ weights))
+    return Difference(
+        value,
+        variances=_total(of_examples, sides),
+        seeds=min(sizes),
+        is_decided=all(side.is_enough for side in sides),
+        of_examples=of_examples,
+        sides=tuple(sides),
+    )
+
+
+def _rounded(value: float) -> float:
+    """Ten decimals; what rounds to -0.0 is 0.0, as the sign of a sum of rounding errors differs between machines."""
+    return round(float(value), 10) + 0.0
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Difference of the means of two samples of numbers by Welch's t-test; decided from two of each on."""
+    samples = [np.asarray(sample, dtype=float) for sample in (first, second)]
+    sizes = np.array([len(sample) for sample in samples])
+    seeds = int(sizes.min())
+    first_mean, second_mean = (sample.mean() for sample in samples)
+    value = _rounded(first_mean - second_mean)
+    if seeds < 2:
+        return Difference(value, np.zeros(1), seeds, is_decided=False)
+
+    variances = np.array([sample.var(ddof=1) for sample in samples])
+    variances = variances / sizes  # of the means
+    squares = (variances**2 / (sizes - 1)).sum()
+    if not squares:
+        return Difference(value, np.zeros(1), seeds)
+    variance = variances.sum()
+    freedom = variance**2 / squares
+    drawn = variance * freedom / chi2_quantiles(freedom, QUANTILES**2)
+    return Difference(value, drawn, seeds)
+
+
+def paired(gaps: Sequence[float], needed: int) -> Difference:
+    """Mean of what pairs of the same seed differ by, by Student's t-test; decided from so many pairs on."""
+    values = np.asarray(gaps, dtype=float)
+    S = len(values)
+    value = _rounded(values.mean())
+    if S < 2:
+        return Difference(value, np.zeros(1), S, is_decided=False)
+    drawn = draw_variances(values, prior=None) / S
+    return Difference(value, drawn, S, is_decided=needed <= S)

@@ -1,0 +1,175 @@
+"""The variance of scores over seeds and examples, and what a stratum of similar runs lends to it.
+
+The rule is in `mtbert_lab.statistics`. N examples, S seeds, T tasks, Q quantiles.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy import ndarray
+
+SEEDS = 3  # needed where no stratum lends its seed variance
+LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
+BELOW = 2.0  # standard deviations below the lowest of these configurations, from where it does not lend
+QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
+
+
+def _levels(count: int) -> ndarray:
+    """The probabilities of mid-quantiles."""
+    return (np.arange(count) + 0.5) / count
+
+
+def chi2_quantiles(freedom: ndarray | float, count: int) -> ndarray:
+    """Mid-quantiles of chi^2 with these degrees of freedom: (...) -> (..., count)."""
+    from scipy.special import gammaincinv  # here, as it is slow to import
+
+    half = np.asarray(freedom)[..., None] / 2
+    return 2 * gammaincinv(half, _levels(count))
+
+
+@functools.lru_cache
+def _cached_quantiles(freedom: tuple[float, ...]) -> ndarray:
+    """`chi2_quantiles`, (G, QUANTILES): many differences borrow from one prior, for as many seeds."""
+    return chi2_quantiles(np.array(freedom), QUANTILES)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The seed variance that a stratum lends (Smyth 2004)."""
+
+    lenders: int  # configurations with two seeds or more
+    freedom: int  # their degrees of freedom
+    d0: ndarray  # (G,) prior degrees of freedom
+    variances: ndarray  # (G,) s0^2 of each d0
+    weights: ndarray  # (G,) likelihood of each d0
+    examples: float  # mean part of the seed variance that the examples explain
+    lowest: float  # lowest mean score of a lender
+
+    @classmethod
+    def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior":
+        """scores: the seeds' scores (S,) of every lender, S > 1; shares: its `example_share`."""
+        freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
+        variances = np.array([one.var(ddof=1) for one in scores])
+        total = int(freedoms.sum())
+        d0 = np.geomspace(0.5, 1000, 60)
+        s0 = _likeliest_variances(d0, variances, freedoms)
+        likelihood = _log_likelihood(d0, s0, variances, freedoms)
+        weights = np.exp(likelihood - likelihood.max())
+        return cls(
+            lenders=len(scores),
+            freedom=total,
+            d0=np.minimum(d0, total),
+            variances=s0,
+            weights=weights / weights.sum(),
+            examples=float(np.mean(shares)),
+            lowest=float(min(one.mean() for one in scores)),
+        )
+
+    @property
+    def deviation(self) -> float:
+        """s0, the standard deviation over seeds, averaged over d0."""
+        return float(np.sqrt(self.weights @ self.variances))
+
+    @property
+    def is_enough(self) -> bool:
+        return self.lenders >= LENDERS and self.freedom >= FREEDOM
+
+    def lends_to(self, score: float) -> bool:
+        """Whether a configuration with this mean score is like the lenders."""
+        lowest = self.lowest - BELOW * self.deviation
+        return self.is_enough and score >= lowest
+
+    @property
+    def cautious(self) -> "Prior":
+        """The same with d0 at its lower 95 % bound, for a second look at a verdict."""
+        bound = np.argmax(self.weights.cumsum() >= 0.05)
+        weights = np.zeros_like(self.weights)
+        weights[bound] = 1
+        return replace(self, weights=weights)
+
+
+def _log_likelihood(
+    d0: ndarray,
+    s0: ndarray,
+    variances: ndarray,
+    freedoms: ndarray,
+) -> ndarray:
+    """Log-likelihood (G,) of each d0 and s0^2 (G,), where the variances (K,) are s0^2 F(freedoms, d0).
+
+    Terms of neither d0 nor s0^2 are left out: they are infinite for a variance of 0.
+    """
+    from scipy.special import betaln
+
+    d = d0[:, None]
+    v = freedoms
+    ratio = v / d
+    scale = s0[:, None]
+    scale_terms = v / 2 * np.log(ratio / scale)
+    variance_terms = (v + d) / 2 * np.log1p(ratio * variances / scale)
+    terms = scale_terms - variance_terms - betaln(v / 2, d / 2)  # (G, K)
+    return terms.sum(1)
+
+
+def _likeliest_variances(d0: ndarray, variances: ndarray, freedoms: ndarray) -> ndarray:
+    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls, by bisection."""
+    largest = np.log(max(variances.max(), 1e-300))
+    low = np.full(len(d0), largest - 40)  # of log s0^2
+    high = np.full(len(d0), largest + 5)
+    d = d0[:, None]
+    for _ in range(60):
+        middle = (low + high) / 2
+        x = freedoms / d * variances / np.exp(middle)[:, None]
+        terms = (freedoms + d) * x / (1 + x) - freedoms
+        is_above = terms.sum(1) > 0  # the root lies above
+        low = np.where(is_above, middle, low)
+        high = np.where(is_above, high, middle)
+    return np.exp((low + high) / 2)
+
+
+def draw_variances(scores: ndarray, prior: Prior | None) -> ndarray:
+    """Quantiles (Q,) of sigma^2, the variance over seeds, given the scores (S,) of some; S > 1 without a prior."""
+    S = len(scores)
+    own = (S - 1) * scores.var(ddof=1) if S > 1 else 0.0
+    if prior is None:
+        return own / chi2_quantiles(S - 1.0, QUANTILES)
+
+    # Q quantiles for each d0, each weighted by the likelihood of its d0
+    squares = prior.d0 * prior.variances + own
+    freedom = prior.d0 + S - 1
+    drawn = squares[:, None] / _cached_quantiles(tuple(freedom))  # (G, Q)
+    drawn = drawn.ravel()
+    weights = np.repeat(prior.weights / QUANTILES, QUANTILES)
+    order = np.argsort(drawn)
+    drawn = drawn[order]
+    weights = weights[order]
+    middles = weights.cumsum() - weights / 2
+    return np.interp(_levels(QUANTILES), middles, drawn)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The seeds of one configuration of a difference."""
+
+    scores: ndarray  # (S,)
+    explained: float  # the part of their variance that the examples explain
+    prior: Prior | None  # of a stratum that lends to it
+
+    @property
+    def is_enough(self) -> bool:
+        return self.prior is not None or len(self.scores) >= SEEDS
+
+    @property
+    def variances(self) -> ndarray:
+        """Draws (Q,) of what its seeds add to the variance; 0 for one seed that borrows nothing."""
+        S = len(self.scores)
+        if self.prior is None and S == 1:
+            return np.zeros(1)
+        unexplained = draw_variances(self.scores, self.prior) - self.explained
+        return np.maximum(0, unexplained) / S
+
+    @property
+    def variance_of_one_seed(self) -> float:
+        """The median of what one seed adds to the variance; 0 where one seed borrows nothing, as it is not known."""
+        return float(np.median(self.variances)) * len(self.scores)

@@ -1,0 +1,228 @@
+"""Verdicts on claims and differences, corrected for their number.
+
+The rule is in `mtbert_lab.statistics`. m comparisons of one family.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+from numpy import ndarray
+
+from mtbert_lab.statistics.differences import LEVEL, Difference
+from mtbert_lab.statistics.resamples import Estimate
+from mtbert_lab.statistics.variances import SEEDS
+
+MARGINS = {"sst": 0.02, "cfimdb": 0.02, "quora": 0.005, "sts": 0.015}  # scores that differ by less count as equal
+MEAN_MARGIN = 0.01  # of a mean of tasks, and of tasks of one's own
+MOST_SEEDS = 30  # of a configuration; a difference that needs more is not worth them
+REPRODUCED = "reproduced"
+CONTRADICTED = "contradicted"
+NO_DIFFERENCE = "no difference that matters"
+TOO_FEW = "too few runs to tell"
+NOT_SHOWN = "not shown"  # of an estimate, which has no margin
+OF_DIFFERENCES = {REPRODUCED: "better", CONTRADICTED: "worse"}
+ORDERS = ("greater", "smaller")
+Correction = Callable[[ndarray], ndarray]
+
+
+def holm(p_values: ndarray) -> ndarray:
+    """p-values of m comparisons (m,), corrected for their number: at most 5 % risk of any false one below 0.05.
+
+    Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
+    """
+    p_values = np.asarray(p_values, dtype=float)
+    m = len(p_values)
+    order = np.argsort(p_values)
+    raised = p_values[order] * np.arange(m, 0, -1)
+    corrected = np.empty(m)
+    corrected[order] = np.minimum(1, np.maximum.accumulate(raised))
+    return corrected
+
+
+def benjamini_hochberg(p_values: ndarray) -> ndarray:
+    """p-values of m comparisons (m,), corrected so that at most 5 % of those below 0.05 are false on average.
+
+    Benjamini and Hochberg 1995: the k-th smallest times m / k, at most the one behind it.
+    """
+    from scipy.stats import false_discovery_control  # here, as it is slow to import
+
+    return false_discovery_control(p_values)
+
+
+def margin_of(what: str | None) -> float:
+    """The margin of a task, or of a mean of tasks."""
+    return MARGINS.get(what or "", MEAN_MARGIN)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the interval at the level at which the correction judged it."""
+
+    verdict: str  # REPRODUCED, CONTRADICTED, NO_DIFFERENCE or TOO_FEW
+    low: float
+    high: float
+    p: float  # of the claim alone; nan where there are too few seeds for a verdict
+    corrected: float
+    is_small: bool = False  # an order is shown, and the difference is smaller than the margin
+    seeds_needed: float = math.nan  # too few runs: seeds of either side that would tell; inf: more than MOST_SEEDS
+
+
+def p_of_claim(claimed: str, found: Difference, margin: float) -> tuple[float, str]:
+    """The p-value of a claim, and what it says if it is small enough.
+
+    claimed: "greater" or "smaller", "equal" (by less than the margin), "not greater" (by the margin or more).
+    """
+    if np.isnan(found.value):
+        return 1.0, TOO_FEW
+    if claimed in ORDERS:
+        is_as_claimed = (found.value > 0) == (claimed == "greater")
+        return found.p, REPRODUCED if is_as_claimed else CONTRADICTED
+    p = found.p_within(margin) if claimed == "equal" else found.p_under(margin)
+    if p < 0.5:
+        return p, REPRODUCED
+    return 1 - p, CONTRADICTED
+
+
+def p_of_equality(claimed: str, found: Difference, margin: float) -> float:
+    """The p-value of "no difference that matters", which an order has; 1 for other claims."""
+    if claimed not in ORDERS or np.isnan(found.value):
+        return 1.0
+    return found.p_within(margin)
+
+
+def judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) -> list[Judged]:
+    """The verdicts on one family of comparisons: what is claimed (see `p_of_claim`), what was found, the margin.
+
+    correct: `holm` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are those of "no
+    difference that matters". Comparisons with too few seeds for a verdict are not in the family.
+    """
+    p = np.array([p_of_claim(*claim)[0] for claim in claims])
+    p_equal = np.array([p_of_equality(*claim) for claim in claims])
+    is_decided = np.array([found.is_decided for _, found, _ in claims], dtype=bool)
+    corrected, corrected_equal = np.full((2, len(claims)), np.nan)
+    if is_decided.any():
+        corrected[is_decided] = correct(p[is_decided])
+        corrected_equal[is_decided] = correct(p_equal[is_decided])
+    p[~is_decided] = np.nan
+    judged = []
+    for claim, *values in zip(claims, p, corrected, p_equal, corrected_equal, strict=True):
+        judged.append(_judge_one(*claim, *map(float, values)))
+    return judged
+
+
+def _judge_one(
+    claimed: str,
+    found: Difference,
+    margin: float,
+    p: float,
+    corrected: float,
+    p_equal: float,
+    corrected_equal: float,
+) -> Judged:
+    if not found.is_decided:
+        low, high = found.interval()
+        needed = _seeds_needed(claimed, found, margin, LEVEL, LEVEL)
+        return Judged(TOO_FEW, low, high, p, corrected, seeds_needed=needed)
+    is_order = claimed in ORDERS
+    level = _level(p, corrected)
+    equal_level = _level(p_equal, corrected_equal)
+    low, high = found.interval(1 - level if is_order else 1 - 2 * level)  # margins are tested on one side each
+    if corrected < LEVEL:
+        is_small = is_order and abs(found.value) < margin
+        return Judged(p_of_claim(claimed, found, margin)[1], low, high, p, corrected, is_small)
+    if corrected_equal < LEVEL:
+        low, high = found.interval(1 - 2 * equal_level)
+        return Judged(NO_DIFFERENCE, low, high, p, corrected)
+    needed = _seeds_needed(claimed, found, margin, level, equal_level)
+    return Judged(TOO_FEW, low, high, p, corrected, seeds_needed=needed)
+
+
+def _level(p: float, corrected: float) -> float:
+    """The level at which the correction judges a p-value."""
+    return LEVEL * (p / corrected if corrected else 1.0)
+
+
+def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, equal_level: float) -> float:
+    """The fewest seeds of either side with which a difference of this size would have a verdict.
+
+    nan where this is not known: without a value, or without scores of seeds. The variances are the medians of today's.
+    """
+    if np.isnan(found.value) or not found.sides:
+        return math.nan
+    of_one_seed = sum(side.variance_of_one_seed for side in found.sides)
+    size = abs(found.value)
+    if claimed in ORDERS:
+        distances = [(size, level / 2), (margin - size, equal_level)]  # from what the interval must exclude
+    elif claimed == "equal":
+        distances = [(abs(margin - size), level)]
+    else:
+        distances = [(abs(margin - found.value), level)]
+    fewest = 1 + max(len(side.scores) for side in found.sides)
+    for seeds in range(max(SEEDS, fewest), MOST_SEEDS + 1):
+        error = math.sqrt(found.of_examples + of_one_seed / seeds)
+        if any(distance > -NormalDist().inv_cdf(alpha) * error for distance, alpha in distances):
+            return seeds
+    return math.inf
+
+
+def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFrame:
+    """Verdicts on the differences of one question, corrected for their number by Holm's method, a row each.
+
+    margins: below which a difference does not matter, one for each. Columns: seeds; value, low, high (the interval at
+    the level at which it was judged); p (corrected); verdict ("better", "worse", NO_DIFFERENCE, TOO_FEW); is_small
+    ("better" or "worse" by less than the margin); seeds_needed; cautious (the verdict with d0 at its lower bound);
+    is_lent.
+    """
+    judged = _decide(found, margins)
+    cautious = _decide([one.cautious for one in found], margins)
+    about = {
+        "seeds": [one.seeds for one in found],
+        "value": [one.value for one in found],
+        "low": [one.low for one in judged],
+        "high": [one.high for one in judged],
+        "p": [one.corrected for one in judged],
+        "verdict": [OF_DIFFERENCES.get(one.verdict, one.verdict) for one in judged],
+        "is_small": [one.is_small for one in judged],
+        "seeds_needed": [one.seeds_needed for one in judged],
+        "cautious": [OF_DIFFERENCES.get(one.verdict, one.verdict) for one in cautious],
+        "is_lent": [one.is_lent for one in found],
+    }
+    return pd.DataFrame(about)
+
+
+def _decide(found: Sequence[Difference], margins: Sequence[float]) -> list[Judged]:
+    claims = [("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
+    return judge(claims, holm)
+
+
+def verdict_text(verdict: str, is_small: bool = False, seeds_needed: float = math.nan) -> str:
+    """A verdict with what belongs to it, such as "better, by less than the margin"."""
+    if is_small:
+        return f"{verdict}, by less than the margin"
+    return verdict if math.isnan(seeds_needed) else f"{verdict} ({seeds_text(seeds_needed)})"
+
+
+def seeds_text(seeds_needed: float) -> str:
+    """How many seeds of either side would tell: "7 seeds would tell", "not even 30 seeds would"."""
+    if math.isinf(seeds_needed):
+        return f"not even {MOST_SEEDS} seeds would"
+    return f"{seeds_needed:.0f} seeds would tell"
+
+
+def judge_estimates(estimates: Mapping[Hashable, Estimate]) -> pd.DataFrame:
+    """A row per difference from 0: what, value, low, high, p (corrected by Holm's method for their number), verdict.
+
+    verdict: "higher" or "lower" where the corrected p is below LEVEL, else NOT_SHOWN, as an estimate has no margin.
+    Differences that are not defined are left out.
+    """
+    table = pd.DataFrame(list(estimates.values()), columns=Estimate._fields)
+    table.insert(0, "what", list(estimates))
+    table = table.dropna(subset="p").reset_index(drop=True)
+    table["p"] = holm(table["p"])
+    words = np.where(table["value"] > 0, "higher", "lower")
+    table["verdict"] = np.where(table["p"] < LEVEL, words, NOT_SHOWN)
+    return table

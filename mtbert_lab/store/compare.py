@@ -1,0 +1,197 @@
+"""Scores over the seeds of a configuration, and differences between configurations, by the rule of `statistics`.
+
+A stratum of stored runs lends its seed variance to runs that are like them.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+
+import numpy as np
+from numpy import ndarray
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.sharing import SharingPlan
+from mtbert.training import metrics_of
+from mtbert_lab.paths import stores
+from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
+from mtbert_lab.statistics import difference as difference_of
+from mtbert_lab.store.folders import Run, StoreError, read_run, run_folders, stored_runs
+
+UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
+Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
+Stores = tuple[Path, ...]
+
+
+def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
+    """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
+    predicted = []
+    first = None
+    for run in runs:
+        part = run.predictions_of(task)
+        examples = part[["id", "label"]]
+        first = examples if first is None else first
+        if not examples.equals(first):
+            both = f"{runs[0].run_id} and {run.run_id}"
+            raise StoreError(f"{both} were scored on different dev splits of {task}; train both on one")
+        predicted.append(part["predicted"].to_numpy())
+    return np.stack(predicted), first["label"].to_numpy()
+
+
+def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
+    """What `statistics` takes of a task: a metric (default: the first), predictions (S, N) of each group, labels (N,).
+
+    pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
+    """
+    predicted, labels = stack_predictions(list(chain(*groups)), task)
+    ends = np.cumsum([len(runs) for runs in groups])
+    parts = np.split(predicted, ends[:-1])
+    metric = metric or TASKS[task].metric
+    function = metrics_of(TASKS[task])[metric]
+    if metric == "pearson" and pearson != 1:
+        function = partial(_scaled, function, pearson)
+    return function, parts, labels
+
+
+def _scaled(metric: Callable, factor: float, *sides: ndarray) -> ndarray:
+    return factor * metric(*sides) + 1 - factor
+
+
+def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
+    """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %, as in `seed_mean`),
+    lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
+    task = task or runs[0].config.tasks[0]
+    function, [predicted], labels = scored([runs], task, metric)
+    value, low, high = seed_mean([(function, [predicted], labels)])
+    by_seed = function(predicted, labels)
+    return {
+        "metric": metric or TASKS[task].metric,
+        "value": value,
+        "low": low,
+        "high": high,
+        "lowest seed": float(min(by_seed)),
+        "highest seed": float(max(by_seed)),
+        "seeds": len(runs),
+        "n": len(labels),
+    }
+
+
+def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
+    """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
+    tasks = runs[0].config.tasks
+    pearson = 0.5 if len(tasks) > 1 else 1.0
+    return seed_mean(_all_scored(runs, tasks, pearson))
+
+
+def difference(
+    first: list[Run],
+    second: list[Run],
+    task: str | None = None,
+    pearson: float = 1.0,
+    among: Sequence[Path] | None = None,
+) -> Difference:
+    """Mean dev score of one configuration minus that of another on the same examples.
+
+    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
+    `overall` (paper 002), 1 in a plain mean. among: stores whose runs lend their seed variance; default: `stores()`.
+    """
+    both = [name for name in first[0].config.scored if name in second[0].config.scored]
+    tasks = [task] if task else both
+    priors = (lent_to(first, tasks, pearson, among), lent_to(second, tasks, pearson, among))
+    return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
+
+
+def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
+    """What configurations have in common that train alike, but for the seed and, if given, some fields."""
+    fields = config.model_dump(mode="json", exclude={*UNTRAINED, *without})
+    return json.dumps(fields, sort_keys=True)
+
+
+def lent_to(
+    runs: list[Run], tasks: Sequence[str], pearson: float = 1.0, among: Sequence[Path] | None = None
+) -> Prior | None:
+    """The seed variance that a stratum of stored runs lends to a configuration; None where it has to know its own.
+
+    tasks: one, or those whose mean is compared; pearson: the factor of Pearson's correlation in that mean.
+    """
+    config = runs[0].config
+    strata = strata_of(config, runs[0].cost["steps"])
+    if not strata or not set(tasks) <= set(config.tasks):
+        return None
+    among = tuple(among or stores())
+    pearson = pearson if len(tasks) > 1 else 1.0
+    prior = _prior(among, tuple(run_folders(among)), strata[0], tuple(tasks), pearson)
+    if prior is None:
+        return None
+    scores = [function(predicted, labels) for function, [predicted], labels in _all_scored(runs, tasks, pearson)]
+    return prior if prior.lends_to(float(np.mean(scores))) else None
+
+
+def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
+    """The strata that runs of this number of steps lend to; they borrow from the first.
+
+    A run of a single task borrows from runs of any scheme, which include its task. Runs with teachers have to know
+    their own seed variance.
+    """
+    is_unlike = (
+        config.weights != "pretrained"
+        or config.frozen
+        or SharingPlan.parse(config.plan, config.tasks).is_frozen
+        or config.keep != "last"
+        or config.pairs != "joint"
+        or config.pretrain in ("after", "both")
+        or config.scheme == "in_turn"
+        or config.teachers
+    )
+    if is_unlike:
+        return []
+    schemes = ["any"] if len(config.tasks) == 1 else [config.scheme, "any"]
+    return [(config.corpus, config.encoder, steps, scheme) for scheme in schemes]
+
+
+@functools.lru_cache(maxsize=2)
+def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
+    """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
+
+    run_ids: those of all stored runs, for the cache, as a new run makes new lenders.
+    """
+    found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
+    for folder, content in stored_runs(among):
+        config = content["config"]
+        strata = strata_of(config, content["cost"]["steps"])
+        for place in product(strata, config.tasks):
+            groups = found.setdefault(place, {})
+            seeds = groups.setdefault(training_key(config), {})
+            seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
+    lenders: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
+    for place, groups in found.items():
+        lenders[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
+    return lenders
+
+
+@functools.lru_cache
+def _prior(
+    among: Stores, run_ids: tuple[str, ...], stratum: Stratum, tasks: tuple[str, ...], pearson: float
+) -> Prior | None:
+    """The prior of a stratum for a task, or for the mean of all tasks of some runs; None where no run lends."""
+    lenders = _lenders(among, run_ids).get((stratum, tasks[0]), {})
+    all_scores, shares = [], []
+    for _, folders in sorted(lenders.items()):
+        runs = [_read(folder) for folder in folders]
+        if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
+            continue
+        scores, covariance = scores_and_covariance(_all_scored(runs, tasks, pearson))
+        all_scores.append(scores)
+        shares.append(example_share(covariance))
+    return Prior.fit(all_scores, shares) if shares else None
+
+
+_read = functools.lru_cache(maxsize=None)(read_run)
+
+
+def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:
+    return [scored([runs], task, pearson=pearson) for task in tasks]

@@ -1,0 +1,47 @@
+"""The model of a run, by what people call the run."""
+
+from pathlib import Path
+
+from mtbert.bert import NAMED_ENCODERS, CheckpointError
+from mtbert.data import DataError
+from mtbert.multitask import MultitaskBert
+from mtbert.paths import cache_dir
+from mtbert_lab.store.folders import read_run, run_folder
+from mtbert_lab.store.listing import find_run
+from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.runs import load_or_run
+
+
+def load_model(
+    run: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
+) -> MultitaskBert:
+    """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
+
+    run: as of `find_run`, the start of its id or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one run fits,
+    CheckpointError if the model is not there, and DataError if training it needs other data than those here.
+    """
+    run_id = find_run(run)
+    stored = run_folder(run_id)
+    if stored is not None and not has_model(run_id):
+        found = read_run(stored)
+        if not train_missing:
+            raise CheckpointError(
+                f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
+                f"again, which took {found.cost['train_seconds'] / 60:.0f} minutes without evaluation"
+            )
+        again = load_or_run(found.config, data, device=device, again=True, accept_rejects=True).run_id
+        if again != run_id:
+            raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
+    model = MultitaskBert.load(model_folder(run_id))
+    config = model.run_config
+    if model.tokenizer == config.encoder not in NAMED_ENCODERS and not run_id.startswith(config.digest):
+        raise CheckpointError(
+            f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
+            "it was trained from; restore the encoder's files, or train the run again"
+        )
+    if config.own_code and not run_id.startswith(config.digest):
+        raise CheckpointError(
+            f"{run_id}: was trained with other code of {', '.join(config.own_code)} than is registered here, or with "
+            f"another encoder in {config.encoder}; restore the code, or train the run anew, which gives it another id"
+        )
+    return model

@@ -1,0 +1,100 @@
+"""What teachers predict for the training examples of their students: computed once, and kept in the store.
+
+results/teachers/<run id of the teacher>/<task>-<data>.npz   its logits for all rows of a training table, float16
+
+<data> is the digest of the student's tables, as in its run id. Where these files are, a student needs no model of its
+teachers, and learns from the same numbers on every machine. Each file ends with a seal.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy import ndarray
+from torch import Tensor
+
+from mtbert.bert import CheckpointError
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Corpus, sealed_arrays
+from mtbert.multitask import MultitaskBert
+from mtbert.paths import is_sealed
+from mtbert.training import TaskRows, mean_logits
+from mtbert_lab.store.models import model_folder, run_lock
+
+TEACHERS = "teachers"  # of a store
+
+
+@dataclass(frozen=True)
+class TeacherOutputs:
+    """The outputs of a student's teachers in some stores, the first of which is written to."""
+
+    student: RunConfig
+    data: str  # the digest of the student's tables
+    run_ids: dict[RunConfig, str]  # of its teachers
+    among: Sequence[Path]
+
+    def missing(self) -> list[RunConfig]:
+        """The teachers whose models are needed, since no store has their outputs for each of their tasks."""
+        return [teacher for teacher in self.run_ids if not self._are_stored(teacher)]
+
+    def mean_logits(self, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
+        """Task -> mean logits of its teachers for all rows of its training table.
+
+        What no store has is computed by models of the cache; students of another seed begin with another teacher.
+        """
+        teachers = list(self.run_ids)
+        first = 2 * self.student.seed % max(1, len(teachers))
+        outputs = {}
+        for teacher in teachers[first:] + teachers[:first]:
+            outputs[teacher] = self._read_or_compute(teacher, corpus, device)
+        means = {}
+        for task, some in self.student.teachers_by_task.items():
+            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in some])
+        return means
+
+    def _read_or_compute(self, teacher: RunConfig, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
+        """Task -> logits of a teacher. One process computes and stores them, and others wait for it."""
+        run_id = self.run_ids[teacher]
+        load = cache(partial(_load, teacher, run_id))
+        logits = {}
+        with nullcontext() if self._are_stored(teacher) else run_lock(run_id):
+            for task, path in self._files(teacher).items():
+                compute = partial(_compute, load, task, corpus.train[task], device)
+                [array] = sealed_arrays(path, ("logits",), compute)
+                logits[task] = torch.from_numpy(array)
+        return logits
+
+    def _are_stored(self, teacher: RunConfig) -> bool:
+        return all(is_sealed(path) for path in self._files(teacher).values())
+
+    def _files(self, teacher: RunConfig) -> dict[str, Path]:
+        """Task -> the file of a teacher's outputs in the first store that has it undamaged; else in the first one."""
+        files = {}
+        for task, teachers in self.student.teachers_by_task.items():
+            if teacher in teachers:
+                name = f"{TEACHERS}/{self.run_ids[teacher]}/{task}-{self.data}.npz"
+                paths = [store / name for store in self.among]
+                files[task] = next(filter(is_sealed, paths), paths[0])
+        return files
+
+
+def _load(teacher: RunConfig, run_id: str) -> MultitaskBert:
+    """A teacher's model; raises CheckpointError that names its folder if it is damaged, or of another run."""
+    folder = model_folder(run_id)
+    model = MultitaskBert.load(folder)
+    found = model.run_config.digest
+    if found != teacher.digest:
+        raise CheckpointError(f"{folder}: the model is of run {found}; delete the folder, train again")
+    return model
+
+
+def _compute(load: Callable[[], MultitaskBert], task: str, table: pd.DataFrame, device: torch.device) -> list[ndarray]:
+    """The logits of a model for all rows of a task's table, in half precision."""
+    model = load().to(device)
+    logits = TaskRows(model, task, table, device).logits()
+    return [logits.cpu().numpy().astype(np.float16)]

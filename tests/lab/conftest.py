@@ -1,0 +1,38 @@
+"""What the tests of the laboratory share."""
+
+import pytest
+
+from mtbert_lab.cost.time import Speed
+
+
+@pytest.fixture(autouse=True)
+def no_line_a_minute(monkeypatch):
+    """A sweep prints none where the machine is slow."""
+    monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 3600.0)
+
+
+class FixedSpeeds:
+    """Stands for `Speeds`: a token takes so many seconds in training, a third of them in an evaluation."""
+
+    def __init__(self, seconds: float) -> None:
+        self.speed = Speed(seconds, seconds / 3)
+        self.asked = []  # the configurations
+
+    def __enter__(self) -> "FixedSpeeds":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def of(self, config, steps, memory, known) -> Speed:
+        self.asked.append(config)
+        return self.speed
+
+    def beside_mib(self) -> float:
+        return 300.0
+
+
+@pytest.fixture
+def speeds() -> FixedSpeeds:
+    """A machine on which nothing is timed: a token takes a microsecond."""
+    return FixedSpeeds(1e-6)

@@ -1,0 +1,135 @@
+"""A dry run holds what the real step holds."""
+
+import pytest
+import torch
+
+from mtbert.config import RunConfig
+from mtbert.multitask import MultitaskBert, parameter_counts
+from mtbert.runtime import MIB
+from mtbert_lab.cost.dry_run import CONFLICT, PARTS, DryRun, at_peak
+from mtbert_lab.cost.memory import (
+    measure_grid,
+    measured_peak,
+    measured_steps,
+    predicted_peak,
+    step_shapes,
+    step_timeline,
+)
+
+THREE = ("sst", "quora", "sts")
+SHAPES = {"sst": (4, 10), "quora": (4, 20), "sts": (4, 15)}
+PAL = {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2}
+
+
+def make(tiny_encoder, **fields) -> RunConfig:
+    return RunConfig.from_params(
+        {"tasks": THREE, "scheme": "unified", "encoder": tiny_encoder, "max_length": 128, **fields}
+    )
+
+
+def dry(config: RunConfig, **options) -> DryRun:
+    return DryRun(config, {task: T for task, (_, T) in SHAPES.items()}, **options)
+
+
+@pytest.mark.parametrize(
+    "fields, shape",
+    [
+        ({}, (16, 96)),
+        ({"plan": "3-bert", **PAL}, (8, 64)),
+        ({"gradients": "pcgrad"}, (4, 32)),
+        ({"plan": "frozen"}, (16, 96)),
+        ({"accumulation": 4, "r_drop": 1.0, "ema": 0.99}, (16, 96)),
+        ({"gradients": "agem", "scheme": "sampled"}, (4, 32)),
+        ({"gradients": "gem"}, (4, 32)),
+        ({"checkpoint_layers": True, "precision": "bf16"}, (16, 96)),
+    ],
+    ids=str,
+)
+def test_the_measured_peak(tiny_encoder, fields, shape):
+    config, shapes = make(tiny_encoder, **fields), dict.fromkeys(THREE, shape)
+    assert predicted_peak(config, shapes)["total"] == pytest.approx(measured_peak(config, shapes), rel=0.1)
+
+
+def test_the_course_of_a_step(tiny_encoder):
+    config = make(tiny_encoder)
+    table, counts = step_timeline(config, SHAPES), parameter_counts(MultitaskBert(config))
+    assert table["phase"].drop_duplicates().tolist() == ["forward", "backward", "update"]
+    assert table["total"].tolist() == pytest.approx(table[PARTS].sum(axis=1).tolist())
+    assert (table["weights"] * MIB).round().unique().tolist() == [counts["parameters"] * 4]
+    assert (table["moments"] * MIB).round().unique() == pytest.approx(8 * counts["trained_parameters"], rel=0.001)
+    pooler = 32 * 33  # mean pooling: its parameters never get a gradient
+    gradients = table[table["phase"] == "update"]["gradients"].iloc[0]
+    assert gradients * MIB == pytest.approx(4 * (counts["trained_parameters"] - pooler), rel=0.001)
+    assert table[table["phase"] == "forward"]["activations"].is_monotonic_increasing
+    assert table["activations"].iloc[-1] == 0
+    assert at_peak(table)["total"] == table["total"].max()
+
+
+def test_steps_repeat(tiny_encoder):
+    """Nothing of a step stays behind, and the caller's torch and numpy are as before."""
+    run, numpy, state = dry(make(tiny_encoder)), torch.Tensor.numpy, torch.get_rng_state()
+    first, second = (at_peak(run.step(SHAPES))["total"] for _ in range(2))
+    assert first == pytest.approx(second, rel=1e-4) and torch.Tensor.numpy is numpy
+    assert torch.ones(2).tolist() == [1.0, 1.0] and torch.equal(torch.get_rng_state(), state)
+
+
+def test_parts_of_a_batch_need_less(tiny_encoder):
+    config, shapes = make(tiny_encoder), dict.fromkeys(THREE, (8, 60))
+    whole, parts = dry(config).step(shapes), dry(config.but(accumulation=4)).step(shapes)
+    assert parts["activations"].max() == pytest.approx(whole["activations"].max() / 4, rel=0.02)
+    later = parts[parts["phase"] == "forward"]["gradients"]
+    assert later.iloc[0] == 0 and later.iloc[-1] == whole["gradients"].max()
+
+
+def test_checkpointed_layers_need_less_memory(tiny_encoder):
+    config, shapes = make(tiny_encoder), dict.fromkeys(THREE, (16, 48))
+    plain, checkpointed = (dry(config.but(checkpoint_layers=on)).step(shapes) for on in (False, True))
+    assert at_peak(checkpointed)["total"] < 0.8 * at_peak(plain)["total"]
+
+
+def test_what_lies_below_known_states_is_not_computed(tiny_encoder):
+    config, shapes = make(tiny_encoder, plan="F1 S1"), dict.fromkeys(THREE, (32, 48))
+    whole, known = (len(dry(config, known=tasks).step(shapes)) for tasks in ((), THREE))
+    assert known < whole
+
+
+@pytest.mark.parametrize("gradients, rows", [("pcgrad", 4), ("gem", 8)])
+def test_flat_gradients(tiny_encoder, gradients, rows):
+    """PCGrad: T and what they become; GEM has K memories', the sum and what it is projected to beside them."""
+    run = dry(make(tiny_encoder, gradients=gradients))
+    shared = 4 * sum(p.numel() for p in run.model.shared_parameters().values())
+    assert CONFLICT < 0
+    assert run.step(SHAPES)["task gradients"].max() * MIB == pytest.approx(rows * shared, abs=6 * 8 * 2**16)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"weighting": "uncertainty"}, {"cosine_every": 1}, {"plan": "3-bert", "soft_sharing": "trace"},
+     {"pos_features": True}, {"feeds": ("sst>quora",), "upstream": "slow"}, {"max_grad_norm": 1.0},
+     {"pairs": "concat", "adapter": "houlsby", "adapter_size": 6}, {"pooling": "pooler", "plan": "emb:F S2"}],
+    ids=str,
+)  # fmt: skip
+def test_whatever_a_step_may_do(tiny_encoder, fields):
+    other, plain = (dry(make(tiny_encoder, **some)).step(SHAPES)["total"] for some in (fields, {}))
+    assert other.tolist() != plain.tolist()
+
+
+def test_a_measured_step_in_a_process_of_its_own():
+    table = measure_grid({"frozen": measured_steps()["frozen"]})
+    assert table["name"].tolist() == ["frozen"] and table["device"].tolist() == ["cpu"]
+    assert table["predicted"].item() == pytest.approx(table["measured"].item(), rel=0.1)
+    assert table[PARTS].sum(axis=1).item() == pytest.approx(table["predicted"].item())
+
+
+def test_the_measured_steps_are_as_they_are_described():
+    steps = measured_steps()
+    assert step_shapes(steps["long texts"]) == {"cfimdb": (8, 256)}
+    assert step_shapes(steps["PCGrad"]) == dict.fromkeys(THREE, (8, 32))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_peak_of_a_gpu(tiny_encoder, precision):
+    config, shapes = make(tiny_encoder, precision=precision), dict.fromkeys(THREE, (64, 128))
+    measured = measured_peak(config, shapes, "cuda")
+    assert predicted_peak(config, shapes, cuda=True)["total"] == pytest.approx(measured, rel=0.25)

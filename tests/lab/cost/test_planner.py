@@ -1,0 +1,154 @@
+"""What fits into a budget, in which order, with which expected score."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from mtbert.config import ConfigError, RunConfig
+from mtbert_lab.cost import planner
+from mtbert_lab.cost.planner import BudgetError, describe, expected_score, parse_memory, plan_table, read_candidates
+from mtbert_lab.cost.time import Speed
+from mtbert_lab.store.compare import summarize
+from mtbert_lab.store.runs import load_or_run
+
+THREE = ("sst", "quora", "sts")
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(tasks=THREE, scheme="unified", epochs=1)
+
+
+@pytest.mark.parametrize(
+    "text, mib", [("2GB", 2e9 / 2**20), ("512MiB", 512), ("1.5 GiB", 1536), ("800mb", 8e8 / 2**20), ("2097152 B", 2)]
+)
+def test_memory_is_read(text, mib):
+    assert parse_memory(text) == pytest.approx(mib)
+
+
+@pytest.mark.parametrize("text", ["2XB", "GB", "", "2", "-2GB", "2GB3", "1e3MB", "nan GB", "0GB"])
+def test_memory_that_cannot_be_read(text):
+    with pytest.raises(BudgetError, match="memory is"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan])
+def test_minutes_that_cannot_be(minutes, speeds):
+    with pytest.raises(BudgetError, match="minutes is"):
+        plan_table({}, speeds, minutes=minutes)
+
+
+def test_candidates_of_a_profile(tmp_path, tiny_encoder):
+    assert {"1-bert", "3-bert", "hybrid-3", "frozen", "F3 S3", "2 layers", "PAL 48", "batch 8"} <= set(
+        read_candidates(None)
+    )
+    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified}}"
+    path = tmp_path / "grid.yaml"
+    own = "all: {}, fed: {feeds: [sst>quora]}, frozen: {plan: frozen, learning_rate: 0.01}"
+    path.write_text(f"base: {base}\nruns: {{{own}}}\n")
+    found = read_candidates(path)
+    assert list(found) == ["all", "fed", "frozen"] and found["frozen"].learning_rate == 0.01
+    alone = read_candidates(path, ("sts",))
+    assert list(alone) == ["all", "frozen"] and {config.tasks for config in alone.values()} == {("sts",)}
+    assert {config.scheme for config in alone.values()} == {"sampled"}
+
+
+def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
+    path = tmp_path / "grid.yaml"
+    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, batch_size: {{sst: 8, quora: 48}}}}"
+    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
+    assert read_candidates(path, ("quora",))["all"].batch_sizes == {"quora": 48}
+    with pytest.raises(ConfigError, match="no run of the grid goes with the tasks sst, sts; all: batch_size"):
+        read_candidates(path, ("sst", "sts"))
+
+
+def test_r_drop_by_task_goes_with_other_tasks(tmp_path, tiny_encoder):
+    path = tmp_path / "grid.yaml"
+    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, r_drop: {{sst: 1.0}}}}"
+    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
+    for task, weight in {"sst": 1.0, "quora": 0.0, "sts": 0.0}.items():
+        assert read_candidates(path, (task,))["all"].r_drops == {task: weight}
+
+
+def test_the_plans_that_fit_come_first(config, speeds, course_data):
+    run = load_or_run(config, device="cpu", progress=False)
+    configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
+    everything = plan_table(configs, speeds, data=course_data)
+    assert everything["fits"].all() and everything["name"][0] == "1-bert"
+    one = everything.iloc[0]
+    assert one["score"] == pytest.approx(run.score()) and one["low"] < one["score"] < one["high"]
+    assert one["steps"] == one["steps_that_fit"] == 5
+    assert everything.loc[1:, "minutes"].is_monotonic_increasing  # no scores: the fastest first
+    need = everything.set_index("name")["process_mib"]
+    small = plan_table(configs, speeds, need["1-bert"], data=course_data)
+    assert small.set_index("name")["fits"].to_dict() == {"1-bert": True, "frozen": True, "3-bert": False}
+    assert small["name"].iloc[-1] == "3-bert"
+
+
+def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, monkeypatch):
+    monkeypatch.setattr(
+        speeds, "of", lambda run, *about: Speed(*(2e-6, 1e-6) if run.precision == "fp32" else (1e-6, 5e-7))
+    )
+    configs = {precision: config.but(precision=precision) for precision in ("fp32", "bf16")}
+    minutes = plan_table(configs, speeds, data=course_data).set_index("name")["minutes"]
+    assert minutes["fp32"] == pytest.approx(2 * minutes["bf16"])
+
+
+def test_a_part_of_a_run_has_the_score_of_its_curve(config, speeds, course_data):
+    run = load_or_run(config.but(evals_per_epoch=5), device="cpu", progress=False)
+    part = expected_score([run], steps=3)
+    assert part["score"] == run.curve["dev_score"][2] and math.isnan(part["low"])
+    assert math.isnan(expected_score([run], steps=0)["score"]) and math.isnan(expected_score([], steps=5)["score"])
+    like = {"alike": config.but(evals_per_epoch=5, seed=3, accumulation=2), "unlike": config}
+    whole = plan_table(like, speeds, data=course_data).set_index("name")
+    assert whole["score"]["alike"] == pytest.approx(run.score()) and math.isnan(whole["score"]["unlike"])
+    minutes = 0.7 * whole["minutes"]["alike"]
+    table = plan_table(like, speeds, minutes=minutes, data=course_data).set_index("name")
+    assert table["steps_that_fit"]["alike"] == 3 and table["score"]["alike"] == part["score"]
+
+
+def test_the_interval_of_several_tasks(config, course_data):
+    runs = [load_or_run(config.but(seed=seed), device="cpu", progress=False) for seed in (1, 2)]
+    found = expected_score(runs, 5)
+    assert found["score"] == pytest.approx((runs[0].score() + runs[1].score()) / 2)
+    assert found["low"] < found["score"] < found["high"]
+    alone = load_or_run(config.but(tasks=("sst",), scheme="sampled"), device="cpu", progress=False)
+    expected = summarize([alone])
+    assert expected_score([alone], 99) == pytest.approx(
+        {"score": expected["value"], "low": expected["low"], "high": expected["high"]}
+    )
+
+
+def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_data):
+    load_or_run(config, device="cpu", progress=False)
+    configs = {
+        "fits": config,
+        "no layer 9": config.but(layers=9),
+        "3-bert": config.but(plan="3-bert"),
+    }
+    table = plan_table(configs, speeds, data=course_data)
+    need = table.set_index("name")["process_mib"]
+    table = plan_table(configs, speeds, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
+    first, _, fits, *others = describe(table, "4GB", 30.0).splitlines()
+    assert first == "1 of 3 plans fit into 4GB and 30 minutes"
+    assert fits.split()[0] == "fits" and " to " in fits and "5 of 5" in fits
+    assert sorted(others)[0].startswith(f"3-bert does not fit: needs {need['3-bert'] * 2**20 / 1e9:.2f} GB of memory, ")
+    assert sorted(others)[1] == (
+        f"no layer 9 does not fit: cannot be predicted: layers: 9, but the encoder {config.encoder!r} has 2"
+    )
+    late = plan_table({"slow": config}, speeds, minutes=1e-9, data=course_data)
+    assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)
+    nothing = plan_table({"no layer 9": configs["no layer 9"]}, speeds, data=course_data)
+    assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
+
+
+def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
+    measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
+    monkeypatch.setattr(planner, "measure_grid", lambda configs, device: measured)
+    monkeypatch.setattr(planner, "Speeds", lambda device, threads, again: speeds)
+    monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
+    paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
+    assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "runs_predicted.csv"]
+    assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,228 @@
+"""A process that is killed at a file operation behind training: the next call has all, and nothing is left."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from mtbert.data import array_cache
+from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.paths import REPOSITORY, cache_dir, remove_leftovers, replacing
+from mtbert_lab.cli import app
+from mtbert_lab.paths import results_dir
+from mtbert_lab.store import runs
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.runs import load_or_run
+
+# A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
+KILLED = """
+import itertools, json, os, sys, traceback
+import torch
+from mtbert.config import RunConfig
+from mtbert_lab.store import runs
+from mtbert_lab.store.runs import load_or_run
+
+config, folder = RunConfig.from_params(json.loads(sys.argv[1])), sys.argv[2]
+os.environ["MTBERT_CHECKPOINT_STEPS"] = "1"
+
+
+def call(number, last):
+    for name in ("CACHE", "RESULTS"):
+        os.environ[f"MTBERT_{name}"] = f"{folder}/{number}/{name.lower()}"
+    train, left = runs.train, iter(range(last or 0, -1, -1))
+
+    def die(event, details):
+        writes = event == "open" and isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")) and folder in str(details[0]):
+            if next(left) == 0:
+                os._exit(9)
+
+    def train_and_count(*args, **options):
+        trained = train(*args, **options)
+        sys.addaudithook(die)
+        return trained
+
+    if last is not None:
+        runs.train = train_and_count
+    load_or_run(config, device="cpu", progress=False)
+    os._exit(0)
+
+
+def forked(number, last):
+    if not (child := os.fork()):
+        try:
+            call(number, last)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+torch.set_num_threads(1)
+os.environ.update(MTBERT_CACHE=f"{folder}/warm/cache", MTBERT_RESULTS=f"{folder}/warm/results")
+load_or_run(config, device="cpu", progress=False)  # what is slow the first time
+for number in itertools.count(0, int(sys.argv[3])):
+    code = forked(number, number)
+    assert forked(number, None) == 0
+    if code == 0:
+        break
+    assert code == 9, code
+"""
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 9])
+def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
+    tiny_config, course_data, tmp_path, monkeypatch, every
+):
+    config = tiny_config.but(epochs=1, frozen=True)
+    fields = json.dumps(config.model_dump(mode="json"))
+    killed = subprocess.run([sys.executable, "-c", KILLED, fields, str(tmp_path), str(every)], cwd=REPOSITORY)
+    assert killed.returncode == 0
+    torch.set_num_threads(1)
+    whole = load_or_run(config, device="cpu", progress=False)
+    model = load_model(whole.run_id).state_dict()
+    monkeypatch.setattr(runs, "train", None)
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) > 25 / every, "operations"
+    for folder in folders:
+        for name in ("cache", "results"):
+            monkeypatch.setenv(f"MTBERT_{name.upper()}", str(folder / name))
+        assert has_model(whole.run_id), folder.name
+        left = [path.name for path in folder.rglob("*") if path.suffix == ".pt" or path.name.startswith(".")]
+        assert left == [".lock"], folder.name
+        for table in ("scores.csv", "curves.csv"):
+            assert set(pd.read_csv(results_dir() / table)["run_id"]) == {whole.run_id}
+        run = load_or_run(config, device="cpu", progress=False)
+        pd.testing.assert_frame_equal(run.predictions, whole.predictions, check_exact=True)
+        kept = load_model(whole.run_id).state_dict()
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in model.items())
+
+
+def test_what_another_process_still_needs_stays(tiny_config, course_data):
+    """Checkpoints and partial files of a run that is being trained, also again, and checkpoints without a model."""
+    config = tiny_config.but(epochs=1, frozen=True)
+    run_id = load_or_run(config, device="cpu", progress=False).run_id
+    folder = model_folder(run_id)
+    left = [folder / "checkpoint.pt", folder / ".log.csv.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
+    for path in left:
+        path.touch()
+    with run_lock(run_id):
+        load_or_run(config, device="cpu", progress=False)
+        assert all(path.exists() for path in left)
+    model = (folder / "run_config.json").rename(folder / "elsewhere")
+    load_or_run(config, device="cpu", progress=False)
+    assert [path.exists() for path in left] == [True, False, False], "with --again training goes on from the checkpoint"
+    model.rename(folder / "run_config.json")
+    load_or_run(config, device="cpu", progress=False)
+    assert not any(path.exists() for path in left)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["scores.csv", "curves.csv"])
+@pytest.mark.parametrize("damage", ["a digit", "cut inside a run", "removed", "no checksums", "empty checksums"])
+def test_a_damaged_table_is_written_again(tiny_config, course_data, table, damage):
+    for seed in (1, 2):
+        load_or_run(tiny_config.but(frozen=True, seed=seed), device="cpu", progress=False)
+    path, sums = results_dir() / table, results_dir() / "SHA256SUMS"
+    content = path.read_text()
+    if damage == "a digit":
+        path.write_text(content[:-3] + ("1" if content[-3] != "1" else "2") + content[-2:])
+    elif damage == "cut inside a run":
+        path.write_text("".join(content.splitlines(keepends=True)[:-1]))
+    elif damage == "removed":
+        path.unlink()
+    elif damage == "no checksums":
+        sums.unlink()
+    else:
+        sums.write_text("")
+    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    assert path.read_text() == content and table in sums.read_text()
+
+
+def test_whole_tables_are_not_written_again(tiny_config, course_data, monkeypatch):
+    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    monkeypatch.setattr("mtbert_lab.store.folders.write_table", None)
+    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+
+
+def test_tables_that_cannot_be_written_are_a_warning(tiny_config, course_data, monkeypatch, caplog):
+    def fail(table, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("mtbert_lab.store.folders.write_table", fail)
+    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    assert "scores.csv and curves.csv of" in caplog.text and "cannot be written ([Errno 28]" in caplog.text
+    monkeypatch.undo()
+    assert run.score() > -1
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import os, sys
+from pathlib import Path
+from mtbert.data.array_cache import mapped_array
+
+mapped_array(Path(sys.argv[1]), (1000, 1000), lambda array: os._exit(9))
+"""
+
+
+def test_the_reserved_file_of_a_killed_process_is_removed_by_the_next_one(tmp_path):
+    path = tmp_path / "a.npy"
+    killed = subprocess.run([sys.executable, "-c", INTERRUPTED, str(path)], cwd=REPOSITORY)
+    [left] = tmp_path.iterdir()
+    assert killed.returncode == 9 and left.stat().st_size > 4_000_000
+
+    def fill(array: np.ndarray) -> None:
+        [partial] = tmp_path.iterdir()
+        assert partial != left
+        mapped_array(tmp_path / "b.npy", (2, 3), lambda array: array.fill(1))  # by another run, meanwhile
+        assert partial.exists(), "its process lives"
+        array.fill(2)
+
+    assert (mapped_array(path, (2, 3), fill).array == 2).all()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+
+
+def test_a_file_that_is_just_made_is_not_removed_before_it_is_locked(tmp_path, monkeypatch):
+    def is_locked(file) -> bool:
+        if file.mode == "xb":  # another process looks for leftovers meanwhile
+            remove_leftovers(tmp_path)
+        return True
+
+    monkeypatch.setattr("mtbert.paths._is_locked", is_locked)
+    with replacing(tmp_path / "a") as partial:
+        partial.write_text("whole")
+    assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_what_nobody_has_read_for_long_is_removed():
+    def cached(text: str) -> None:
+        cached_arrays("tokens", ("a",), [text], lambda: [np.ones(1000)])
+
+    cached("used")
+    cached("unused")
+    frozen = cache_dir() / "frozen" / "a.npy"
+    mapped_array(frozen, (10, 100), lambda array: array.fill(1))
+    (cache_dir() / "models").mkdir()
+    (cache_dir() / "models" / "model.npz").touch()
+    (cache_dir() / "frozen" / ".b.npy.123-4f").write_bytes(bytes(100_000))  # of a killed process
+    for path in cache_dir().rglob("*.np?"):
+        os.utime(path, (0, 0))
+    assert array_cache.remove_unused(1e6) == (0, pytest.approx(0.1, abs=0.01))
+    cached("used")
+    count, freed = array_cache.remove_unused(30)
+    assert count == 2 and freed == pytest.approx(0.012, abs=0.001)
+    assert sorted(path.parent.name for path in cache_dir().rglob("*.np?")) == ["models", "tokens"]
+    output = CliRunner().invoke(app, ["cache", "--clear", "--days", "0"]).output
+    assert output.startswith("removed: 1 files that nobody has read for 0 days, 0.000 GB\n")
+    assert [path.parent.name for path in cache_dir().rglob("*.np?")] == ["models"]

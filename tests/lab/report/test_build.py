@@ -1,0 +1,399 @@
+"""mtbert_lab.report on tiny notebooks: execution, errors, what is up to date, what an interruption leaves."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from typer.testing import CliRunner
+
+from mtbert.config import ConfigError
+from mtbert.paths import REPOSITORY
+from mtbert_lab import cli
+from mtbert_lab.report import build
+from mtbert_lab.report.build import ReportError, build_report
+
+COUNT = """import os, sys
+from pathlib import Path
+Path("executions").open("a").write("x")
+threads = os.environ.get("OMP_NUM_THREADS")
+print(seed + 1, sys.executable, os.environ.get("MTBERT_RESULTS"), Path.cwd().name, data_dir, threads)"""
+
+
+def write_notebook(root, name, *sources):
+    declared = "seed: int = 1  # random seed\ndata_dir: str = ''  # the datasets\ntrain_missing: bool = False  # train"
+    parameters = new_code_cell(declared, metadata={"tags": ["parameters"]})
+    cells = [new_markdown_cell("# A tiny notebook\n\nDoes it add?"), parameters, *map(new_code_cell, sources)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    (root / "notebooks").mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), root / "notebooks" / f"{name}.ipynb")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A project with the profiles demo and cpu, one package file, and no notebook yet."""
+    for folder in ("params/demo", "params/cpu", "mtbert", "results"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "mtbert" / "code.py").write_text("ANSWER = 42\n")
+    return tmp_path
+
+
+@pytest.fixture
+def no_site(monkeypatch):
+    """Sphinx takes seconds: the notebooks are executed alone."""
+    monkeypatch.setattr(build, "_build_site", lambda output: output.parent / "report" / "index.html")
+
+
+@pytest.fixture
+def in_threads(monkeypatch, no_site):
+    """Notebooks are executed from a thread of this process, which starts at once; the kernels inherit its variables."""
+    distributed = pytest.importorskip("distributed")
+
+    @contextmanager
+    def open_cluster(workers, scheduler):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
+
+
+def executions(root):
+    return len((root / "build/executed/executions").read_text())
+
+
+def executed(root):
+    return sorted(file.stem for file in (root / "build/executed").glob("*.record"))
+
+
+def printed(root, name):
+    cells = nbformat.read(root / "build/executed" / f"{name}.ipynb", as_version=4).cells
+    return "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))
+
+
+def test_executes_with_parameters_and_builds_the_site(root, capsys):
+    write_notebook(root, "01_tiny", COUNT)
+    (root / "params/demo/01_tiny.yaml").write_text("seed: 40\n")
+    (root / "my data").mkdir()
+    before = os.environ["MTBERT_RESULTS"]
+    index = build_report("demo", data=root / "my data", root=root)
+
+    assert index == root / "build/report/index.html"
+    [results] = root.glob("build/executed/results-*")
+    assert printed(root, "01_tiny") == f"41 {sys.executable} build/executed/{results.name} executed my data 1\n"
+    assert str(root) not in (root / "build/report/_sources/01_tiny.ipynb").read_text()
+    assert os.environ["MTBERT_RESULTS"] == before
+    shown = capsys.readouterr().out
+    first = r"1 notebooks to execute, 0 runs to train or look up"
+    assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
+
+    assert "profile demo" in (root / "build/report/01_tiny.html").read_text()
+    assert ">40<" in (root / "build/report/params.html").read_text()
+    front = index.read_text()
+    assert 'href="01_tiny.html">' in front and "Does it add?" in front and "torch 2" in front
+
+
+def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
+    write_notebook(root, "01_tiny", COUNT + '\ngrid = "sweep"')
+    grid = root / "params/demo/sweep.yaml"
+    grid.write_text("runs: {}\n")
+    (root / "params/demo/other.yaml").write_text("runs: {}\n")
+    build_report("demo", root=root)
+    (root / "params/demo/other.yaml").write_text("runs: {a: {}}\n")
+    build_report("demo", root=root)
+    assert executions(root) == 1
+    changes = {root / "params/demo/01_tiny.yaml": "seed: 2\n", root / "mtbert/code.py": "ANSWER = 43\n"}
+    changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n", root / "mtbert/demo.csv": "id\n"}
+    for count, (file, text) in enumerate(changes.items(), start=2):
+        file.write_text(text)
+        build_report("demo", root=root)
+        assert executions(root) == count, file.name
+    build_report("demo", root=root, force=True)
+    assert executions(root) == count + 1
+    (root / "notebooks/01_tiny.ipynb").rename(root / "notebooks/02_tiny.ipynb")
+    build_report("demo", root=root)
+    assert executed(root) == ["02_tiny"]
+
+
+def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, in_threads):
+    monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
+    store = "\nPath(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')"
+    write_notebook(root, "01_stores", COUNT + store)
+    build_report("cpu", root=root)
+    build_report("cpu", root=root)
+    assert executions(root) == 1
+    (root / "results/run.csv").write_text("0.6")
+    build_report("cpu", root=root)
+    assert executions(root) == 2
+
+
+def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, in_threads):
+    monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
+    write_notebook(root, "01_counts", COUNT)
+    build_report("cpu", root=root)
+    write_notebook(root, "02_stores", "import os\nfrom pathlib import Path\n"
+                   "Path(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')")  # fmt: skip
+    build_report("cpu", root=root)
+    assert executions(root) == 1, "it was up to date"
+    build_report("cpu", root=root)
+    assert executions(root) == 2, "and is not any more"
+
+
+def test_demo_results_of_other_code_are_thrown_away(root, in_threads):
+    write_notebook(root, "01_tiny")
+    build_report("demo", root=root)
+    [results] = root.glob("build/executed/results-*")
+    (results / "old_run.csv").write_text("0.5")
+    build_report("demo", root=root)
+    assert (results / "old_run.csv").exists()
+    build_report("demo", root=root, force=True)
+    assert not (results / "old_run.csv").exists()
+    (root / "mtbert/code.py").write_text("ANSWER = 43\n")
+    build_report("demo", root=root)
+    [other] = root.glob("build/executed/results-*")
+    assert other != results
+
+
+def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threads, capsys):
+    write_notebook(root, "01_tiny", COUNT)
+    write_notebook(root, "02_fails", "x = 1", "numbers = [1, 2]\nnumbers[seed + 1]")
+    write_notebook(root, "03_tiny", COUNT)
+    for _ in range(2):  # the second time: only the failed one is executed
+        with pytest.raises(ReportError) as caught:
+            build_report("demo", root=root)
+        assert str(caught.value).splitlines()[:4] == [
+            "02_fails.ipynb failed in cell [3]:",
+            "    numbers = [1, 2]",
+            "    numbers[seed + 1]",
+            "IndexError: list index out of range",
+        ]
+    assert executions(root) == 2
+    assert re.search(r"\[\d/3\] 02_fails failed: 02_fails\.ipynb failed in cell", capsys.readouterr().out)
+    assert executed(root) == ["01_tiny", "03_tiny"]
+
+
+def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_encoder, no_site, capsys):
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1}}\n"
+    (root / "params/demo/first.yaml").write_text(base + "runs: {a: {}}\n")
+    (root / "params/demo/second.yaml").write_text(base + "runs: {the same: {}, b: {pooling: cls}}\n")
+    for name, grid in (("01_one", "first"), ("02_two", "second")):
+        code = f"import os\nprint(len(os.listdir(os.environ['MTBERT_RESULTS'] + '/runs')))  # of {grid}.yaml"
+        write_notebook(root, name, code)
+        (root / f"params/demo/{name}.yaml").write_text("train_missing: true\n")
+    write_notebook(root, "03_needs_none")
+    build_report("demo", root=root, workers=2)
+    assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up"
+    labels = [re.fullmatch(r"\[\d/5\] (.+?)(; .+ left)?", line)[1] for line in shown[1:6]]
+    assert set(labels[:3]) == {"run first: a, seed 1", "run second: b, seed 1", "03_needs_none"}
+    assert set(labels[3:]) == {"01_one", "02_two"}
+    build_report("demo", root=root)
+    assert "to train" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def trains(root, tiny_encoder, no_site, monkeypatch) -> Path:
+    """A notebook that trains a grid of two runs, of which one is predicted to take 90 minutes, the other 30."""
+    write_notebook(root, "01_one", "# grid.yaml")
+    (root / "params/gpu").mkdir()
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1}}\n"
+    for profile in ("cpu", "gpu"):
+        (root / "params" / profile / "grid.yaml").write_text(base + "runs: {a: {}, b: {pooling: cls}}\n")
+        (root / "params" / profile / "01_one.yaml").write_text("train_missing: true\n")
+
+    def predict_runs(runs, *how):
+        return [replace(run, minutes=minutes) for run, minutes in zip(runs, (90.0, 30.0), strict=True)]
+
+    monkeypatch.setattr(build, "predict_runs", predict_runs)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    return root
+
+
+def test_a_report_says_how_long_training_takes_before_it_begins(trains, monkeypatch, capsys):
+    build_report("cpu", root=trains, workers=1, dry_run=True)
+    first, *table = capsys.readouterr().out.splitlines()
+    about = "2 are not stored, which takes about 2 h 0 min"
+    assert first == f"1 notebooks to execute, 2 runs to train or look up; {about}"
+    assert [line.split()[:2] for line in table[1:3]] == [["a", "1"], ["b", "1"]] and "90.0" in table[1]
+    assert not executed(trains) and not (trains / "build/executed/executions").exists()
+    monkeypatch.setattr(build, "_work", lambda *how: iter([]))
+    build_report("cpu", root=trains, workers=1)
+    assert about in capsys.readouterr().out
+
+
+def test_a_missing_gpu_is_named_first(trains):
+    with pytest.raises(ReportError, match=r"the gpu profile has runs to train, and no GPU is available here; .*a, b"):
+        build_report("gpu", root=trains)
+    (trains / "params/gpu/grid.yaml").write_text("runs: {a: {encoder: no/such-encoder}}\n")
+    with pytest.raises(ReportError, match=r"no GPU is available here; .*no/such-encoder"):
+        build_report("gpu", root=trains)
+
+
+def test_a_long_build_says_each_minute_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 0.2)
+    assert dict(build._work([[("a job", time.sleep, 1.0)]], {}, workers=1)) == {"a job": None}
+    assert "[0/1] after less than a minute" in capsys.readouterr().out.splitlines()
+
+
+def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
+    write_notebook(root, "01_tiny", COUNT)
+    (root / "build/executed").mkdir(parents=True)
+    execute, deaths = papermill.execute_notebook, ["Kernel died before replying to kernel_info"]
+
+    def dying(*arguments, **options):
+        if deaths:
+            raise RuntimeError(deaths.pop())
+        return execute(*arguments, **options)
+
+    monkeypatch.setattr(papermill, "execute_notebook", dying)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    notebook = root / "notebooks/01_tiny.ipynb"
+    build._execute(notebook, root / "build/executed/01_tiny.ipynb", {})
+    assert executions(root) == 1
+    deaths += ["it died"] * build.ATTEMPTS
+    with pytest.raises(ReportError, match=r"01_tiny\.ipynb failed: it died"):
+        build._execute(notebook, root / "build/executed/01_tiny.ipynb", {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, in_threads, number):
+    write_notebook(root, "01_tiny", COUNT)
+    write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
+    output, front = root / "build/executed", root / "build/report/index.html"
+    call = f'from mtbert_lab.report.build import build_report; build_report("demo", workers=1, root={str(root)!r})'
+    unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
+    process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
+    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text())
+    process.send_signal(number)
+    process.wait()
+    assert executed(root) == ["01_tiny"]
+    kernel = int((output / "pid").read_text())
+    wait_for(lambda: not is_alive(kernel))
+
+    write_notebook(root, "02_slow", "print('fast now')")
+    build_report("demo", root=root)
+    assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
+
+
+def test_a_job_that_kills_its_worker_fails_and_the_next_phase_begins(monkeypatch, capsys):
+    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 0)
+    outcomes = dict(build._work([[("a run", os._exit, 1)], [("another", os.getpid)]], {}, workers=1))
+    assert "workers died" in str(outcomes["a run"]) and isinstance(outcomes["another"], int)
+    assert capsys.readouterr().out.count("] a run failed: a run: ") == 1
+
+
+def test_a_notebook_is_executed_for_each_grid(root, in_threads, tiny_encoder, capsys):
+    write_notebook(root, "01_tiny")
+    write_notebook(root, "02_batch", "if 'bad' in grid:\n    raise KeyError(grid)\nprint(grid.split('/')[-1], seed)")
+    notebook = root / "notebooks/02_batch.ipynb"
+    notebook.write_text(notebook.read_text().replace("seed: int = 1", "grid: str = ''\\nseed: int = 1"))
+    (root / "params/cpu/02_batch.yaml").write_text("seed: 7\ntrain_missing: true\n")
+    base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1, corpus: demo}}\n"
+    grids = [root / f"{name}.yaml" for name in ("one", "bad", "two")]
+    for number, grid in enumerate(grids, start=2):
+        grid.write_text(base + f"runs: {{a: {{batch_size: {number}}}}}\n")
+    with pytest.raises(ReportError, match=r"^02_batch-bad\.ipynb failed in cell \[3\]"):
+        build_report("cpu", "02", grids=grids, root=root)
+    assert printed(root, "02_batch-one") == "one.yaml 7\n" and printed(root, "02_batch-two") == "two.yaml 7\n"
+    assert len(list(Path(os.environ["MTBERT_RESULTS"]).glob("runs/*/run.json"))) == 3
+    capsys.readouterr()
+    build_report("cpu", "02", grids=[grids[0], grids[2]], root=root)
+    assert "02_batch-one is up to date\n02_batch-two is up to date" in capsys.readouterr().out
+    build_report("cpu", "01", root=root)
+    assert (root / "build/executed/02_batch-one.record").exists(), "the pages of grids stay"
+    (root / "other").mkdir()
+    with pytest.raises(ReportError, match="have one name"):
+        build_report("cpu", "02", grids=[grids[0], shutil.copy(grids[0], root / "other" / grids[0].name)], root=root)
+    for grid, plan in zip(grids[1:], ("S9", "S7"), strict=True):
+        grid.write_text(base + f"runs: {{a: {{plan: {plan}}}}}\n")
+    with pytest.raises(ConfigError, match=r"(?s)^bad: a: 9 layers.*\ntwo: a: 7 layers"):
+        build_report("cpu", "02", grids=grids, root=root)
+    with pytest.raises(ReportError, match="grid is not in the notebook's cell tagged 'parameters'"):
+        build_report("cpu", "01", grids=grids[:1], root=root)
+
+
+def wait_for(condition, seconds=200):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("only", ["03", "3", "03_sing", "single_task"])
+def test_only_selects_by_number_or_name(root, only):
+    write_notebook(root, "01_tiny")
+    write_notebook(root, "03_single_task")
+    paths = sorted((root / "notebooks").glob("*.ipynb"))
+    assert build._select(paths, only) == paths[1:]
+    assert build._select(paths, "") == paths
+
+
+def test_only_executes_one_notebook(root, in_threads):
+    write_notebook(root, "01_tiny")
+    write_notebook(root, "03_single_task")
+    build_report("demo", only="03", root=root)
+    assert executed(root) == ["03_single_task"]
+    with pytest.raises(ReportError, match="no notebook '07' found; there are: 01_tiny, 03_single_task"):
+        build_report("demo", only="07", root=root)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sed: 2\n", r"demo/01_tiny\.yaml: sed is not in .* which has: data_dir, seed"),
+        ("- seed\n", r"demo/01_tiny\.yaml: expected lines 'name: value', found a list"),
+    ],
+)
+def test_wrong_parameters_are_errors_before_anything_runs(root, text, message):
+    write_notebook(root, "01_tiny", COUNT)
+    (root / "params/demo/01_tiny.yaml").write_text(text)
+    with pytest.raises(ReportError, match=message):
+        build_report("demo", root=root)
+    assert not (root / "build").exists()
+
+
+def test_unknown_profile_and_missing_data_are_named(root):
+    write_notebook(root, "01_tiny", COUNT)
+    with pytest.raises(ReportError, match="unknown profile 'gpux'; params/ has: cpu, demo"):
+        build_report("gpux", root=root)
+    with pytest.raises(ReportError, match=r"there is no folder .*nowhere"):
+        build_report("demo", data=root / "nowhere", root=root)
+
+
+def test_a_report_may_be_written_elsewhere(root, tmp_path, in_threads):
+    write_notebook(root, "01_tiny", COUNT)
+    out = tmp_path / "out"
+    assert build_report("demo", root=root, out=out) == out / "report" / "index.html"
+    assert not (root / "build").exists()
+    assert str(out) not in (out / "executed" / "01_tiny.ipynb").read_text()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_command_writes_into_the_checkout_only_from_inside_of_it(tmp_path, monkeypatch, inside):
+    monkeypatch.chdir(REPOSITORY / "docs" if inside else tmp_path)
+    asked = {}
+    monkeypatch.setattr(build, "build_report", lambda *_, **options: asked.update(options))
+    assert CliRunner().invoke(cli.app, ["report"]).exit_code == 0
+    assert asked["out"] == (None if inside else tmp_path)
+    CliRunner().invoke(cli.app, ["report", "--out", str(tmp_path / "pages")])
+    assert asked["out"] == tmp_path / "pages"

@@ -1,0 +1,112 @@
+"""The sentences of the box: their numbers, and what they say when the runs no longer say it."""
+
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report import findings
+from mtbert_lab.report.findings import SMALL, Place, box, gem_is_for, nothing_gained, tell
+from mtbert_lab.report.tables import Grid, compare, read_runs
+from mtbert_lab.statistics import NO_DIFFERENCE, PAIRED_SEEDS, TOO_FEW, paired
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return compare(read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False), "plan")
+
+
+def row(value: float, verdict: str, **about):
+    """A row of `decide`, with an interval of .01 to either side."""
+    fields = dict(
+        value=value, low=value - 0.01, high=value + 0.01, verdict=verdict, is_small=False, seeds_needed=math.nan
+    )
+    return SimpleNamespace(**fields | about)
+
+
+def test_without_runs_there_are_no_sentences(tmp_path):
+    assert box(tmp_path) == ""
+
+
+def test_a_sentence_has_its_numbers_and_says_when_its_verdicts_no_longer_hold():
+    sentence = "A beats B by {gain}, or {gain:+}; of C {gain:size} is left, {text}."
+    better = row(0.02, "better")
+    told = tell(sentence, gain=Place(better, "better"), text="at most")
+    assert told == "A beats B by 0.020 (0.010 to 0.030), or +0.020 (+0.010 to +0.030); of C 0.020 is left, at most."
+    few = row(0.02, TOO_FEW, seeds_needed=7.0)
+    wrong = tell(sentence, gain=Place(few, "better"), text="at most")
+    assert wrong.startswith(told.removesuffix(".")) and "color: #c00" in wrong
+    assert "no longer say this: gain is too few runs to tell (7 seeds would tell), not better" in wrong
+    assert "no longer" in tell(sentence, gain=Place(better, SMALL), text=""), "it is not less than the margin"
+    small = row(0.02, "better", is_small=True)
+    assert "no longer" not in tell(sentence, gain=Place(small, SMALL), text="")
+
+
+def test_a_gain_above_the_margin_is_told_where_the_sentence_denies_it(plans):
+    rows = pd.DataFrame([vars(row(0.01, TOO_FEW)), vars(row(0.001, NO_DIFFERENCE))])
+    comparison = SimpleNamespace(differences=rows)
+    assert "none of 2 differences" in nothing_gained([comparison]) and "1 are shown" in nothing_gained([comparison])
+    comparison.differences = pd.DataFrame([vars(row(0.2, "better"))])
+    assert "no longer say this: gain 1 is better" in nothing_gained([comparison])
+
+
+def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
+    told = gem_is_for(synthetic_sequences(3))
+    assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
+    assert "so far" not in gem_is_for(synthetic_sequences(6))
+
+
+@pytest.fixture
+def synthetic_sequences(monkeypatch):
+    """A grid of runs in sequence with so many seeds, of which GEM forgets .05 to .10 less."""
+
+    def make(seeds: int) -> Grid:
+        gaps = np.linspace(0.05, 0.10, seeds)
+        monkeypatch.setattr(findings, "less_forgotten", lambda orders: paired(gaps, PAIRED_SEEDS))
+        names = [f"{name}{method}" for name in findings.SEQUENCES for method in ("", ", GEM")]
+        return Grid((), {}, {name: [] for name in names})
+
+    return make
+
+
+@pytest.mark.parametrize("line", box(REPOSITORY / "results").splitlines())
+def test_a_sentence_has_few_numbers(line):
+    assert 1 <= len(re.findall(r"\b\d+\.\d+|\b\d+\b(?!-)", line)) <= 7
+    assert "no longer say this" not in line
+
+
+def test_claims_are_counted_by_fact_and_verdict():
+    rows = [
+        ("finding", "reproduced", "a b", "one fact"),
+        ("finding", "contradicted", "a b", "one fact"),  # a fact has the less favourable verdict of its claims
+        ("finding", "reproduced", "a c", None),
+        ("question", "too few runs to tell", "a d", None),
+        ("slip", "contradicted", None, None),
+        ("finding", "not comparable", None, None),
+    ]
+    claims = pd.DataFrame(rows, columns=["kind", "verdict", "run_ids", "fact"])
+    counts = findings.claim_counts(claims)
+    assert counts["all"].tolist() == [2, 1, 1]
+    assert counts["reproduced"].tolist() == [1, 0, 0] and counts["contradicted"].tolist() == [1, 0, 1]
+    assert findings.unchecked(claims) == "Claims that could not be compared: 1 not comparable."
+    assert findings.unchecked(claims.head(5)) == ""
+
+
+def test_the_order_after_longer_training_has_a_verdict_or_too_few_seeds(plans):
+    long = read_runs("cpu", "distil_long", store=REPOSITORY / "results", train_missing=False)
+    long = long.only(["1-bert, long", "3-bert, long"])
+    assert re.fullmatch(
+        r"Overall, 3-bert minus 1-bert is \+0.007 after 1,200 steps \(.* to .*\), better, by less than the margin\. "
+        r"It is \+0.006 after 4,800 steps \(.* to .*\), too few runs to tell \(.*\)\.",
+        findings.longer_training(plans.grid | long),
+    )
+    one_seed = Grid(long.paths, long.configs, {name: runs[:1] for name, runs in long.runs.items()})
+    assert re.fullmatch(
+        r"Overall, 3-bert minus 1-bert is \+0.003 after 4,800 steps \(.* to .*\), too few runs to tell \(.*\)\.",
+        findings.longer_training(one_seed),
+    )
+    assert findings.longer_training(one_seed.only(["1-bert, long"])) == ""

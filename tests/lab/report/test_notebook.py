@@ -1,0 +1,203 @@
+"""The notebooks as committed, and what they share (`mtbert.notebook`)."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import papermill
+import pytest
+import yaml
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from mtbert.config import ConfigError
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report import notebook
+
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def namespace(**values):
+    """A notebook's globals behind a parameters cell `seed: int = 1; rate: float = 0.1; name: str = "a"`, and values
+    that papermill has injected.
+    """
+    declared = {"seed": int, "rate": float, "name": str}
+    injected = "\n".join(["# Parameters", *(f"{name} = {value!r}" for name, value in values.items())])
+    cells = ["", "seed: int = 1", injected, "notebook.parameters(globals())"]
+    hidden = {"In": cells, "_": 3, "__name__": "__main__", "RATES": [1], "found": "of a later cell", "Path": Path}
+    return {"__annotations__": declared, "seed": 1, "rate": 0.1, "name": "a", **hidden, **values}
+
+
+def test_declared_parameters_come_back_with_injected_values():
+    assert notebook.parameters(namespace(seed=2)) == {"seed": 2, "rate": 0.1, "name": "a"}
+
+
+def test_a_float_may_be_an_int_or_a_yaml_string():
+    assert notebook.parameters(namespace(rate="1e-5"))["rate"] == 1e-5
+    assert notebook.parameters(namespace(rate=1))["rate"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sed": 2}, "sed: no parameter of this notebook; it has seed, rate, name"),
+        ({"seed": "2"}, "seed: expected int, got '2'"),
+        ({"seed": True}, "seed: expected int, got True"),
+        ({"rate": "fast"}, "rate: expected float, got 'fast'"),
+        ({"name": None}, "name: expected str, got None"),
+        ({"SEED": 2}, "SEED: no parameter of this notebook"),
+        ({"_seed": 2}, "_seed: no parameter of this notebook"),
+        ({"rate": float("nan")}, "rate: expected float, got nan"),
+        ({"rate": "inf"}, "rate: expected float, got inf"),
+    ],
+)
+def test_unknown_and_wrong_parameters_are_named(values, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        notebook.parameters(namespace(**values))
+
+
+def test_papermill_injects_declared_parameters_and_others_are_refused(tmp_path):
+    cells = [
+        "seed: int = 1  # a number",
+        "from mtbert_lab.report import notebook\nprint(notebook.parameters(globals()))",
+    ]
+    cells = [new_code_cell(cells[0], metadata={"tags": ["parameters"]}), new_code_cell(cells[1])]
+    nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "a.ipynb")
+    how = dict(input_path=tmp_path / "a.ipynb", output_path=None, kernel_name="python3", progress_bar=False)
+    *_, printed = papermill.execute_notebook(**how, parameters={"seed": 2}).cells
+    assert printed.outputs[0].text == "{'seed': 2}\n"
+    with pytest.raises(papermill.PapermillExecutionError, match="sed: no parameter of this notebook; it has seed"):
+        papermill.execute_notebook(**how, parameters={"sed": 2})
+
+
+def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    table = pd.DataFrame({"claim": ["a < b"], "number": [None]})
+    notebook.say("")
+    notebook.listing(table.iloc[:0])
+    assert not shown
+    notebook.say("**Finding.** 3 of 4")
+    notebook.listing(table)
+    notebook.folded(table, "1 claim & more")
+    said, listed, folded = (output.data for output in shown)
+    assert said == "**Finding.** 3 of 4" and "a &lt; b" in listed and ">nan<" not in listed.lower()
+    assert folded.startswith("<details><summary>1 claim &amp; more</summary>") and "a &lt; b" in folded
+
+
+@every_notebook
+def test_notebook_is_committed_executed_and_clean(path):
+    assert path.stat().st_size < 1_000_000
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert any('<img class="figure"' in output.get("data", {}).get("text/html", "") for output in outputs)
+    assert not re.search(r"(?<![\w.:/<-])/(home|root|work|tmp|Users)/", path.read_text(encoding="utf8"))
+
+
+@every_notebook
+def test_notebook_takes_a_seed_and_its_profiles_name_its_parameters(path):
+    declared = papermill.inspect_notebook(path)
+    assert "seed" in declared
+    [cell] = [cell for cell in nbformat.read(path, 4).cells if "parameters" in cell.metadata.get("tags", [])]
+    assert all(re.fullmatch(r"\w+: \w+ = .+  # .+", line) for line in cell.source.splitlines())
+    for file in sorted((REPOSITORY / "params").glob(f"*/{path.stem}.yaml")):
+        unknown = yaml.safe_load(file.read_text(encoding="utf8")).keys() - declared.keys()
+        assert not unknown, f"{file.relative_to(REPOSITORY)}: {unknown}"
+
+
+@every_notebook
+def test_the_parameters_of_a_kernel_that_has_run_the_notebook_are_read_again(path):
+    """Every name that a cell of the notebook assigns has a plain value when its first cells run again."""
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    [declaring] = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    kernel = {"In": [cell.source for cell in cells]}
+    exec(declaring, kernel)
+    before = notebook.parameters(kernel)
+    kernel |= dict.fromkeys(assigned(cells), "of the first time")
+    exec(next_seed(declaring), kernel)
+    after = notebook.parameters(kernel)
+    assert after == {**before, "seed": before["seed"] + 1}
+
+
+def next_seed(source: str) -> str:
+    """A parameters cell with another seed."""
+    return re.sub(r"(?<=seed: int = )\d+", lambda default: str(int(default[0]) + 1), source)
+
+
+SHORT = "03_single_task_baselines"  # the others, some of which take minutes, run twice with --slow
+marked = [pytest.param(path, marks=() if path.stem == SHORT else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", marked)
+def test_a_notebook_runs_twice_in_one_kernel_with_a_changed_parameter(path, isolated, monkeypatch):
+    monkeypatch.setenv("MTBERT_RESULTS", str(REPOSITORY / "results"))
+    monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
+    once, again = (nbformat.read(path, 4) for _ in range(2))
+    [declaring] = [cell for cell in again.cells if "parameters" in cell.metadata.get("tags", [])]
+    declaring.source = next_seed(declaring.source)
+    for number, cell in enumerate(again.cells):
+        cell.id = f"again-{number}"
+    once.cells += again.cells
+    NotebookClient(once, kernel_name="python3", resources={"metadata": {"path": str(isolated)}}).execute()
+
+
+OWN_GRID = """
+base: {{corpus: demo, encoder: {encoder}, tasks: [sst, quora, sts], scheme: unified, batch_size: 4, epochs: 1,
+  steps_per_epoch: 2, train_rows: 40, max_length: 32}}
+runs:
+  together: {{plan: 1-bert}}
+  half: {{plan: hybrid-1}}
+  apart: {{plan: 3-bert}}
+  sst only: {{tasks: [sst], scheme: sampled}}
+  quora only: {{tasks: [quora], scheme: sampled}}
+"""
+
+
+@pytest.fixture
+def executed_for_own_grid(tiny_encoder, isolated, monkeypatch):
+    """Executes some cells of a notebook for a grid of one's own; gives the texts that they show."""
+    monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    grid = isolated / "mine.yaml"
+    grid.write_text(OWN_GRID.format(encoder=tiny_encoder))
+
+    def execute(name: str, cells: list[int]) -> str:
+        notebook = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4)
+        notebook.cells = [notebook.cells[i] for i in cells]
+        nbformat.write(notebook, isolated / "some.ipynb")
+        about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
+        given = dict(profile="demo", grid=str(grid), train_missing=True, device="cpu")
+        done = papermill.execute_notebook(isolated / "some.ipynb", isolated / "done.ipynb", given, **about)
+        shown = [output.get("data", {}) for cell in done.cells for output in cell.get("outputs", ())]
+        return "\n".join(data.get("text/markdown", "") or data.get("text/html", "") for data in shown)
+
+    return execute
+
+
+def test_notebook_08_takes_its_systems_from_a_grid(executed_for_own_grid):
+    text = executed_for_own_grid("08_error_analysis", [1, 2, 3, 4])
+    assert "*alone* is left out: no run of STS alone is stored." in text
+    assert "the plan with the highest overall dev score of the three" in text and "half" in text
+    assert "paper" not in text.lower() and notebook.SYNTHETIC not in text
+
+
+def test_notebook_05_compares_the_single_tasks_of_a_grid(executed_for_own_grid):
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 18])
+    assert "*sst only* minus *together*" in text or "*quora only* minus *together*" in text
+
+
+def assigned(cells) -> set[str]:
+    """The global names that cells assign, functions and imports left out."""
+    nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def test_committed_figures_are_small():
+    large = [path.name for path in (REPOSITORY / "figures").iterdir() if path.stat().st_size > 300_000]
+    assert not large

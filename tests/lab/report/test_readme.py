@@ -1,0 +1,76 @@
+"""The README's numbers are those of the results store."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.harness import read_rows
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report.findings import best, write_tables
+from mtbert_lab.report.tables import costs, read_runs
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf8")
+TEXT = " ".join(README.split())
+
+
+def test_the_tables_are_what_the_store_gives(tmp_path):
+    """`python -m mtbert_lab.report.findings` writes them again."""
+    assert README.count("<!-- end -->") == 6
+    written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
+    assert written.read_text(encoding="utf8") == README
+
+
+def test_a_mark_without_a_table_is_named(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are findings, single tasks, plans, plan"):
+        write_tables(path, store=tmp_path)
+
+
+@pytest.mark.parametrize("task, baseline, number", [
+    ("sts", "cosine", "0.838"), ("sst", "most frequent", "0.253"),
+    ("quora", "most frequent", "0.625"),
+])  # fmt: skip
+def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
+    table = pd.read_csv(REPOSITORY / "results" / "baselines.csv")
+    first = table[(table["task"] == task) & (table["baseline"] == baseline)].iloc[0]
+    assert f"{first['value']:.3f}" == number
+    assert number in README
+
+
+def test_the_best_model_in_the_text_is_that_of_the_store():
+    models = read_runs("cpu", "best_model", store=REPOSITORY / "results", train_missing=False)
+    last = costs({"best": models.runs[best(models)]}).loc[0, "overall"]
+    assert f"at the last step it has {last:.3f} overall" in TEXT
+
+
+def test_no_sentence_of_the_box_says_what_the_runs_no_longer_say():
+    assert "no longer say this" not in README
+
+
+BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]
+SPEEDS = {
+    "a training step, 32 texts of 26 tokens": ("step", "32x26", "transformers sdpa, fused AdamW"),
+    "a training step, 8 texts of 512 tokens": ("step", "8x512", "transformers sdpa, fused AdamW"),
+    "the same, against transformers under `torch.compile`": (
+        "step",
+        "8x512",
+        "transformers sdpa compiled, fused AdamW",
+    ),
+    "an epoch of SST, against random batches and AdamW's defaults": ("epoch", "sst, 8544 rows", "the usual loop"),
+    "an epoch of 20,000 Quora pairs, against the same": ("epoch", "quora, 20000 rows", "the usual loop"),
+}
+
+
+@pytest.mark.parametrize("label", SPEEDS)
+def test_a_speed_is_what_was_measured(label):
+    [row] = [row for row in BENCH if (row["benchmark"], row["size"], row["peer"]) == SPEEDS[label]]
+    ratio, low, high = (float(row[name]) for name in ("ratio", "low", "high"))
+    assert f"| {label} | {ratio:.2f} ({low:.2f} to {high:.2f}) |" in README
+
+
+def test_the_memory_of_training_on_quora_was_measured():
+    peaks = {row["precision"]: float(row["ours"]) for row in BENCH if row["benchmark"] == "memory"}
+    assert set(peaks) == {"fp32", "bf16"} and max(peaks.values()) < 2048

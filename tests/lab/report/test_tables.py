@@ -1,0 +1,340 @@
+"""Tables of grids on synthetic runs: which words a difference gets, what is compared with what, what a front holds."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY
+from mtbert_lab.paths import results_dir
+from mtbert_lab.report import notebook, tables
+from mtbert_lab.report.tables import Comparison, Grid, compare
+from mtbert_lab.statistics import Difference, holm
+from mtbert_lab.store.baselines import BASELINES
+from mtbert_lab.store.compare import difference
+from mtbert_lab.store.folders import write_run
+from mtbert_lab.store.grids import read_grid
+from mtbert_lab.store.runs import load_or_run
+
+THREE = ("sst", "quora", "sts")
+BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
+
+
+@pytest.fixture(scope="module")
+def grid_of(synthetic):
+    """A grid of plans: a name -> (plan, share that is right, stored seeds); three seeds are wanted of each."""
+
+    def grid_of(**rights) -> Grid:
+        configs = {name: [BASE.but(plan=plan, seed=s) for s in (1, 2, 3)] for name, (plan, _, _) in rights.items()}
+        runs = {
+            name: [synthetic(config, right) for config in configs[name][:seeds]]
+            for name, (_, right, seeds) in rights.items()
+            if seeds
+        }
+        return Grid(("params/cpu/plans.yaml",), configs, runs)
+
+    return grid_of
+
+
+@pytest.fixture(scope="module")
+def plans(grid_of) -> Comparison:
+    found = grid_of(
+        one=("1-bert", 0.8, 3), more=("3-bert", 0.95, 3), less=("hybrid-1", 0.6, 3), same=("hybrid-2", 0.8, 3),
+        two=("hybrid-3", 0.95, 2), none=("hybrid-4", 0.9, 0),
+    )  # fmt: skip
+    return compare(found, "plan")
+
+
+def test_words_follow_the_seeds(plans):
+    table = plans.differences.set_index(["run", "task"])
+    assert set(plans.references.values()) == {"one"} and "none" not in table.index
+    for task in THREE:
+        assert table.loc[("more", task), "verdict"] == "better"
+        assert table.loc[("less", task), "verdict"] == "worse"
+        assert table.loc[("same", task), "verdict"] == "no difference that matters"
+        row = table.loc[("two", task)]  # as far above as "more", whose difference is decided
+        assert row["verdict"] == "too few runs to tell" and row["seeds"] == 2 and np.isnan(row["p"]) and row["low"] > 0
+    assert table.loc[("more", "sst"), "value"] == pytest.approx(0.15)
+
+
+def test_p_values_are_corrected_for_the_decided_differences(plans):
+    decided = plans.differences.dropna(subset="p")
+    assert len(decided) == 9  # three tasks of three plans, without the one of two seeds
+    pairs = [(plans.runs[row.run], plans.runs[row.reference], row.task) for row in decided.itertuples()]
+    raw = [difference(*pair).p for pair in pairs]
+    assert decided["p"].tolist() == holm(np.array(raw)).tolist()
+    assert decided["p"].max() > max(raw) or decided["p"].max() == 1
+
+
+def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
+    monkeypatch.setattr(tables, "difference", lambda *_, **how: Difference(0.05, np.array([0.02**2]), 3))
+    table = Comparison(plans.grid, plans.references).differences
+    assert set(table["verdict"]) == {"too few runs to tell"} and (table["low"] < 0).all()
+
+
+def test_the_differences_as_sentences(plans):
+    first, *others = plans.answer.split(". ")
+    assert re.fullmatch(r"On STS \*less\* is worse than \*one\* by 0\.40\d \(0\.\d{3} to 0\.\d{3}\)", first)
+    assert plans.answer.count(" by 0.") == 3, "the largest have numbers"
+    assert plans.answer.count("*more* is better than *one*") == 3
+    assert others[-2].startswith("Three others are shown not to matter; the largest is *same* minus *one* on SST, ")
+    assert others[-1].startswith("Three others have too few runs to tell; the largest is *two* minus *one* on STS, ")
+    table = plans.differences
+    open_ones = tables.summary(table[table["run"] == "two"])
+    assert open_ones.startswith("All 3 differences have too few runs to tell; the largest is *two* minus *one* on")
+    assert not any(word in open_ones for word in ("better", "worse"))
+    equal = table[table["run"] == "same"]
+    assert tables.summary(equal).startswith("All 3 differences are shown not to matter; the largest is *same* minus")
+    one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
+    assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
+    assert ". Three others are shown not to matter; the largest is *same* minus *one* on " in tables.summary(one)
+    alone = tables.summary(equal[equal["task"] == "sst"])
+    assert alone.startswith("The difference is shown not to matter; it is *same* minus *one* on SST, ")
+    small = table[(table["run"] == "more") & (table["task"] == "sst")].assign(is_small=True)
+    assert tables.summary(small).endswith("), less than the margin.")
+    assert tables.summary(table.iloc[:0]) == ""
+
+
+def test_a_sentence_names_two_others_or_counts_them(plans):
+    row = plans.differences.query("run == 'more' and task == 'sst'")
+
+    def sentence(n, **changes):
+        copies = [row.assign(run=f"more {i}", value=row["value"] - i / 1000, **changes) for i in range(1, n)]
+        return tables.summary(pd.concat([row, *copies]))
+
+    assert sentence(2).endswith("), and so is *more 1*.")
+    assert sentence(3).endswith("), and so are *more 1* and *more 2*.")
+    assert sentence(6).endswith("), and so are five others.")
+    assert sentence(6, reference="two").endswith("), and five others are better than their references.")
+
+
+def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda output, **about: shown.append(output.data))
+    monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
+    notebook.differences(plans, "00_plans")
+    doubt, said, figure, differences, scores, stored = shown
+    assert doubt.startswith("**Scores that say little:** on STS *less* has the right order and the wrong size")
+    assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
+    assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
+    assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores
+    shown.clear()
+    notebook.differences(plans, "00_plans", finding="More is better.")
+    assert shown[1] == "**Finding.** More is better."
+    shown.clear()
+    notebook.differences(compare(grid_of(one=("1-bert", 0.8, 1)), "plan"), "00_plans")
+    assert len(shown) == 1 and "There are no runs of this question here" in shown[0], "no finding and no figure"
+
+
+def test_differences_for_reading(plans):
+    shown = plans.difference_table()
+    assert shown.loc["two", "seeds"] == "2" and shown.loc["more", "seeds"] == "3"
+    assert shown.loc["more", "SST"].startswith("+0.150 (") and shown.loc["more", "SST"].endswith("), better")
+    assert "), too few runs to tell" in shown.loc["two", "SST"] and list(shown["minus"].unique()) == ["one"]
+    assert Comparison(Grid((), {}, {}), {}).difference_table() is None
+
+
+def test_no_difference_without_its_reference(grid_of):
+    found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
+    assert list(found.runs) == ["more"] and found.differences.empty and found.answer == ""
+    assert found.scores().index.tolist() == ["more"]
+
+
+def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
+    fields = {
+        "a": {"plan": "1-bert"}, "b": {"plan": "3-bert"}, "a, pal": {"adapter": "pal", "adapter_size": 96},
+        "a, cosines": {"cosine_every": 2}, "b, longer": {"plan": "3-bert", "epochs": 4},
+        "b, longest": {"plan": "3-bert", "epochs": 4, "adapter": "pal"}, "sst": {"tasks": ["sst"]},
+    }  # fmt: skip
+    found = Grid((), {name: [BASE.but(**changes)] for name, changes in fields.items()}, {})
+    assert compare(found, "plan").references == {"b": "a"}
+    assert compare(found, "adapter", "adapter_size").references == {"a, pal": "a", "b, longest": "b, longer"}
+    assert compare(found, "plan", "epochs").references == {"b": "a", "b, longer": "a"}
+    assert compare(found, "tasks").references == {"sst": "a"}
+    assert compare(found, "plan", where=lambda config: config.plan == "3-bert").references == {}
+
+
+def test_how_many_runs_are_stored(grid_of):
+    found = grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
+    assert found.stored == (
+        "4 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
+        "`mtbert train params/cpu/plans.yaml` trains the others."
+    )
+    none = Grid(found.paths, found.configs, {})
+    assert none.stored == (
+        "Not measured yet: 0 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
+        "`mtbert train params/cpu/plans.yaml` trains them."
+    )
+    whole = grid_of(one=("1-bert", 0.8, 3))
+    assert whole.stored == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
+    assert Grid((), {}, {}).stored == "There are no runs of this question here."
+
+
+def test_kept_steps_other_than_the_last_are_named(synthetic):
+    configs = [BASE.but(plan=plan, keep="best") for plan in ("1-bert", "3-bert")]
+    found = Grid(("a.yaml",), {c.plan: [c] for c in configs}, {c.plan: [synthetic(c, 0.9)] for c in configs})
+    assert "Differences are those of the kept steps" in compare(found, "plan").stored
+
+
+def test_a_union_takes_the_runs_with_more_seeds(grid_of):
+    few, many = grid_of(one=("1-bert", 0.8, 1)), grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
+    few = Grid(("params/cpu/few.yaml",), {"one": few.configs["one"][:1]}, few.runs)
+    both = few | many
+    assert both.paths == ("params/cpu/few.yaml", "params/cpu/plans.yaml")
+    assert list(both.configs) == ["one", "more"] and len(both.runs["one"]) == 3
+    assert len((many | few).runs["one"]) == 3
+
+
+def test_runs_are_read_by_their_file(isolated, tmp_path, synthetic):
+    (tmp_path / "cpu").mkdir()
+    content = {"base": {"tasks": ["sst"]}, "seeds": [1, 2], "runs": {"a": {}, "b": {"epochs": 7}}}
+    (tmp_path / "cpu" / "grid.yaml").write_text(yaml.safe_dump(content))
+    config = RunConfig(tasks=("sst",), seed=2)
+    write_run(synthetic(config, 0.9), results_dir())
+    found = tables.read_runs("cpu", "grid", params=tmp_path, train_missing=False)
+    assert found.paths == ("params/cpu/grid.yaml",) and {n: len(c) for n, c in found.configs.items()} == {
+        "a": 2,
+        "b": 2,
+    }
+    assert [run.config for run in found.runs["a"]] == [config] and "b" not in found.runs
+    assert not tables.read_runs("cpu", "grid", seed=1, params=tmp_path, train_missing=False).runs
+    assert tables.read_runs("cpu", "other", params=tmp_path).configs == {}
+    own = tables.read_runs("demo", str(tmp_path / "cpu" / "grid.yaml"), only="b", train_missing=False)
+    assert list(own.configs) == ["b"] and own.paths == (str(tmp_path / "cpu" / "grid.yaml"),)
+    assert [(run.name, run.config) for run in found.missing if run.name == "a"] == [("a", found.configs["a"][0])]
+
+
+def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point(synthetic):
+    points = tables.score_points(synthetic(BASE, 0.9))
+    assert points.loc["sst"].tolist() == pytest.approx([0.9, 0.95, 0.91, 6])
+    later = synthetic(BASE.but(pretrain="after"), 0.9)
+    later.scores["value"] = 0.3  # after the pretraining, which follows the last step
+    assert tables.score_points(later).loc["sst"].tolist() == pytest.approx([0.3, 0.95, 0.91, 6])
+    older = synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame())
+    assert tables.score_points(older).loc["sst", "dev"] == pytest.approx(0.9)  # its best step was the last
+    older.cost["best_step"] = 6
+    assert tables.score_points(older).isna().all(axis=None)
+
+
+def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
+    constants = pd.DataFrame(
+        [
+            ("most frequent", "sst", "accuracy", 0.25),
+            ("most frequent", "sst", "macro_f1", 0.1),
+            ("most frequent", "sts", "pearson", np.nan),
+            ("cosine", "sts", "pearson", 0.838),
+        ],
+        columns=["baseline", "task", "metric", "value"],
+    )
+    table = plans.scores(constants)
+    assert table.index[:3].tolist() == ["most frequent label", "cosine, untrained encoder", "one"]
+    assert table.loc["most frequent label", "SST dev"] == "0.250"
+    assert table.loc["most frequent label", "STS dev"] == "–" == table.loc["most frequent label", "SST train"]
+    assert table.loc["cosine, untrained encoder", "STS dev"] == "0.838"
+    assert table.loc["more", "SST dev"] == "0.950" and table.loc["more", "SST train"] == "1.000"
+    assert table.loc["more", "SST best point"] == "0.960 at 6 to 18"
+    assert table.loc["more", "seeds"] == "3" and table.loc["two", "seeds"] == "2"
+    assert table.loc["more", "overall"] == "0.950"
+    assert Comparison(Grid((), {}, {}), {}).scores(constants) is None
+
+
+def test_the_step_of_a_best_point_is_named_unless_it_is_the_last(grid_of):
+    grid = grid_of(one=("1-bert", 0.6, 1))
+    grid.runs["one"][0].cost["steps"] = 6
+    assert Comparison(grid, {"one": "one"}).scores().loc["one", "SST best point"] == "0.610"
+
+
+def test_baselines_of_the_store_fit_the_encoder(isolated, tiny_encoder, course_data):
+    results_dir().mkdir(parents=True)
+    stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
+    stored.to_csv(results_dir() / BASELINES, index=False)
+    course = BASE.but(corpus="course")
+    assert tables.read_baselines(course)["baseline"].tolist() == ["most frequent", "cosine"]
+    assert tables.read_baselines(course.but(encoder=tiny_encoder))["baseline"].tolist() == ["most frequent"]
+    (results_dir() / BASELINES).unlink()
+    computed = tables.read_baselines(course.but(encoder=tiny_encoder))
+    assert set(computed["baseline"]) == {"most frequent", "cosine"} and set(computed["task"]) == set(THREE)
+
+
+def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):
+    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda folder=None: None)
+    assert tables.read_baselines(BASE.but(corpus="course")).empty
+
+
+def test_what_is_forgotten(synthetic):
+    assert tables.forgotten({}).empty
+    config = RunConfig(tasks=("sst", "sts"), scheme="in_turn", epochs=1, batch_size=8)
+    curve = [{"step": 10, "dev_sst": 0.9, "dev_sts": 0.1}, {"step": 20, "dev_sst": 0.4, "dev_sts": 0.8}]
+    rows = {"train sst": 80, "train sts": 80}
+    runs = [synthetic(config.but(seed=s), 0.9, curve=pd.DataFrame(curve), provenance={"rows": rows}) for s in (1, 2)]
+    table = tables.forgotten({"plain": runs})
+    assert len(table) == 8 and set(table["seed"]) == {1, 2}
+    first = table[table["seed"] == 1].set_index(["task", "after"])["score"]
+    assert first["sst", "sst"] == 0.9 and first["sst", "sts"] == 0.4 and first["sts", "sts"] == 0.8
+
+
+def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data):
+    config = tiny_config.but(tasks=("sst", "quora"), scheme="in_turn", keep="last")
+    run = load_or_run(config, device="cpu", progress=False)
+    table = tables.forgotten({"a": [run]})
+    assert run.curve["step"].tolist() == [5, 10, 15, 20]
+    assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"] * 2
+    assert table.groupby("task")["score"].last().to_dict() == {task: run.score(task) for task in config.tasks}
+
+
+def test_the_costs_of_plans(synthetic):
+    runs = {
+        "small": [synthetic(BASE.but(seed=s), 0.8, parameters=2 * 2**20) for s in (1, 2)],
+        "large": [synthetic(BASE, 0.9, parameters=4 * 2**20)],
+        "older": [synthetic(BASE.but(keep="best"), 0.9, step_scores=pd.DataFrame(), cost={"steps": 2, "best_step": 1,
+                            "parameters": 1, "trained_parameters": 1})],
+    }  # fmt: skip
+    table = tables.costs(runs).set_index("name")
+    assert table.index.tolist() == ["small", "large"]  # the older one has no score of its last step
+    assert table.loc["small", "seeds"] == 2 and table.loc["small", "state (MiB)"] == 4 * (2 + 3)
+    assert table.loc["small", "overall"] == pytest.approx(0.8, abs=0.002)
+    assert table.loc["large", "parameters (M)"] == pytest.approx(4 * 2**20 / 1e6)
+    assert len(tables.costs({})) == 0
+
+
+def test_the_front_holds_what_nothing_cheaper_beats():
+    rows = [("a", 1, 0.5), ("b", 2, 0.4), ("c", 2, 0.7), ("d", 3, 0.7), ("e", 4, 0.71), ("f", 1, 0.45)]
+    table = pd.DataFrame(rows, columns=["name", "cost", "overall"])
+    assert tables.pareto(table, "cost") == ["a", "c", "e"]
+
+
+def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
+    both = BASE.but(tasks=("quora", "sts"))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    found = tables.difference(first, second, pearson=0.5)
+    value, (low, high) = found.value, found.interval()
+    assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
+
+
+def test_gains_along_the_front(synthetic):
+    runs = {
+        name: [synthetic(BASE.but(plan=plan, seed=s), right, parameters=size) for s in (1, 2, 3)]
+        for name, plan, right, size in (("a", "1-bert", 0.7, 10), ("b", "3-bert", 0.9, 30), ("c", "S2 I4", 0.6, 20))
+    }
+    front = tables.front_gains(tables.costs(runs), runs, "parameters (M)")
+    assert front.index.tolist() == ["a", "b"] and front.loc["a", "gain on the one before"] == "–"
+    assert front.loc["b", "gain on the one before"].startswith("+0.200 (+0.1")
+    assert front.loc["b", "gain on the first"] == front.loc["b", "gain on the one before"]
+    gaps = tables.gaps(runs, "a").set_index("name")
+    assert gaps.loc["a"].tolist() == [0, 0, 0]
+    assert gaps.loc["b", "overall"] == pytest.approx(0.2, abs=1e-3)
+    assert 0.1 < gaps.loc["b", "low"] < 0.2 < gaps.loc["b", "high"]
+
+
+def test_notebook_06_compares_every_gradient_method_with_the_sum():
+    source = (REPOSITORY / "notebooks/06_training_methods.ipynb").read_text(encoding="utf8")
+    named = re.search(r'grids\[\\"gradients\\"\], (\\"gradients\\".*?), where=is_unified', source)[1]
+    configs = read_grid(REPOSITORY / "params/cpu/gradients.yaml")
+    surgery = compare(Grid((), configs, {}), *re.findall(r"\w+", named), where=lambda c: c.scheme == "unified")
+    methods = {name: group[0] for name, group in surgery.part.configs.items() if group[0].gradients != "sum"}
+    assert methods.keys() <= surgery.references.keys()
+    assert surgery.references["1-bert, CAGrad"] == "1-bert"

@@ -1,0 +1,383 @@
+"""The rule for verdicts: known tests as special cases, coverage by simulation, and a leave-out on the stored runs."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mtbert.intervals import _count_columns
+from mtbert.metrics import accuracy, pearson
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report.tables import read_runs
+from mtbert_lab.statistics import (
+    CONTRADICTED,
+    NO_DIFFERENCE,
+    REPRODUCED,
+    TOO_FEW,
+    Difference,
+    Prior,
+    Side,
+    benjamini_hochberg,
+    decide,
+    difference,
+    draw_variances,
+    example_share,
+    holm,
+    judge,
+    p_of_claim,
+    paired,
+    scores_and_covariance,
+    seed_mean,
+    verdict_text,
+    welch,
+)
+from mtbert_lab.statistics.variances import LENDERS
+from mtbert_lab.store import lent_to, scored
+
+
+def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(n)
+    labels = random.integers(0, 2, n)
+    return np.where(random.random(n) < right, labels, 1 - labels), labels
+
+
+def mean_of_numbers(predicted, labels, weights=None):
+    """A metric without any variance over the examples."""
+    return predicted.mean(-1) if weights is None else np.repeat(predicted.mean(-1)[:, None], len(weights), axis=1)
+
+
+def parts_of(*scores: np.ndarray) -> list[np.ndarray]:
+    return [np.tile(np.asarray(one)[:, None], 50) for one in scores]
+
+
+def normal(value: float, deviation: float, **changes) -> Difference:
+    return Difference(value, np.array([deviation**2]), 3, **changes)
+
+
+def test_the_mean_over_seeds_and_its_interval():
+    predicted, labels = drawn(300, right=0.8)
+    one = np.stack([predicted])
+    mean, low, high = seed_mean([(accuracy, [one], labels)])
+    assert mean == pytest.approx(accuracy(predicted, labels))
+    worse = np.where(np.arange(300) < 60, 1 - predicted, predicted)
+    seeds = np.stack([predicted, predicted, worse])
+    mean, low_seeds, high_seeds = seed_mean([(accuracy, [seeds], labels)])
+    assert mean == pytest.approx(np.mean([accuracy(row, labels) for row in seeds]))
+    assert high_seeds - low_seeds > 1.2 * (high - low), "seeds that differ widen the interval"
+    alike = seed_mean([(accuracy, [np.stack([predicted] * 3)], labels)])
+    assert alike[1:] == pytest.approx((low, high)), "equal seeds are as good as one"
+
+
+def test_the_mean_of_several_tasks_takes_a_seed_for_all_of_them():
+    """One seed is right on the first task alone, the other on the second: both have the same mean."""
+    labels, wrong = np.zeros(50), np.ones((2, 50))
+    first, second = wrong * [[0], [1]], wrong * [[1], [0]]
+    tasks = [(accuracy, [part], labels) for part in (first, second)]
+    assert seed_mean(tasks) == (0.5, 0.5, 0.5)
+    _, low, high = seed_mean(tasks[:1])
+    assert min(high, 1) == 1 and low == pytest.approx(0.5 - 12.706 / 2, rel=1e-3)  # t with one degree of freedom
+
+
+def test_the_difference_of_two_methods_on_the_same_examples():
+    predicted, labels = drawn(300, right=0.7)
+    better = np.where(np.arange(300) < 60, labels, predicted)
+    found = difference([(accuracy, [np.stack([better]), np.stack([predicted])], labels)])
+    assert found.value == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
+    low, high = found.interval()
+    assert 0 < low < found.value < high and found.p < 0.05 and not found.is_decided
+    _, low_one, high_one = seed_mean([(accuracy, [np.stack([predicted])], labels)])
+    assert high - low < high_one - low_one, "the examples that both get right do not count"
+
+
+def test_the_same_predictions_under_two_names_are_equal():
+    predicted, labels = drawn(300, right=0.7)
+    seeds = np.stack([predicted] * 3)
+    found = difference([(accuracy, [seeds, seeds.copy()], labels)])
+    assert (found.value, found.p, found.interval()) == (0, 1, (0, 0)) and found.is_decided
+    [judged] = judge([("equal", found, 0.01)], holm)
+    assert (judged.verdict, judged.low, judged.high) == (REPRODUCED, 0, 0)
+
+
+@pytest.mark.parametrize("gained", [6, 16, 40])
+def test_with_one_seed_it_is_the_test_of_two_classifiers(gained):
+    """Two classifiers differ on 40 examples; gained: those that the first one gets right."""
+    labels = np.zeros(2000, dtype=int)
+    first, second = labels.copy(), labels.copy()
+    second[:gained] = 1
+    first[gained:40] = 1
+    first[100:300], second[100:300] = 1, 1
+    found = difference([(accuracy, [first[None], second[None]], labels)])
+    z = (2 * gained - 40) / np.sqrt(40 - (2 * gained - 40) ** 2 / 2000)
+    assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.01, abs=1e-5)
+    low, high = found.interval()
+    assert (found.p < 0.05) == (low > 0 or high < 0)
+
+
+def test_a_metric_that_is_not_defined_shows_no_difference():
+    labels = np.ones(30)
+    first, second = np.ones((3, 30)), np.stack([np.arange(30.0)] * 3)
+    found = difference([(pearson, [first, second], labels)])
+    assert np.isnan(found.value) and found.p == 1 and np.isnan(found.interval()).all()
+    for claimed in ("greater", "equal", "not greater"):
+        assert p_of_claim(claimed, found, 0.01) == (1, TOO_FEW)
+
+
+def test_without_a_prior_and_examples_a_side_has_the_distribution_of_student():
+    scores = np.array([0.5, 0.51, 0.507])
+    error = scores.std(ddof=1) / np.sqrt(3)
+    one = Difference(0.0, draw_variances(scores, None) / 3, 3)
+    for t in (1.0, 3.0, 6.0):
+        assert replace(one, value=t * error).p == pytest.approx(2 * stats.t.sf(t, 2), rel=0.05)
+    low, high = one.interval()
+    assert high == pytest.approx(stats.t.ppf(0.975, 2) * error, rel=0.02) and low == -high
+
+
+def test_a_difference_is_shown_in_a_line():
+    assert repr(normal(0.02, 0.01)) == "<Difference +0.0200 (+0.0004 to +0.0396), p 0.046, 3 seeds>"
+    few = replace(normal(0.02, 0.01, is_decided=False), seeds=1)
+    assert repr(few).endswith("p 0.046, 1 seed, too few for a verdict>")
+    assert "nan" in repr(normal(np.nan, 0.01))
+
+
+def test_welchs_test():
+    random = np.random.default_rng(0)
+    first, second = random.normal(0.5, 0.01, 5), random.normal(0.52, 0.02, 3)
+    expected, found = stats.ttest_ind(first, second, equal_var=False), welch(first, second)
+    assert (found.value, found.p) == pytest.approx((first.mean() - second.mean(), expected.pvalue), rel=1e-3)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=1e-3)
+    assert found.is_decided and not welch(first[:1], second).is_decided
+    assert welch([1.0, 1.0], [2.0, 2.0]).p == 0 and welch([1.0, 1.0], [1.0, 1.0]).p == 1
+
+
+def lenders(random, d0: float, s0: float, count: int = 60, seeds: int = 3) -> list[np.ndarray]:
+    deviations = s0 * np.sqrt(d0 / random.chisquare(d0, count))
+    return [random.normal(0.8, deviation, seeds) for deviation in deviations]
+
+
+def test_the_prior_is_that_of_the_lenders():
+    random, found = np.random.default_rng(0), {}
+    for d0 in (2.0, 200.0):
+        priors = [Prior.fit(lenders(random, d0, 0.005), [0.0] * 60) for _ in range(20)]
+        found[d0] = np.median([prior.weights @ np.log(prior.d0) for prior in priors])
+        assert np.median([prior.deviation for prior in priors]) == pytest.approx(0.005, rel=0.1)
+    assert found[2.0] < np.log(5) < np.log(20) < found[200.0]
+    assert priors[0].freedom == 120 and priors[0].d0.max() == 120, "capped at the degrees of freedom"
+    cautious = priors[0].cautious
+    assert cautious.weights @ cautious.d0 < priors[0].weights @ priors[0].d0
+
+
+def test_equal_scores_do_not_break_the_prior():
+    scores = [np.array([0.8, 0.8]), np.array([0.81, 0.81]), *lenders(np.random.default_rng(0), 20, 0.005)]
+    prior = Prior.fit(scores, [0.0] * len(scores))
+    assert 0.003 < prior.deviation < 0.007 and np.isfinite(draw_variances(np.array([0.8, 0.8]), prior)).all()
+
+
+def test_who_lends():
+    scores = lenders(np.random.default_rng(0), 20, 0.005)
+    prior = Prior.fit(scores, [0.0] * 60)
+    assert prior.lends_to(prior.lowest - 1.9 * prior.deviation)
+    assert not prior.lends_to(prior.lowest - 2.1 * prior.deviation)
+    assert not Prior.fit(scores[: LENDERS - 1], [0.0] * (LENDERS - 1)).is_enough
+    assert not Prior.fit([one[:2] for one in scores[:15]], [0.0] * 15).is_enough, "15 degrees of freedom"
+
+
+def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
+    prior = Prior(60, 10**6, np.array([1e6]), np.array([0.005**2]), np.ones(1), examples=0.0, lowest=0.0)
+    found = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, prior))
+    assert found.is_decided and found.is_lent
+    assert found.p == pytest.approx(2 * stats.norm.sf(0.01 / (0.005 * np.sqrt(2))), rel=1e-3)
+    alone = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, None))
+    assert not alone.is_decided and judge([("greater", alone, 0.01)], holm)[0].verdict == TOO_FEW
+    three = difference([(mean_of_numbers, parts_of([0.81], [0.80, 0.81, 0.79]), np.arange(50))], (prior, None))
+    assert three.is_decided, "a side without a stratum needs three seeds"
+
+
+@pytest.mark.parametrize("metric", [accuracy, pearson])
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize("deviation", [0.0, 0.03])  # of the seeds beyond the examples, on part of them
+def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, deviation):
+    """Two methods with the same true score; chance decides on a third of the examples. The stratum has 20 others."""
+    random, repeats, N = np.random.default_rng(7), 300, 300
+    labels = random.random(N) * 5 if metric is pearson else np.ones(N)
+
+    def part(of_all: np.ndarray, by_chance: np.ndarray, count: int) -> np.ndarray:
+        shift = random.normal(scale=deviation, size=(count, 1))
+        if metric is pearson:
+            noise = np.where(by_chance, random.normal(scale=1.5, size=(count, N)), of_all)
+            return labels * (1 + 3 * shift) + noise
+        return np.where(by_chance, random.random((count, N)) < 0.5 + shift / 0.36, of_all)
+
+    def examples() -> tuple[np.ndarray, np.ndarray]:
+        of_all = random.normal(scale=1.5, size=N) if metric is pearson else random.random(N) < 0.8
+        return of_all, random.random(N) < 0.36
+
+    held = 0
+    shared = examples()
+    stratum = [scores_and_covariance([(metric, [part(*shared, 3)], labels)]) for _ in range(20)]
+    prior = Prior.fit([scores for scores, _ in stratum], [example_share(one) for _, one in stratum])
+    for _ in range(repeats):
+        parts = [part(*shared, seeds) for _ in range(2)]
+        low, high = difference([(metric, parts, labels)], (prior, prior)).interval()
+        held += low <= 0 <= high
+    assert 0.92 <= held / repeats <= 0.99
+
+
+@cache
+def replicated(grid: str):
+    return [runs for runs in read_runs("cpu", grid, store=REPOSITORY / "results", train_missing=False).runs.values()]
+
+
+@pytest.mark.parametrize("task", ["sst", "quora", "sts"])
+@pytest.mark.parametrize("kept", [1, 2])
+def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
+    """Leave-out: one or two of three to five stored seeds; the full mean is covered in at least 95 % of the cases."""
+    among, inside, cases = [REPOSITORY / "results"], 0, 0
+    for runs in (runs for grid in ("hybrids", "progressive", "gradients") for runs in replicated(grid)):
+        if len(runs) < 3 or (prior := lent_to(runs, [task], among=among)) is None:
+            continue
+        scores, covariance = scores_and_covariance([scored([runs], task)])
+        for start in range(len(runs)):
+            chosen = [(start + i) % len(runs) for i in range(kept)]
+            explained = example_share(covariance[np.ix_(chosen, chosen)]) if kept > 1 else prior.examples
+            of_examples = covariance[np.ix_(chosen, chosen)].mean()
+            variances = of_examples + Side(scores[chosen], explained, prior).variances
+            low, high = Difference(scores[chosen].mean(), variances, kept).interval()
+            inside += low <= scores.mean() <= high
+            cases += 1
+    assert cases >= 30 and inside / cases >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("claimed", "value", "deviation", "expected"),
+    [
+        ("greater", 0.02, 0.005, REPRODUCED),
+        ("greater", -0.02, 0.005, CONTRADICTED),
+        ("greater", 0.005, 0.005, TOO_FEW),
+        ("greater", 0.001, 0.002, NO_DIFFERENCE),
+        ("smaller", -0.02, 0.005, REPRODUCED),
+        ("smaller", 0.02, 0.005, CONTRADICTED),
+        ("equal", 0.0, 0.005, REPRODUCED),
+        ("equal", 0.005, 0.001, REPRODUCED),
+        ("equal", 0.03, 0.005, CONTRADICTED),
+        ("equal", 0.008, 0.005, TOO_FEW),
+        ("not greater", -0.05, 0.02, REPRODUCED),
+        ("not greater", 0.03, 0.005, CONTRADICTED),
+        ("not greater", 0.01, 0.005, TOO_FEW),
+    ],
+)
+@pytest.mark.parametrize("others", [1.0, 1.5])  # how much the correction raises the p-values
+def test_verdicts_agree_with_their_intervals(claimed, value, deviation, expected, others):
+    margin, found = 0.01, normal(value, deviation)
+    [judged] = judge([(claimed, found, margin)], lambda p: np.minimum(1, p * others))
+    verdict, low, high = judged.verdict, judged.low, judged.high
+    if others == 1:
+        assert verdict == expected
+    if claimed in ("greater", "smaller"):
+        sign = 1 if claimed == "greater" else -1
+        assert (verdict == REPRODUCED) == (min(sign * low, sign * high) > 0)
+        assert (verdict == CONTRADICTED) == (max(sign * low, sign * high) < 0)
+        assert verdict != NO_DIFFERENCE or (-margin < low and high < margin)
+        assert judged.is_small == (verdict in (REPRODUCED, CONTRADICTED) and abs(value) < margin)
+    elif claimed == "equal":
+        assert (verdict == REPRODUCED) == (-margin < low and high < margin)
+        assert (verdict == CONTRADICTED) == (low > margin or high < -margin)
+    else:
+        assert (verdict == REPRODUCED) == (high < margin) and (verdict == CONTRADICTED) == (low > margin)
+
+
+def test_a_family_is_corrected_and_its_intervals_with_it():
+    alone = decide([normal(0.011, 0.005)], [0.01])
+    assert alone["verdict"].tolist() == ["better"] and alone["low"][0] > 0
+    several = decide(
+        [normal(0.011, 0.005), normal(-0.03, 0.005), normal(0.0, 0.005), normal(0.1, 0.005, is_decided=False)],
+        [0.01] * 4,
+    )
+    assert several["verdict"].tolist() == [TOO_FEW, "worse", TOO_FEW, TOO_FEW]
+    assert several["low"][0] < 0 < several["high"][0], "wider than alone"
+    raw = [normal(value, 0.005).p for value in (0.011, -0.03, 0.0)]
+    assert several["p"][:3].tolist() == holm(np.array(raw)).tolist() and np.isnan(several["p"][3])
+    assert decide([], []).empty
+    equal = [normal(0.0, 0.005), normal(0.0, 0.005), normal(0.03, 0.005)]
+    assert decide(equal, [0.01] * 3)["verdict"].tolist() == [TOO_FEW, TOO_FEW, "better"], "corrected for three"
+    assert decide(equal[:1], [0.01])["verdict"].tolist() == [NO_DIFFERENCE], "alone it is shown not to matter"
+
+
+def test_too_few_runs_say_how_many_would_tell():
+    """Two configurations of three seeds, no variance from the examples."""
+    scores = np.array([0.80, 0.81, 0.79])
+    variance = float(np.median(draw_variances(scores, None)))
+
+    def needed(gap: float) -> float:
+        found = difference([(mean_of_numbers, parts_of(scores + gap, scores), np.arange(50))])
+        [judged] = judge([("greater", found, 0.002)], holm)
+        assert judged.verdict == TOO_FEW
+        return judged.seeds_needed
+
+    seeds = needed(0.01)
+    halves = 1.96 * np.sqrt(2 * variance / np.array([seeds - 1, seeds]))  # of the interval
+    assert halves[1] < 0.01 < halves[0]
+    assert needed(0.0021) == np.inf, "neither 0 nor the margin is far enough away"
+    assert verdict_text(TOO_FEW, seeds_needed=seeds) == f"too few runs to tell ({seeds} seeds would tell)"
+    assert verdict_text(TOO_FEW, seeds_needed=np.inf) == "too few runs to tell (not even 30 seeds would)"
+    assert verdict_text("better", is_small=True) == "better, by less than the margin"
+
+
+def test_pairs_are_judged_by_students_t_once_there_are_enough():
+    gaps = [0.07, 0.04, 0.11, 0.05, 0.09, 0.02]
+    found = paired(gaps, needed=6)
+    assert found.value == pytest.approx(np.mean(gaps))
+    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.1), "by quantiles"
+    assert found.is_decided and not paired(gaps[:5], needed=6).is_decided
+    assert not paired(gaps[:1], needed=6).is_decided
+
+
+def test_a_cautious_verdict_takes_the_lower_bound_of_d0():
+    scores = lenders(np.random.default_rng(3), 4, 0.005, count=25)
+    prior = Prior.fit(scores, [0.0] * 25)
+    found = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, prior))
+    assert found.cautious.p != found.p and found.cautious.value == found.value
+    assert welch([1.0, 2.0], [2.0, 3.0]).cautious.p == welch([1.0, 2.0], [2.0, 3.0]).p
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]).tolist() == [1, 1] and holm([0.02]).tolist() == [0.02] and len(holm([])) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_as_its_algorithm(p_values):
+    """From the smallest on, against 0.05 / m, 0.05 / (m - 1), ..., until one is not below."""
+    m, rejected = len(p_values), set()
+    for k, i in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        if not p_values[i] * (m - k) < 0.05:
+            break
+        rejected.add(i)
+    assert set(np.flatnonzero(holm(p_values) < 0.05).tolist()) == rejected
+
+
+def test_benjamini_and_hochberg_by_hand():
+    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.02, 0.04, 0.04, 0.02])
+    assert benjamini_hochberg([0.6, 0.7]).tolist() == [0.7, 0.7] and benjamini_hochberg([0.02]).tolist() == [0.02]
+    assert len(benjamini_hochberg([])) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_benjamini_and_hochberg_reject_as_their_algorithm(p_values):
+    """All up to the largest k for which the k-th smallest is below 0.05 k / m."""
+    m, rejected = len(p_values), set()
+    order = sorted(range(m), key=p_values.__getitem__)
+    for k, i in enumerate(order, start=1):
+        if p_values[i] * (m / k) < 0.05:
+            rejected = set(order[:k])
+    assert set(np.flatnonzero(benjamini_hochberg(p_values) < 0.05).tolist()) == rejected
+
+
+def test_columns_are_counted_as_numpy_does():
+    table = np.random.default_rng(0).integers(0, 3, (4, 500)).astype(float)
+    for part in (table, table[:, :1], np.zeros((2, 7))):
+        ours, theirs = _count_columns(part), np.unique(part, axis=1, return_counts=True)
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))

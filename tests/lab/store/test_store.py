@@ -1,0 +1,551 @@
+"""The store: a run is trained once, stored whole or not at all, and found with and without the data."""
+
+import functools
+import importlib
+import json
+import logging
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from mtbert.bert.hub import CheckpointError, locate
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Task, demo
+from mtbert.data.array_cache import KINDS
+from mtbert.data.tables import DataError, load_table
+from mtbert.gradients import WEIGHTS
+from mtbert.metrics import OWN_METRICS, accuracy
+from mtbert.pairs import PAIR_FEATURES
+from mtbert.paths import REPOSITORY, write_checksums
+from mtbert.sharing import ADAPTERS
+from mtbert.training import loop
+from mtbert.training.task_data import predict_table
+from mtbert_lab.paths import results_dir
+from mtbert_lab.store import runs
+from mtbert_lab.store.cache import CONTENTS, cache_contents, clear_models
+from mtbert_lab.store.compare import scored, stack_predictions
+from mtbert_lab.store.folders import MissingRun, Run, StoreError, read_run, stored_runs, write_run
+from mtbert_lab.store.grids import read_grid
+from mtbert_lab.store.listing import find_run, list_runs
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.runs import data_root, forget, load_or_run
+
+
+@pytest.fixture
+def config(tiny_config) -> RunConfig:
+    return tiny_config.but(epochs=1, frozen=True)
+
+
+def run_of(config: RunConfig, **options) -> Run:
+    return load_or_run(config, device="cpu", progress=False, **options)
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("trained")
+
+
+def assert_same(first: Run, second: Run) -> None:
+    assert (first.run_id, first.config, first.cost) == (second.run_id, second.config, second.cost)
+    assert first.provenance == second.provenance
+    for name in ("scores", "curve", "predictions"):
+        table, other = getattr(first, name), getattr(second, name)
+        pd.testing.assert_frame_equal(table, other, check_dtype=False)
+
+
+def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
+    trained = run_of(config)
+    monkeypatch.setattr(runs, "train", refuse)
+    assert_same(trained, run_of(config))
+    assert_same(trained, run_of(config, data=course_data, store=results_dir()))
+    with pytest.raises(AssertionError, match="trained"):
+        run_of(config.but(seed=2))
+
+
+def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch):
+    """Also one that was registered after the run."""
+    run = run_of(config)
+    macro_f1 = float(run.scores.loc[run.scores["metric"] == "macro_f1", "value"].iloc[0])
+    assert run.score("sst") != macro_f1
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "macro_f1"}))
+    assert run.score() == run.score("sst") == macro_f1
+    assert list_runs()["dev scores"].tolist() == [f"sst macro_f1 {macro_f1:.3f}"]
+    monkeypatch.setitem(OWN_METRICS, "bad", lambda predicted, labels, weights=None: (predicted != labels).mean(-1))
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "bad"}))
+    dev = run.predictions
+    assert run.score() == (dev["predicted"] != dev["label"]).mean()
+
+
+def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": (0, 1e6)}))
+    stored = run_of(config.but(tasks=("sts",), pairs="sum"))
+    assert stored.predictions["confidence"].isna().all() and np.isfinite(stored.predictions["predicted"]).all()
+
+
+def test_what_a_run_holds(config, course_data):
+    run = run_of(config.but(score_tasks=("sts",), pairs="sum"))
+    digest, fingerprint = run.run_id.split("-")
+    assert digest == run.config.digest and run.provenance["data"].startswith(fingerprint)
+    assert run.provenance["rows"] == {"train sst": 40, "dev sst": 20, "dev sts": 20}
+    assert run.provenance["torch"] == torch.__version__
+    dev = run.predictions[run.predictions["task"] == "sst"]
+    assert run.score() == run.score("sst") == (dev["predicted"] == dev["label"]).mean()
+    assert run.score("sts") != run.score()
+    metrics = run.scores.groupby("task")["metric"].agg(list).to_dict()
+    assert metrics == {"sst": ["accuracy", "macro_f1"], "sts": ["pearson"]}
+    assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
+
+
+def test_the_tidy_tables(config, course_data):
+    stored = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
+    scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
+    assert list(scores.columns) == [
+        "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
+        "scheme", "sampling", "gradients", "precision", "seed", "other_fields",
+        "task", "split", "metric", "value", "low", "high", "n", "steps", "tokens",
+        "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "mtbert",
+    ]  # fmt: skip
+    assert list(curves.columns) == [
+        "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
+    ]  # fmt: skip
+    for run in stored:
+        rows = scores[scores["run_id"] == run.run_id]
+        assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
+        assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is stored"
+        assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
+        points = curves[curves["run_id"] == run.run_id]
+        assert points["step"].tolist() == [2, 5]
+        assert points["train_loss"].tolist() == pytest.approx(run.curve["train_loss"].tolist(), rel=1e-5)
+    assert len(scores) == 4 and len(curves) == 4
+
+
+def stored_files() -> list[str]:
+    return sorted(path.name for path in results_dir().rglob("*") if path.is_file() and path.name != ".lock")
+
+
+@pytest.mark.parametrize("broken", ["pandas.DataFrame.to_parquet", "mtbert_lab.store.folders.os.replace"])
+def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypatch, broken):
+    def crash(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, crash)
+        with pytest.raises(OSError, match="no space left"):
+            run_of(config)
+    with pytest.raises(MissingRun):
+        run_of(config, train_missing=False)
+    run = run_of(config)  # the same process tries again
+    assert_same(run, run_of(config, train_missing=False))
+    [examples] = (results_dir() / "dev").glob("*.parquet")
+    expected = [
+        "SHA256SUMS",
+        "SHA256SUMS",
+        "curves.csv",
+        "predictions.parquet",
+        "run.json",
+        "scores.csv",
+        examples.name,
+    ]
+    assert stored_files() == expected
+
+
+def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
+    run = run_of(config)
+    before = stored_files()
+    write_run(run, results_dir())
+    assert stored_files() == before
+
+
+def test_what_killed_processes_left_is_removed(config, course_data):
+    kept = results_dir() / "runs" / ".gitkeep"
+    left = [results_dir() / name for name in (".scores.csv.77", "dev/.sst-0123.parquet.77", "runs/.id-1.77/run.json")]
+    for path in (kept, *left):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    corpus = runs.load_corpus(config, course_data)
+    partial = model_folder(f"{config.digest}-{corpus.fingerprint[:8]}") / ".checkpoint.pt.77"
+    partial.parent.mkdir(parents=True)
+    partial.touch()
+    run_of(config)
+    assert kept.exists() and not partial.exists() and not any(path.parent.exists() for path in left[2:])
+    assert not any(path.exists() for path in left)
+
+
+def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
+    monkeypatch.setattr(runs, "train", refuse)
+    with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
+        run_of(config, train_missing=False)
+
+
+def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
+    run = run_of(config)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    assert_same(run, run_of(config, train_missing=False))
+    with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
+        run_of(config)
+
+
+def test_of_two_versions_of_the_data_the_one_that_is_here_is_taken(config, course_data, tmp_path):
+    first = run_of(config)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    second = run_of(config, data=other)
+    assert first.run_id != second.run_id and second.provenance["rows"]["train sst"] == 37
+    assert run_of(config, data=other, train_missing=False).run_id == second.run_id
+    assert run_of(config, train_missing=False).run_id == first.run_id
+    newest = run_of(config, data=tmp_path / "nothing", train_missing=False)
+    assert newest.run_id in {first.run_id, second.run_id}, "without data one of them"
+
+
+def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
+    first = run_of(config)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-dev.csv"
+    path.write_text(path.read_text().replace("dull", "drab"))
+    assert run_of(config, data=other).run_id != first.run_id
+
+
+def test_a_stored_configuration_that_differs_is_refused(config, course_data):
+    run = run_of(config)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    content = json.loads(path.read_text())
+    content["config"]["batch_size"] = 16
+    path.write_text(json.dumps(content))
+    write_checksums(path.parent)
+    with pytest.raises(ValueError, match=f"{run.run_id}: has another configuration"):
+        run_of(config)
+    assert read_run(path.parent).config == config.but(batch_size=16)
+
+
+def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data):
+    run = run_of(config.but(frozen=False, epochs=2))
+    assert not list(model_folder(run.run_id).glob("checkpoint*"))
+    model = load_model(run.run_id)
+    table, _ = load_table("sst", "dev", course_data)
+    again = predict_table(model, "sst", table, "dev", device="cpu")
+    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
+    again = again.astype(stored).astype({"confidence": "float32"})
+    pd.testing.assert_frame_equal(again, run.predictions, check_exact=True)
+
+
+def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch):
+    """Not the path of its folder: other weights in the same folder make another run, another path does not."""
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    first = run_of(config.but(encoder=str(folder)))
+    assert first.run_id == run_of(config).run_id
+    monkeypatch.chdir(tmp_path)
+    assert config.but(encoder="encoder").digest == config.digest
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    (folder / "SHA256SUMS").unlink()
+    assert run_of(config.but(encoder=str(folder))).run_id != first.run_id
+    packaged = shutil.copytree(locate("minilm"), tmp_path / "minilm")
+    assert RunConfig(encoder=str(packaged)).digest == RunConfig().digest
+
+
+def test_a_stored_run_is_found_without_its_encoder(config, course_data, tmp_path):
+    folder = shutil.copytree(config.encoder, tmp_path / "encoder")
+    config = config.but(encoder=str(folder))
+    run = run_of(config)
+    shutil.rmtree(folder)
+    assert_same(run, run_of(config, train_missing=False))
+
+
+def test_ids_and_labels_are_stored_once(config, course_data):
+    first, second = run_of(config), run_of(config.but(seed=2))
+    assert len(list((results_dir() / "dev").iterdir())) == 1
+    assert first.predictions["id"].tolist() == second.predictions["id"].tolist()
+    (results_dir() / "dev" / next((results_dir() / "dev").iterdir()).name).rename(results_dir() / "moved.parquet")
+    with pytest.raises(StoreError, match=r"sst-\w+\.parquet is missing.*restore it"):
+        run_of(config)
+
+
+def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path):
+    first, second = run_of(config), run_of(config.but(seed=2))
+    assert [find_run(run.run_id[:9]) for run in (first, second)] == [first.run_id, second.run_id]
+    grid = tmp_path / "grid.yaml"
+    fields = config.model_dump(mode="json", exclude_defaults=True)
+    runs = {"half a run": fields, "other": fields | {"epochs": 7, "seeds": [1]}}
+    grid.write_text(yaml.safe_dump({"seeds": [1, 2], "runs": runs}))
+    assert find_run(f"{grid}:half a run:2") == second.run_id
+    for name in (f"{grid}:half a run:2", second.run_id[:9]):
+        assert load_model(name).run_config == second.config
+    for text, message in (
+        (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
+        (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
+        (f"{grid}:other:9", "'other' has no seed 9; it has 1"),
+        (f"{grid}:none", "has no run 'none'; it has half a run, other"),
+        ("zz", "'zz' fits 0 runs; `mtbert runs` lists them"),
+    ):
+        with pytest.raises(MissingRun, match=message):
+            find_run(text)
+
+
+def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config, course_folder, tmp_path, monkeypatch):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    old = run_of(config)
+    assert "data" not in list_runs()
+    path = data / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    new = run_of(config)
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+    assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
+    versions = list_runs([grid]).set_index("run id")["data"].to_dict()
+    assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    with pytest.raises(MissingRun, match="fits 2 runs"):
+        find_run(f"{grid}:one:1")
+
+
+def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
+    shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
+    fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    [one] = read_grid(grid)["one"]
+    run = run_of(one)
+    assert run.run_id.startswith(config.digest), "the same content"
+    (tmp_path / "encoders").rename(tmp_path / "moved")
+    fields["encoder"] = one.encoder
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    assert list_runs([grid])["name"].tolist() == ["one"]
+
+
+def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
+    """A user's task whose YAML file is not there: the other runs are read as before."""
+    run, other = run_of(config), run_of(config.but(seed=2))
+    path = results_dir() / "runs" / other.run_id / "run.json"
+    path.write_text(path.read_text().replace('"sst"', '"topics"'))
+    write_checksums(path.parent)
+    with caplog.at_level(logging.WARNING):
+        assert list_runs()["run id"].tolist() == [run.run_id]
+    assert f"{other.run_id}: there is no task topics here" in caplog.text
+
+
+def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog):
+    for seed in (1, 2, 3):
+        run = run_of(config.but(seed=seed))
+        path = results_dir() / "runs" / run.run_id / "run.json"
+        old, new = ('"sst"', '"topics"') if seed < 3 else ('"adapter": "none"', '"adapter": "mine"')
+        path.write_text(path.read_text().replace(old, new))
+        write_checksums(path.parent)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert not len(list_runs())
+    [record] = caplog.records
+    assert " and 1 more: there is no task topics here" in record.message
+    assert f"{run.run_id}: adapter: mine is not registered here; --import FILE.py runs the code" in record.message
+    with pytest.raises(StoreError, match="adapter: mine is not registered here"):
+        read_run(path.parent)
+
+
+def test_the_list_names_adapters_and_gradient_methods(config, course_data):
+    run_of(config.but(tasks=["sst", "sts"], scheme="unified", frozen=False, adapter="lhuc", gradients="pcgrad"))
+    assert list_runs()[["adapter", "gradients"]].to_numpy().tolist() == [["lhuc", "pcgrad"]]
+
+
+def module_of(folder, text: str, monkeypatch):
+    """The module mine, imported anew from this text."""
+    (folder / "mine.py").write_text(text)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same second and size would count as it
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("mine", None)
+    importlib.invalidate_caches()
+    return importlib.import_module("mine")
+
+
+ADAPTER = """
+from mtbert.sharing import Adapter
+
+class Mine(Adapter):
+    def after_layer(self, depth, x):
+        return x * {}
+"""
+
+
+def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, monkeypatch):
+    runs_of = []
+    for factor in (1, 5, 1):
+        module = module_of(tmp_path, ADAPTER.format(factor), monkeypatch)
+        monkeypatch.setitem(ADAPTERS, "mine", module.Mine)
+        runs_of.append(run_of(config.but(adapter="mine")))
+    first, changed, as_before = runs_of
+    assert first.run_id == as_before.run_id != changed.run_id
+    assert not first.predictions["confidence"].equals(changed.predictions["confidence"])
+    assert load_model(first.run_id)
+    with pytest.raises(CheckpointError, match="other code of adapter mine than is registered here"):
+        load_model(changed.run_id)
+
+
+def misses(predicted, labels, weights=None):
+    """As a score: minus the number of wrong predictions."""
+    wrong = predicted != labels
+    return -(wrong.sum(-1) if weights is None else wrong @ weights.T)
+
+
+def largest(h1, h2):
+    return h1.maximum(h2)
+
+
+def mean_of_tasks(gram, generator, *, factor=1.0):
+    return torch.full((len(gram),), factor / len(gram), dtype=torch.float64)
+
+
+def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
+    monkeypatch.setitem(OWN_METRICS, "misses", misses)
+    monkeypatch.setitem(PAIR_FEATURES, "largest", largest)
+    monkeypatch.setitem(WEIGHTS, "mean_of_tasks", mean_of_tasks)
+    columns = dict(sentence_columns=("sentence1", "sentence2"), label_column="is_duplicate", test_split="test-student")
+    task = Task(name="mine", files="quora-{split}.csv", kind="binary", metric="misses", folder=course_data, **columns)
+    monkeypatch.setitem(TASKS, "mine", task)
+    mine = dict(tasks=["sst", "mine"], scheme="unified", gradients="mean_of_tasks", gradient_options={"factor": 2})
+    run = run_of(config.but(**mine, frozen=False, pairs="concat+largest"))
+    assert run.config.own_code.keys() == {"gradients mean_of_tasks", "pairs largest", "metric misses"}
+    part = run.predictions[run.predictions["task"] == "mine"]
+    assert run.score("mine") == -(part["predicted"] != part["label"]).sum()
+    assert load_model(run.run_id).run_config == run.config
+
+
+def test_every_folder_that_is_cleaned_is_described():
+    assert all("--clear removes" in CONTENTS[kind] for kind in KINDS)
+
+
+def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
+    old, new, not_stored, foreign = (run_of(config.but(seed=seed)) for seed in (2, 1, 3, 4))
+    shutil.rmtree(results_dir() / "runs" / not_stored.run_id)
+    total = sum(size for _, size, _ in cache_contents())
+    assert clear_models(total) == {}
+    with run_lock(foreign.run_id):  # another process trains it
+        assert list(clear_models(total - 1)) == [old.run_id]
+        assert list(clear_models(0)) == [new.run_id]
+    assert [has_model(run.run_id) for run in (old, new, not_stored, foreign)] == [False, False, True, True]
+
+
+def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data, monkeypatch, caplog):
+    run_of(config)
+    monkeypatch.setattr("mtbert_lab.store.models.CACHE_LIMIT", sum(size for _, size, _ in cache_contents()) + 1)
+    for seed in (2, 3):
+        run_of(config.but(seed=seed))
+        told = [text for text in caplog.messages if "mtbert cache --clear" in text]
+        assert len(told) == 1, "once, by the second run"
+
+
+def test_models_without_data_stay(config, course_data, monkeypatch):
+    run = run_of(config)
+    monkeypatch.delenv("MTBERT_DATA")
+    monkeypatch.setattr(runs, "find_data", lambda data: None)
+    assert clear_models(0) == {} and has_model(run.run_id)
+
+
+def test_a_run_prints_in_a_line(config, course_data):
+    run = run_of(config)
+    assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
+
+
+def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
+    run, other = run_of(config), run_of(config.but(seed=2))
+    folder = results_dir() / "runs" / run.run_id
+    assert forget(run.run_id) == [folder, model_folder(run.run_id)]
+    assert not folder.exists() and not model_folder(run.run_id).exists()
+    assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
+
+
+def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
+    run, read = run_of(config), results_dir()
+    monkeypatch.setattr(runs, "stores", lambda: [tmp_path / "own", read])
+    with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
+        forget(run.run_id)
+    assert read_run(read / "runs" / run.run_id).run_id == run.run_id
+
+
+def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog):
+    run = run_of(config)
+    path = results_dir() / "runs" / run.run_id / "run.json"
+    content = json.loads(path.read_text())
+    content["scores"][0]["value"] = 0.75
+    path.write_text(json.dumps(content))
+    write_checksums(path.parent)
+    shutil.rmtree(model_folder(run.run_id))
+    assert run_of(config).score() == 0.75 and not model_folder(run.run_id).exists()
+    with caplog.at_level(logging.WARNING):
+        assert run_of(config, again=True).score() == 0.75
+    assert f"dev {run.score():.4f}, the stored result, which stays, 0.7500" in caplog.text
+    assert load_model(run.run_id).run_config == run.config
+
+
+def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
+    run = run_of(config)
+    shutil.rmtree(model_folder(run.run_id))
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    with pytest.raises(DataError, match=f"{run.run_id}: was trained on other data than those that are here"):
+        load_model(run.run_id, train_missing=True, data=other, device="cpu")
+
+
+def test_a_model_that_is_not_in_the_cache_is_named():
+    with pytest.raises(MissingRun, match="'0123456789-01234567' fits 0 runs; `mtbert runs` lists them"):
+        load_model("0123456789-01234567")
+
+
+def test_predictions_of_several_seeds(config, course_data):
+    stored = [run_of(config.but(seed=seed)) for seed in (1, 2)]
+    predicted, labels = stack_predictions(stored, "sst")
+    assert predicted.shape == (2, 20) and labels.shape == (20,)
+    scores = accuracy(predicted, labels)
+    assert scores.tolist() == pytest.approx([run.score() for run in stored])
+
+
+def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tmp_path):
+    first = run_of(config)
+    shuffled = first.predictions.assign(id=[*first.predictions["id"][::-1]])
+    with pytest.raises(StoreError, match=f"{first.run_id} and other were scored on different dev splits of sst"):
+        scored([[first], [replace(first, run_id="other", predictions=shuffled)]], "sst")
+
+
+def test_the_demo_corpus_needs_no_data():
+    assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
+
+
+def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):
+    """Nothing is cleaned up after the interruption; the next call goes on from the checkpoint."""
+    config = tiny_config.but(epochs=3, evals_per_epoch=2)
+    save = loop.Checkpoint.save
+
+    class Killed(BaseException):
+        pass
+
+    def save_and_die(self, progress):
+        save(self, progress)
+        if progress["step"] == 8:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Checkpoint, "save", save_and_die)
+        patch.setattr(runs, "train", functools.partial(loop.train, checkpoint_seconds=0))
+        with pytest.raises(Killed):
+            run_of(config)
+    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
+    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == 8
+    resumed = run_of(config)
+    assert not checkpoint.exists()
+    whole = run_of(config, store=isolated / "again")
+    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions, check_exact=True)
+    assert np.array_equal(resumed.curve["train_loss"], whole.curve["train_loss"])
+
+
+def test_every_committed_run_is_read_under_the_id_of_its_configuration():
+    runs = {folder.name: content["config"].digest for folder, content in stored_runs([REPOSITORY / "results"])}
+    assert runs.keys() == {path.name for path in (REPOSITORY / "results" / "runs").iterdir()}
+    assert [run_id for run_id, digest in runs.items() if not run_id.startswith(f"{digest}-")] == []

@@ -1,0 +1,608 @@
+"""The command line: what it prints, what it writes, how it fails."""
+
+import io
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from contextlib import nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import typer
+import yaml
+from torch._inductor.runtime import cache_dir_utils
+from typer.testing import CliRunner
+
+from mtbert.bert.hub import CheckpointError
+from mtbert.config import RunConfig
+from mtbert.data.leaderboard import write_predictions
+from mtbert.data.tables import DataError, load_table
+from mtbert.paths import REPOSITORY
+from mtbert_lab import cli, sweep
+from mtbert_lab.cost.forecast import Forecast
+from mtbert_lab.hints import for_command_line
+from mtbert_lab.paths import results_dir
+from mtbert_lab.store.grids import read_grid, read_grids
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import model_folder
+from mtbert_lab.store.runs import load_or_run
+from mtbert_lab.sweep import RunFailed
+
+
+def mtbert(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_version():
+    assert mtbert("--version").stdout == f"mtbert {version('mtbert')}\n"
+
+
+@pytest.fixture
+def faulty_data(course_folder, tmp_path) -> Path:
+    """The tiny data set with one bad row."""
+    folder = shutil.copytree(course_folder, tmp_path / "faulty")
+    with open(folder / "ids-sst-dev.csv", "a") as file:
+        file.write("20\tx20\ta fine end\t9\n")
+    return folder
+
+
+def test_data_check_counts_rows_and_lists_rejects(faulty_data):
+    result = mtbert("data", "check", "--data", faulty_data)
+    assert result.exit_code == 0
+    assert "ids-sst-train.csv: 40 rows, 40 accepted, 0 rejected" in result.stdout
+    reject = "ids-sst-dev.csv: 21 rows, 20 accepted, 1 rejected\n  ids-sst-dev.csv:22 sentiment: 9 is outside 0..4"
+    assert reject in result.stdout
+    assert "sts-test-student.csv: 10 rows" in result.stdout
+
+
+def test_data_check_counts_the_rows_of_each_class(course_folder):
+    result = mtbert("data", "check", "--data", course_folder, "--task", "quora", "--task", "sts")
+    labels = load_table("quora", "dev", course_folder)[0]["label"]
+    lines = result.stdout.splitlines()
+    assert f"  rows of each class: 0 {(labels == 0).sum()}, 1 {(labels == 1).sum()}" in lines
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
+        f"{task} {split}" for task in ("quora", "sts") for split in ("train", "dev", "test")
+    ]
+    wrong = mtbert("data", "check", "--task", "qora").exception
+    assert str(wrong).startswith("unknown task 'qora'; known are sst, ") and "MTBERT_TASKS" in str(wrong)
+
+
+@pytest.fixture
+def mostly_rejected(course_folder, tmp_path) -> Path:
+    """The tiny data set, in which a class of SST is written in another way."""
+    folder = shutil.copytree(course_folder, tmp_path / "rejected")
+    text = (folder / "ids-sst-train.csv").read_text()
+    (folder / "ids-sst-train.csv").write_text(re.sub(r"\t4\n", "\t9\n", text))
+    return folder
+
+
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
+    message = r"ids-sst-train.csv: \d+ of 40 rows are rejected; no row is left of class 4\n  sentiment: 9 is outside"
+    check = mtbert("data", "check", "--data", mostly_rejected, "--task", "sst")
+    assert check.exit_code == 1 and re.search(message, check.stderr)
+    with pytest.raises(DataError, match=message):
+        load_or_run(tiny_config, data=mostly_rejected, device="cpu", progress=False)
+    grid, run = write_grid(tmp_path, tiny_config), ("--only", "one", "--in-order", "--data", mostly_rejected)
+    assert re.search(f"one: .*{message}", str(mtbert("train", grid, *run).exception))
+    assert mtbert("train", grid, *run, "--accept-rejects", "--device", "cpu", "--threads", 1).exit_code == 0
+    assert mtbert("train", grid, *run).stdout == "1 of 1 are stored already\n"
+
+
+def test_data_check_strict_fails_on_a_reject(faulty_data, course_folder):
+    assert mtbert("data", "check", "--data", faulty_data, "--strict").exit_code == 1
+    assert mtbert("data", "check", "--data", course_folder, "--strict").exit_code == 0
+
+
+def test_data_check_goes_on_after_a_missing_file(faulty_data):
+    (faulty_data / "quora-train.csv").unlink()
+    result = mtbert("data", "check", "--data", faulty_data)
+    assert result.exit_code == 1
+    assert "quora train: " in result.stderr and "quora-train.csv" in result.stderr
+    assert "sts-dev.csv: 20 rows" in result.stdout
+
+
+def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
+    monkeypatch.setattr("mtbert.data.find_data", lambda path=None: None)
+    result = mtbert("data", "check")
+    assert result.exit_code == 0 and "checking the embedded demo corpus" in result.stdout
+    assert result.stdout.count(" 0 rejected") == 12
+
+
+def test_help_has_a_line_for_each_command():
+    *_, commands = mtbert("-h").stdout.partition("Commands:\n")
+    lines = commands.splitlines()
+    assert [line.split()[0] for line in lines] == list(typer.main.get_command(cli.app).commands)
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines), "no sentence is cut"
+    assert mtbert("data", "check", "-h").stdout == mtbert("data", "check", "--help").stdout
+
+
+def test_the_grid_in_the_help_of_train_can_be_read(tmp_path, monkeypatch):
+    text = mtbert("train", "-h").stdout
+    grid = text[text.index("  base: ") : text.index("  Fields are")]
+    (tmp_path / "grid.yaml").write_text(textwrap.dedent(grid))
+    runs = read_grid(tmp_path / "grid.yaml")
+    assert [len(configs) for configs in runs.values()] == [2, 1, 2] and runs["student"][0].teachers
+
+
+def write_grid(folder: Path, config) -> Path:
+    fields = ", ".join(f"{name}: {value}" for name, value in dict(encoder=config.encoder, batch_size=8).items())
+    path = folder / "grid.yaml"
+    path.write_text(f"base: {{corpus: course, epochs: 1, frozen: true, {fields}}}\nruns: {{one: {{}}, two: {{}}}}\n")
+    return path
+
+
+def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, tmp_path):
+    grid = write_grid(tmp_path, tiny_config)
+    asked = ("train", grid, "--only", "one", "--data", course_folder, "--threads", 1, "--device", "cpu")
+    result = mtbert(*asked)
+    [config] = read_grid(grid)["one"]
+    run = load_or_run(config, train_missing=False)
+    first, line = result.stdout.splitlines()
+    assert first == "0 of 1 are stored already"
+    assert re.fullmatch(rf"\[1 of 1\] one, seed 1: dev {run.score():.4f} \({run.run_id}, \d+\.\d min\)", line)
+    assert result.exit_code == 0
+    again = mtbert(*asked)
+    assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
+
+
+def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path):
+    grid = write_grid(tmp_path, tiny_config)
+    asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
+    assert mtbert(*asked).exit_code == 0
+    [[config], _] = read_grid(grid).values()
+    folder = results_dir() / "runs" / load_or_run(config, train_missing=False).run_id
+    before = (folder / "run.json").stat().st_mtime_ns
+    mistaken = mtbert(*asked, "--force", "three")
+    assert mistaken.exit_code == 2 and "no run is named three; there are one, two" in mistaken.stderr
+    result = mtbert(*asked, "--force", "one", "--only", "one")
+    assert "[1 of 1] one, seed 1: dev " in result.stdout
+    assert (folder / "run.json").stat().st_mtime_ns > before
+    deleted = mtbert("runs", "--delete", folder.name)
+    assert f"{folder}: deleted" in deleted.stdout and not folder.exists()
+
+
+def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_path, monkeypatch):
+    def train_all(client, runs, *args):
+        one, two, three = runs
+        yield one, RunFailed("the loss is nan"), 0.1
+        yield two, 0.5, 90.0
+        yield three, 0.25, 60.0
+
+    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", lambda *args: nullcontext(SimpleNamespace(nthreads=dict)))
+    monkeypatch.setattr("mtbert_lab.sweep.train_all", train_all)
+    grid, more = tmp_path / "grid.yaml", tmp_path / "more.yaml"
+    base = f"base: {{corpus: course, encoder: {tiny_config.encoder}}}"
+    grid.write_text(f"{base}\nruns: {{one: {{}}, two: {{epochs: 1}}}}\n")
+    more.write_text(f"{base}\nruns: {{one: {{}}, three: {{epochs: 2}}}}\n")
+    result = mtbert("train", grid, more, "--in-order", "--data", course_folder)
+    assert result.exit_code == 1
+    ids = [run.run_id for run in sweep.look_up(read_grids([grid, more]), course_folder)]
+    assert result.stdout.splitlines() == [
+        "0 of 3 are stored already",
+        f"[1 of 3] grid: one, seed 1: failed: the loss is nan ({ids[0]}, 0.1 min)",
+        f"[2 of 3] grid: two, seed 1: dev 0.5000 ({ids[1]}, 90.0 min), about 3 h 0 min left",
+        f"[3 of 3] more: three, seed 1: dev 0.2500 ({ids[2]}, 60.0 min)",
+    ]
+    assert result.stderr.splitlines() == ["1 of 3 runs failed:", "grid: one, seed 1: the loss is nan"]
+
+
+def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, timed, isolated):
+    grid = write_grid(tmp_path, tiny_config)
+    more = tmp_path / "more.yaml"
+    more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
+    [config] = read_grid(grid)["one"]
+    run = load_or_run(config, data=course_folder, device="cpu", progress=False)
+    result = mtbert("train", grid, more, "--dry-run", "--data", course_folder, "--workers", 2)
+    assert result.exit_code == 0
+    rows = result.stdout.splitlines()[1:]
+    [long] = look_up_ids(more, course_folder)[1:]
+    assert [row.split()[:6] for row in rows[:2]] == [
+        ["more:", "two", "1", long, "to", "train"],
+        ["grid:", "one", "1", run.run_id, "stored"],
+    ]
+    assert float(rows[0].split()[6]) >= 0 and float(rows[0].split()[7]) > 300
+    assert rows[2] == "1 of 2 are stored already" and rows[3].startswith("1 to train: ")
+    assert [path.name for path in (isolated / "results" / "runs").iterdir()] == [run.run_id]
+
+
+def look_up_ids(grid: Path, data: Path) -> list[str]:
+    return [run.run_id for run in sweep.look_up(read_grids([grid]), data)]
+
+
+def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, timed, monkeypatch):
+    started = []
+    monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *args: started.extend(runs))
+    monkeypatch.setattr(
+        "mtbert_lab.cost.forecast.Forecast", lambda run, *args: 1 / 0 if run.pooling == "cls" else Forecast(run, *args)
+    )
+    grid = tmp_path / "grid.yaml"
+    runs = "{short: {epochs: 1}, unknown: {pooling: cls}, long: {epochs: 9}}"
+    grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
+    for options, names in (([], ["unknown", "long", "short"]), (["--in-order"], ["short", "unknown", "long"])):
+        started.clear()
+        assert mtbert("train", grid, "--data", course_folder, "--threads", 1, *options).exit_code == 0
+        assert [run.name for run in started] == names
+
+
+def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, timed, caplog):
+    grid = tmp_path / "grid.yaml"
+    fields = f"corpus: course, encoder: {tiny_config.encoder}, train_rows: 10"
+    grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
+    with caplog.at_level(logging.WARNING):
+        assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
+    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
+
+
+@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
+def test_the_exit_code_of_a_stopped_sweep_is_that_of_its_signal(
+    tiny_config, course_folder, tmp_path, monkeypatch, stop, code
+):
+    def train_missing(*args):
+        raise stop("the same command goes on")
+
+    monkeypatch.setattr("mtbert_lab.sweep.train_missing", train_missing)
+    result = mtbert("train", write_grid(tmp_path, tiny_config), "--in-order", "--data", course_folder)
+    assert result.exit_code == code and result.stderr == "the same command goes on\n"
+
+
+def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
+    result = mtbert("train", write_grid(tmp_path, tiny_config), "--only", "three")
+    assert result.exit_code == 2 and "'three'" in result.stderr
+
+
+@pytest.fixture
+def timed(speeds, monkeypatch):
+    """No step is timed: a token takes a microsecond."""
+    for place in ("mtbert_lab.cost", "mtbert_lab.cost.forecast"):
+        monkeypatch.setattr(f"{place}.Speeds", lambda device, threads: speeds)
+
+
+def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
+    grid = write_grid(tmp_path, tiny_config)
+    limits = ("--memory", "10GB", "--minutes", 30, "--data", course_folder)
+    result = mtbert("plan", "--profile", grid, *limits)
+    assert result.exit_code == 0
+    first, header, *plans = result.stdout.splitlines()
+    assert first == "2 of 2 plans fit into 10GB and 30 minutes"
+    assert header.split()[:3] == ["plan", "expected", "score"]
+    assert {line.split()[0] for line in plans} == {"one", "two"}
+    few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
+    first, *others = few.stdout.splitlines()
+    assert few.exit_code == 0 and first.startswith("0 of 2 ")
+    assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
+
+
+@pytest.fixture
+def trained(tiny_config, course_data):
+    return load_or_run(tiny_config.but(epochs=1, score_tasks=("quora",), pairs="sum"), device="cpu", progress=False)
+
+
+def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
+    out = tmp_path / "out"
+    result = mtbert("predict", trained.run_id[:6], "--out", out, "--device", "cpu")
+    assert result.exit_code == 0
+    names = ["sst-dev-output.csv", "sst-test-output.csv", "quora-dev-output.csv", "quora-test-output.csv"]
+    assert result.stdout.split() == [str(out / name) for name in names]
+    for task in ("sst", "quora"):
+        for split in ("dev", "test"):
+            written = pd.read_csv(out / f"{task}-{split}-output.csv")
+            assert list(written.columns) == ["id", "predicted"]
+            assert written["id"].tolist() == load_table(task, split, course_data)[0]["id"].tolist()
+        dev = trained.predictions[trained.predictions["task"] == task]
+        assert pd.read_csv(out / f"{task}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
+
+
+def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
+    result = mtbert("predict", trained.run_id, "--out", tmp_path, "--course-format", "--device", "cpu")
+    assert result.exit_code == 0
+    dev = trained.predictions[trained.predictions["task"] == "sst"]
+    rows = [f"{row.id} , {int(row.predicted)} " for row in dev.itertuples()]
+    assert (tmp_path / "para-test-output.csv").exists()
+    assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
+
+
+@pytest.mark.parametrize(
+    "task, value, text",
+    [
+        ("sst", np.int64(4), "id \t Predicted_Sentiment \nc7 , 4 \n"),
+        ("cfimdb", np.int64(1), "id \t Predicted_Sentiment \nc7 , 1 \n"),
+        ("quora", np.int64(1), "id \t Predicted_Is_Paraphrase \nc7 , 1.0 \n"),
+        ("sts", np.float32(2.34567), "id \t Predicted_Similiary \nc7 , 2.3457 \n"),
+    ],
+)
+def test_the_format_of_the_course(tmp_path, task, value, text):
+    table = pd.DataFrame({"id": ["c7"], "predicted": [value]})
+    assert write_predictions(table, task, "test", tmp_path, course_format=True).read_text() == text
+
+
+def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
+    model = load_model(trained.run_id)
+    result = mtbert("predict", trained.run_id[:6], "--task", "sst", "--text", "a dull day", "--text", "a bright day")
+    assert result.exit_code == 0, result.output
+    expected = model.predict(["a dull day", "a bright day"], "sst")
+    written = pd.read_csv(io.StringIO(result.stdout))
+    assert written["predicted"].tolist() == expected["predicted"].tolist()
+    assert written["confidence"].tolist() == pytest.approx(expected["confidence"].tolist(), abs=1e-4)
+    pair = mtbert("predict", trained.run_id[:6], "--task", "quora", "--text", "who is it", "--text", "who was it")
+    assert len(pd.read_csv(io.StringIO(pair.stdout))) == 1
+    file = tmp_path / "in.csv"
+    file.write_text('sentence2,note,sentence1\n"who, then",x,where is it\n,x,why\nwho was it,x,who is it\n')
+    result = mtbert("predict", trained.run_id[:6], "--task", "quora", "--file", file)
+    assert "in.csv:3 sentence2: missing or empty" in result.stderr and "are predicted as they are" in result.stderr
+    rows = pd.read_csv(io.StringIO(result.stdout))
+    assert rows["sentence1"].tolist() == ["where is it", "why", "who is it"], "a row for every row"
+    pairs = [("where is it", "who, then"), ("why", ""), ("who is it", "who was it")]
+    expected = model.predict(pairs, "quora")
+    assert rows["predicted"].tolist() == expected["predicted"].tolist()
+
+
+def test_what_is_no_text_is_named_before_anything_is_printed(trained):
+    asked = (sys.executable, "-m", "mtbert_lab", "predict", trained.run_id, "--task", "sst", "--text", b"a caf\xe9")
+    process = subprocess.run(asked, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr == "error: texts: number 0 is no text in UTF-8\n"
+
+
+def test_predict_takes_one_source(trained, tmp_path):
+    (tmp_path / "in.csv").write_text("sentence\na dull day\n")
+    result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
+    assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
+    for options in (["--course-format"], ["--out", tmp_path, "--probabilities"]):
+        assert mtbert("predict", trained.run_id, *options).exit_code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])
+def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path):
+    """Lines of text, or a table; no file is written."""
+    monkeypatch.chdir(tmp_path)
+    texts = ['"dull" a day, at least', "a bright day"]
+    single = piped("\n".join(texts), trained, "--task", "sst", *options)
+    expected = load_model(trained.run_id).predict(texts, "sst")
+    assert single["sentence"].tolist() == texts
+    assert single["predicted"].tolist() == expected["predicted"].tolist()
+    pairs = (
+        'sentence2,sentence1\nwhere is he,"where is it"\n',
+        '{"sentence2": "where is he", "sentence1": "where is it"}\n',
+    )
+    tables = [piped("where is it\twhere is he\n", trained, "--task", "quora", *options)]
+    tables += [piped(text, trained, "--task", "quora", "--table", *options) for text in pairs]
+    assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
+    assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pipe_of_lines_has_a_row_for_every_line(trained):
+    """The first line is no header, and no line is missing, whatever is in it."""
+    lines = ["sentence, text, mail: all of it warm", "", "NA", "a cold day"]
+    found = piped("\n".join(lines), trained, "--task", "sst")
+    expected = load_model(trained.run_id).predict(lines, "sst")
+    assert found["predicted"].tolist() == expected["predicted"].tolist()
+
+
+def test_a_carriage_return_inside_a_text_begins_no_row(trained):
+    lines = ["a cold\rday", 'a "warm" day', "a day, at last"]
+    found = piped("\n".join(lines), trained, "--task", "sst")
+    assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
+
+
+def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(
+    trained, course_folder, tmp_path
+):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    file = data / "ids-sst-test-student.csv"
+    header = file.read_text().splitlines()[0]
+    rows = ["0\ta1\ta dull day", "1\ta2\t", "2\ta3\tNA", "3\ta1\ta dull day"]
+    file.write_text("\n".join([header, *rows, ""]))
+    result = mtbert("predict", trained.run_id, "--task", "sst", "--out", tmp_path, "--data", data, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert pd.read_csv(tmp_path / "sst-test-output.csv")["id"].tolist() == ["a1", "a2", "a3", "a1"]
+    assert "sst test: ids-sst-test-student.csv: 4 rows, 4 accepted, 0 rejected; 3 of the accepted" in result.stderr
+    assert "ids-sst-test-student.csv:5 id: same id as line 2" in result.stderr and "sst dev" not in result.stderr
+
+
+def piped(text: str, run, *options) -> pd.DataFrame:
+    result = CliRunner().invoke(cli.app, ["predict", run.run_id, *options], input=text)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return pd.read_csv(io.StringIO(result.stdout))
+
+
+def test_predict_without_anything_says_what_is_missing(trained):
+    error = mtbert("predict", trained.run_id, "--task", "sst").exception
+    assert for_command_line(error).startswith("nothing is piped in; --text")
+
+
+def test_predict_shows_the_probabilities_of_all_classes(trained):
+    found = piped("a dull day\na bright day\n", trained, "--task", "sst", "--probabilities")
+    probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()
+    assert probabilities.sum(1) == pytest.approx(np.ones(2), abs=1e-3)
+    assert probabilities.argmax(1).tolist() == found["predicted"].tolist()
+    assert probabilities.max(1).tolist() == pytest.approx(found["confidence"].tolist())
+    pair = piped("where is it\twhere is he\n", trained, "--task", "quora", "--probabilities")
+    assert pair["p_1" if pair["predicted"][0] else "p_0"][0] == pytest.approx(pair["confidence"][0], abs=2e-4)
+
+
+def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config, course_data):
+    run = load_or_run(tiny_config.but(tasks=("sts",), epochs=1), device="cpu", progress=False)
+    pair = ("predict", run.run_id, "--text", "a dull day", "--text", "a day")
+    assert mtbert(*pair).stdout.splitlines()[0] == "predicted"
+    assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
+
+
+def test_a_missing_task_is_asked_for_with_those_there_are(trained):
+    error = mtbert("predict", trained.run_id, "--text", "a dull day").exception
+    assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
+
+
+def test_baselines_say_how_far_they_are(monkeypatch, course_data):
+    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
+    monkeypatch.setattr("mtbert_lab.store.baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
+    result = mtbert("baselines")
+    assert result.stderr.splitlines() == ["[1 of 4] sst", "[2 of 4] cfimdb", "[3 of 4] quora", "[4 of 4] sts"]
+    assert pd.read_csv(result.stdout.strip())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
+
+
+def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
+    """A committed run in a fresh clone: its result is stored, its model is in no cache."""
+    weights = load_model(trained.run_id).state_dict()
+    before = (results_dir() / "scores.csv").read_bytes()
+    asked = ("predict", trained.run_id[:8], "--task", "sst", "--text", "a bright day", "--device", "cpu")
+
+    def forget() -> None:
+        shutil.rmtree(model_folder(trained.run_id))
+
+    forget()
+    result = mtbert(*asked)
+    assert isinstance(result.exception, CheckpointError)
+    assert "the model is not in the cache" in str(result.exception) and "--train" in str(result.exception)
+    assert mtbert(*asked, "--train").exit_code == 0
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(trained.run_id).state_dict().items())
+    assert (results_dir() / "scores.csv").read_bytes() == before
+    forget()
+    grid = tmp_path / "grid.yaml"
+    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    assert mtbert("train", grid).stdout == "1 of 1 are stored already\n"
+    again = mtbert("train", grid, "--again", "--threads", 1, "--device", "cpu")
+    assert "[1 of 1] one, seed 1: dev " in again.stdout and load_model(trained.run_id)
+    assert mtbert("train", grid, "--again").stdout == "1 of 1 are stored already\n"
+
+
+def test_runs_lists_the_store(trained, tmp_path):
+    grid = tmp_path / "grid.yaml"
+    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    result = mtbert("runs", "--grid", grid)
+    header, row, last = result.stdout.splitlines()
+    assert header.split() == [
+        "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
+    ]  # fmt: skip
+    scores = [f"sst accuracy {trained.score('sst'):.3f}, quora accuracy", f"{trained.score('quora'):.3f}"]
+    assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
+    assert last == f"1 runs in {results_dir()}"
+    shutil.rmtree(model_folder(trained.run_id))
+    assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
+    assert "yes" not in mtbert("runs", "1-bert").stdout
+
+
+def test_cache_lists_what_is_there_and_clears_models(trained):
+    folder = model_folder(trained.run_id)
+    assert re.search(r"^ +0\.\d{3} GB  models +trained models", mtbert("cache").stdout, re.MULTILINE)
+    assert "removed" not in mtbert("cache", "--clear").stdout and folder.exists()
+    tight = mtbert("cache", "--limit", 0)
+    assert "above the limit: --clear removes some" in tight.stderr and folder.exists()
+    assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
+    assert not folder.exists()
+
+
+def test_bench_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr("benchmarks.harness.run_benchmarks", lambda *arguments: iter(()))
+    assert mtbert("bench", "--only", "step").exit_code == 0
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"
+
+
+def test_fields_lists_them():
+    assert mtbert("fields", "layers").stdout.splitlines() == [
+        "layers: int | None = null",
+        "    use the first n layers of the encoder; none: all",
+    ]
+    assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 1  # behind adapter_size
+    assert mtbert("fields").stdout.count(" = ") == len(RunConfig.model_fields)
+    assert mtbert("fields", "layerz").exit_code == 2
+
+
+def test_export_says_what_it_wrote(trained, tmp_path):
+    asked = ("export", trained.run_id, tmp_path / "out", "--task", "sst")
+    assert "pooling is 'mean', not 'pooler'" in str(mtbert(*asked).exception)
+    result = mtbert(*asked, "--encoder-only")
+    assert result.stdout == f"{tmp_path}/out: for transformers.BertModel, without the head\n"
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+    row = trained.scores[trained.scores["task"] == "sst"].iloc[0]
+    interval = f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |"
+    assert interval in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["train", "none.yaml"],
+            "error: none.yaml: no such file; a grid is a YAML file such as params/cpu/hybrids.yaml",
+        ),
+        (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
+        (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
+        (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
+        (["predict", "demo.yaml:two"], "error: demo.yaml: has no run 'two'; it has one"),
+        (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available; use cpu"),
+        (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
+        (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
+        (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
+        (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
+        (["plan", "--profile", ""], "error: .: not a regular file"),
+        (["report", "--profile", ""], "error: unknown profile ''; params/ has: base, cpu, demo, gpu"),
+        (["report", "--profile", ".."], "error: unknown profile '..'; params/ has: base, cpu, demo, gpu"),
+    ],
+)
+def test_errors_are_messages(monkeypatch, tmp_path, arguments, message):
+    (tmp_path / "demo.yaml").write_text("runs: {one: {}}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["mtbert", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert str(stop.value.code).startswith(message)
+
+
+def test_a_terminal_obeys_nothing_in_an_error(monkeypatch, tmp_path):
+    (tmp_path / "grid.yaml").write_text(r'runs: {one: {teachers: "a\e[31m.yaml:two"}, two: {plan: X}}')
+    monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(tmp_path / "grid.yaml")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    first, *others = stop.value.code.splitlines()
+    assert r"a\x1b[31m.yaml: no such file" in first and others
+
+
+def test_a_terminal_without_the_characters_of_a_name_gets_others(tiny_config, course_data, tmp_path):
+    config = f"{{corpus: course, encoder: {tiny_config.encoder}, epochs: 1, steps_per_epoch: 1}}"
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(f"runs: {{модель: {config}}}", encoding="utf8")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    for options in (["--in-order"], ["--dry-run"]):
+        command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--device", "cpu", *options]
+        process = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        assert r"\u043c\u043e\u0434\u0435\u043b\u044c" in process.stdout
+
+
+def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):
+    def fault(path=None):
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("mtbert.data.find_data", fault)
+    monkeypatch.setattr(sys, "argv", ["mtbert", "data", "check"])
+    with pytest.raises(ValueError, match="a fault"):
+        cli.main()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("data check --data no/such/folder", "error: the data folder is 'no/such/folder'"),
+        ("predict 0123 --device foo", "error: device 'foo': no GPU is available; use cpu"),
+    ],
+)
+def test_a_process_fails_with_one_line(arguments, message):
+    command = [sys.executable, "-m", "mtbert_lab", *arguments.split()]
+    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert process.returncode == 1 and process.stdout == ""
+    assert process.stderr.count("\n") == 1 and process.stderr.startswith(message)

@@ -1,0 +1,817 @@
+"""Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+from tqdm.auto import tqdm
+
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data.corpus import Corpus
+from mtbert.runtime import MachineError, check_processes
+from mtbert.training.checkpoint import Stop
+from mtbert.training.loop import train
+from mtbert_lab import sweep
+from mtbert_lab.cost import predict_runs
+from mtbert_lab.cost.forecast import Forecast
+from mtbert_lab.cost.lengths import read_lengths
+from mtbert_lab.paths import results_dir
+from mtbert_lab.report.build import _work
+from mtbert_lab.store.grids import read_grid, read_grids
+from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.runs import load_or_run
+from mtbert_lab.sweep import (
+    RETRIES,
+    Remaining,
+    SweepError,
+    SweepRun,
+    describe,
+    duration,
+    look_up,
+    minutes_left,
+    open_cluster,
+    train_all,
+    train_missing,
+)
+
+GRID = """
+base: {learning_rate: 1e-3, epochs: 2}
+seeds: [1, 2]
+runs:
+  SST: {tasks: [sst]}
+  SST, plain: &plain {tasks: [sst], schedule: none, learning_rate: 2e-3}
+  STS: {<<: *plain, tasks: [sts], seeds: [7]}
+  empty:
+"""
+
+
+@pytest.fixture
+def grid_file(tmp_path):
+    def write(text: str):
+        path = tmp_path / "grid.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_base_runs_and_seeds(grid_file):
+    grid = read_grid(grid_file(GRID))
+    base = dict(learning_rate=1e-3, epochs=2)
+    assert grid == {
+        "SST": [RunConfig(**base), RunConfig(**base, seed=2)],
+        "SST, plain": [RunConfig(epochs=2, schedule="none", learning_rate=2e-3, seed=seed) for seed in (1, 2)],
+        "STS": [RunConfig(tasks=("sts",), epochs=2, schedule="none", learning_rate=2e-3, seed=7)],
+        "empty": [RunConfig(**base), RunConfig(**base, seed=2)],
+    }
+
+
+def test_names_are_text_and_the_default_is_one_seed(grid_file):
+    assert read_grid(grid_file("runs: {1: {epochs: 2}}")) == {"1": [RunConfig(epochs=2)]}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("runs: {a: {epoch: 2}}", r"grid\.yaml, run 'a': epoch: unknown key; did you mean epochs\?"),
+        ("base: {epochs: two}\nruns: {a: {}}", r"grid\.yaml, run 'a': epochs: .*'two'"),
+        ("runs: {a: {}, b: {learning_rate: -1}}", r"grid\.yaml, run 'b': learning_rate: .*greater than 0"),
+        ("runs: {a: {seeds: [one]}}", r"grid\.yaml, run 'a': seed: .*'one'"),
+        ("runs: {a: {seeds: 3}}", r"grid\.yaml, run 'a': seeds: a list .*got 3"),
+        (
+            "seeds: [1, 2, 1]\nruns: {a: {}}",
+            r"seeds: a list with at least one seed is needed, each once, got \[1, 2, 1\]",
+        ),
+        ("seeds: []\nruns: {a: {}}", r"grid\.yaml, run 'a': seeds: a list with at least one"),
+        ("runs: {a: {seed: 3}}", r"grid\.yaml, run 'a': seed: .*write seeds: \[3\]"),
+        ("runs: {a: [sst]}", r"grid\.yaml, run 'a': .*mappings"),
+        ("base: [sst]\nruns: {a: {}}", r"grid\.yaml, run 'a': .*mappings"),
+        ("run: {a: {}}", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("runs: [a, b]", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("- a", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("", r"grid\.yaml: a grid needs a mapping `runs`"),
+        ("runs: {a: {}}\nseed: [1]", r"grid\.yaml: unknown key seed; known are base, seeds, runs"),
+        ("runs: {a: ", r"grid\.yaml: not a readable YAML file"),
+    ],
+)
+def test_what_is_wrong_is_named(grid_file, text, message):
+    with pytest.raises(ConfigError, match=message):
+        read_grid(grid_file(text))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
+        read_grid(tmp_path / "none.yaml")
+
+
+def test_several_grids(tmp_path):
+    for name, runs in (("one", "{a: {epochs: 2}, b: {}}"), ("two", "{a: {}, c: {epochs: 5, seeds: [3]}}")):
+        (tmp_path / f"{name}.yaml").write_text(f"runs: {runs}")
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    named = [("one: a", RunConfig(epochs=2)), ("one: b", RunConfig()), ("two: a", RunConfig())]
+    assert read_grids(paths) == [*named, ("two: c", RunConfig(epochs=5, seed=3))]
+    assert read_grids(paths, only="a") == [named[0], named[2]]
+    assert read_grids(paths[:1]) == [("a", RunConfig(epochs=2)), ("b", RunConfig())]
+
+
+TEACHERS = "runs: {one: {seeds: [1, 2]}, two: {tasks: [sst, sts]}}"
+
+
+def test_teachers_are_named_by_their_grid(tmp_path):
+    (tmp_path / "teachers.yaml").write_text(TEACHERS)
+    (tmp_path / "grid.yaml").write_text("""
+runs:
+  all seeds: {teachers: "teachers.yaml:one"}
+  one seed: {teachers: ["teachers.yaml:one:2", "teachers.yaml:two"]}
+  by task: {tasks: [sts, sst], teachers: {sts: "teachers.yaml:two"}}
+  born again: {seeds: [4], teachers: "grid.yaml:all seeds"}
+""")
+    one, two = (RunConfig(), RunConfig(seed=2)), RunConfig(tasks=("sst", "sts"))
+    grid = {name: configs[0] for name, configs in read_grid(tmp_path / "grid.yaml").items()}
+    assert grid["all seeds"].teachers == one and grid["one seed"].teachers == (one[1], two)
+    assert grid["by task"].teachers == {"sts": (two,)}
+    assert grid["born again"].teachers == (grid["all seeds"],)
+
+
+@pytest.mark.parametrize(
+    "teachers, message",
+    [
+        ("teachers.yaml:three", r"teachers\.yaml: has no run 'three'; it has one, two"),
+        ("teachers.yaml:one:7", r"teachers\.yaml: 'one' has no seed 7; it has 1, 2"),
+        ("none.yaml:one", r"none\.yaml: no such file"),
+        ("12345", r"teachers: '12345' fits 0 stored runs; name a run as GRID\.yaml:NAME"),
+        ("grid.yaml:a", r"teachers: 'a' of grid\.yaml is among its own teachers"),
+        ("grid.yaml:b", r"teachers: 'a' of grid\.yaml is among its own teachers"),
+    ],
+)
+def test_a_wrong_teacher_is_named(tmp_path, teachers, message):
+    (tmp_path / "teachers.yaml").write_text(TEACHERS)
+    (tmp_path / "grid.yaml").write_text(f'runs: {{a: {{teachers: "{teachers}"}}, b: {{teachers: "grid.yaml:a"}}}}')
+    with pytest.raises(ConfigError, match=rf"grid\.yaml, run 'a': .*{message}"):
+        read_grid(tmp_path / "grid.yaml")
+
+
+def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
+    stored = load_or_run(tiny_config.but(epochs=1), device="cpu", progress=False)
+    text = f"runs: {{a: {{corpus: course, teachers: [{stored.run_id}]}}}}"
+    [config] = read_grid(grid_file(text))["a"]
+    assert config.teachers == (stored.config,)
+
+
+def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated):
+    """The one is stored without its model, the other in the grid and not stored: both come first and are trained."""
+    base = tiny_config.but(epochs=1, frozen=True)
+    stored, missing = load_or_run(base, device="cpu", progress=False), base.but(seed=2)
+    student = base.but(teachers=[base, missing])
+    pairs = [("student", student), ("in the grid", missing), ("alone", base)]
+    assert [run.name for run in look_up(pairs)] == ["in the grid", "student", "alone"]
+    shutil.rmtree(model_folder(stored.run_id))
+    runs = look_up(pairs)
+    assert [(run.name, run.is_stored, run.is_teacher) for run in runs] == [
+        ("alone", False, True), ("in the grid", False, True), ("student", False, False),
+    ]  # fmt: skip
+    assert [run.name for run in look_up(pairs[:1])] == ["teacher of student", "teacher of student", "student"]
+    assert train_missing(runs[:1], device="cpu") == {}
+    assert has_model(stored.run_id)
+    assert train_missing(look_up(pairs), workers=2, device="cpu") == {}
+    assert all(run.is_stored for run in look_up(pairs, again=True))
+    shutil.rmtree(model_folder(stored.run_id))
+    assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
+
+
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
+    base = tiny_config.but(epochs=1)
+    student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
+    runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
+    minutes = {run.name: run.minutes for run in runs}
+    forecast = Forecast(base, read_lengths(base), timed)
+    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == forecast.minutes
+    tokens = sum(read_lengths(base).train["sst"])
+    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.speed.evaluation / 60)
+    train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
+    [taught] = predict_runs(look_up([("student", student)]))
+    assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
+
+
+def test_every_problem_has_a_line(tmp_path):
+    (tmp_path / "one.yaml").write_text("runs: {a: {epoch: 2}, fine: {}, b: {epochs: 0}}")
+    (tmp_path / "two.yaml").write_text("run: {}")
+    (tmp_path / "three.yaml").write_text("runs: {c: {tasks: [imdb]}}")
+    with pytest.raises(ConfigError) as error:
+        read_grids([tmp_path / f"{name}.yaml" for name in ("one", "two", "three", "four")])
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[0] for line in lines[:2] + lines[3:4]] == [
+        "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
+    ]  # fmt: skip
+    assert "two.yaml: a grid needs" in lines[2] and "four.yaml: no such file" in lines[4] and len(lines) == 5
+
+
+def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
+    base = tiny_config.but(epochs=1, frozen=True)
+    stored = load_or_run(base, device="cpu", progress=False)
+    load, loaded = Corpus.load, []
+
+    def counted(root, tasks, *others):
+        loaded.append(tasks)
+        return load(root, tasks, *others)
+
+    monkeypatch.setattr(Corpus, "load", counted)
+    few = base.but(train_rows=10)
+    pairs = [("a", base), ("b", base.but(seed=2)), ("the same", base), ("sts", base.but(tasks=("sts",)))]
+    pairs += [("few", few), ("few", few.but(seed=2)), ("few, twice as fast", few.but(learning_rate=2e-3))]
+    runs = look_up(pairs)
+    assert [run.name for run in runs] == ["a", "b", "sts", "few", "few", "few, twice as fast"]
+    assert [run.is_stored for run in runs] == [True] + 5 * [False]
+    assert runs[0].run_id == stored.run_id
+    assert loaded == [("sst",), ("sts",), ("sst",), ("sst",)]  # whole, of another task, two draws of 10 rows
+    trained = load_or_run(few.but(seed=2), device="cpu", progress=False)
+    assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
+    monkeypatch.setenv("MTBERT_RESULTS", str(isolated / "another"))
+    assert not any(run.is_stored for run in look_up(pairs))
+
+
+def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, course_data, tmp_path):
+    base = tiny_config.but(epochs=1)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_config.encoder, damaged)
+    (damaged / "tokenizer.json").write_text("{")
+    wrong = {
+        "grid: deep": {"plan": "S9"},
+        "grid: also deep": {"plan": "S9", "tasks": ["sts"]},
+        "grid: many": {"layers": 3},
+        "other: damaged": {"encoder": str(damaged)},
+    }
+    pairs = [(name, base.but(**fields, seed=seed)) for name, fields in wrong.items() for seed in (1, 2)]
+    with pytest.raises(ConfigError) as error:
+        look_up([("fine", base), *pairs])
+    for line in (
+        "grid: deep, grid: also deep: 9 layers up to here, but the encoder has 2",
+        f"grid: many: layers: 3, but the encoder {base.encoder!r} has 2",
+        f"other: damaged: {damaged}: the tokenizer cannot be read",
+    ):
+        assert str(error.value).count(line) == 1
+
+
+def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
+    return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
+
+
+@pytest.fixture
+def threads_as_workers(monkeypatch):
+    """A cluster whose one worker is a thread of this process, which starts in no time."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
+    torch.set_num_threads(1)
+
+    @contextmanager
+    def open_cluster(workers: int, scheduler: str | None):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
+    # Their logger is that of this process.
+    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
+
+
+@pytest.fixture
+def pairs(tiny_config, course_data) -> list[tuple[str, RunConfig]]:
+    config = tiny_config.but(epochs=1, frozen=True)
+    return [("one", config), ("two", config.but(seed=2)), ("three", config.but(seed=3))]
+
+
+def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
+    """The seeds of the runs that are trained from now on; before: called with a configuration before its training."""
+    trained = []
+
+    def counted(config, *args, **options):
+        trained.append(config.seed)
+        before(config)
+        return train(config, *args, **options)
+
+    monkeypatch.setattr("mtbert_lab.store.runs.train", counted)
+    return trained
+
+
+def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys):
+    stored = load_or_run(pairs[1][1], device="cpu", progress=False)
+    trained = train_counted(monkeypatch)
+    assert train_missing(look_up(pairs), device="cpu") == {}
+    assert trained == [1, 3]
+    runs = [load_or_run(config, train_missing=False) for _, config in pairs]
+    assert runs[0].provenance["threads"] == 1
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "1 of 3 are stored already"
+    for number, (line, run) in enumerate(zip(lines, (runs[0], runs[2]), strict=True), start=1):
+        start = f"[{number} of 2] {('one', 'three')[number - 1]}, seed {run.config.seed}: dev {run.score():.4f} ("
+        assert line.startswith(f"{start}{run.run_id}, 0.")
+    assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
+    (results_dir() / "scores.csv").write_text(f"run_id\n{stored.run_id}\n")  # as a process that was killed leaves it
+    assert train_missing(look_up(pairs)) == {}
+    assert capsys.readouterr().out == "3 of 3 are stored already\n"
+    assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
+
+
+def test_a_clock_that_jumps_forward_spoils_no_time(pairs, threads_as_workers, monkeypatch, capsys):
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 360 * int(10 * time.monotonic()))
+    assert train_missing(look_up(pairs), device="cpu") == {}
+    assert capsys.readouterr().out.count(", 0.") == 3
+
+
+def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
+    pairs, threads_as_workers, monkeypatch, capsys
+):
+    def fail(config):
+        if config.seed == 1:
+            raise OSError("the disk is away")
+
+    trained = train_counted(monkeypatch, fail)
+    explodes = ("explodes", pairs[0][1].but(frozen=False, learning_rate=1e30, schedule="none", seed=4))
+    failed = train_missing(look_up([*pairs, explodes]), device="cpu")
+    assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
+    assert failed["one, seed 1"] == "OSError: the disk is away"
+    assert "TrainingError: the loss of sst is nan at step" in failed["explodes, seed 4"] and len(failed) == 2
+    assert "of 4] one, seed 1: failed: OSError: the disk is away (" in capsys.readouterr().out
+    assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
+
+
+def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threads_as_workers, monkeypatch, caplog):
+    def write(table: pd.DataFrame, path: Path, **options) -> None:
+        if path.name == "predictions.parquet":
+            raise OSError(28, "Error writing bytes to file")  # as pyarrow, without the name of a file
+        to_parquet(table, path, **options)
+
+    to_parquet, trained = pd.DataFrame.to_parquet, train_counted(monkeypatch)
+    [run] = look_up(pairs[:1])
+    with monkeypatch.context() as disk:
+        disk.setattr(pd.DataFrame, "to_parquet", write)
+        failed = train_missing([run], device="cpu")
+    folder = results_dir() / "runs" / run.run_id
+    assert failed == {"one, seed 1": f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
+    assert trained == [1] and "Traceback" not in caplog.text and not list(folder.parent.iterdir())
+    assert train_missing(look_up(pairs[:1]), device="cpu") == {}
+
+
+def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
+    monkeypatch.setattr("mtbert_lab.sweep.BUSY_SECONDS", 0.01)
+    runs = look_up(pairs)
+    folder = model_folder(runs[0].run_id)
+    folder.mkdir(parents=True)
+    lock = FileLock(folder / "lock", thread_local=False).acquire().lock
+    trained = train_counted(monkeypatch, lambda config: lock.release() if config.seed == 3 else None)
+    assert train_missing(runs, device="cpu") == {}
+    assert trained == [2, 3, 1]
+
+
+def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
+    assert train_missing(look_up(pairs), device="cpu") == {}
+    assert all(run.is_stored for run in look_up(pairs))
+
+
+def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
+    monkeypatch.setattr("mtbert_lab.workers.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(tqdm, "set_postfix_str", lambda bar, text: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
+    with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
+        train_missing(look_up(pairs), device="cpu")
+    assert signal.getsignal(signal.SIGTERM) is before and not any(run.is_stored for run in look_up(pairs))
+    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
+    assert 0 < torch.load(checkpoint, weights_only=True)["progress"]["step"] < 1000
+
+
+def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
+    run = replace(look_up(pairs)[0], run_id="0123456789-01234567")
+    failed = train_missing([run], device="cpu")
+    assert failed == {
+        "one, seed 1": "WorkerError: a worker has other data, another encoder or another version of mtbert"
+    }
+
+
+@pytest.mark.parametrize(
+    "address, settings",
+    [
+        ("tcp://127.0.0.1:9", {}),
+        ("tls://127.0.0.1:9", {}),  # without a certificate
+        ("tcp://127.0.0.1:9", {"distributed.comm.require-encryption": True}),
+        ("nothing", {}),
+    ],
+)
+def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, settings):
+    pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
+    no_answer = pytest.raises(SweepError, match=rf"--scheduler {address}: no scheduler answers there")
+    with dask.config.set({"distributed.comm.timeouts.connect": "0.1s"} | settings), no_answer:
+        train_missing(look_up(pairs), scheduler=address)
+
+
+def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    used, going = [], []
+
+    def train(sweep, worker, run_id, config, again):
+        going.append(run_id)
+        used.append((worker.name, len(going)))
+        time.sleep(0.1)
+        going.remove(run_id)
+        return "trained", 0.5
+
+    monkeypatch.setattr("mtbert_lab.workers.Sweep.train", train)
+    monkeypatch.setattr("mtbert_lab.workers.Sweep.setup", lambda sweep, worker: None)  # it sets this process's log
+    has = {"gpu": {"GPU": 1}, "none": None}
+    workers = {
+        name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
+        for name, resources in has.items()
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False}}
+    options = (1, None), (False, Stop(), tqdm(disable=True))
+    with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
+        runs = look_up(pairs)
+        assert len(list(train_all(client, runs, *options[0], "cuda", *options[1], Remaining(runs, 1)))) == 3
+        assert used == 3 * [("gpu", 1)]
+        used.clear()
+        runs = look_up(pairs)
+        assert len(list(train_all(client, runs, *options[0], "cpu", *options[1], Remaining(runs, 1)))) == 3
+        assert {name for name, _ in used} == {"gpu", "none"}
+
+
+def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
+    config, begun, go_on = pairs[0][1], threading.Event(), threading.Event()
+
+    def wait(config):
+        begun.set()
+        assert go_on.wait(30)
+
+    trained, found = train_counted(monkeypatch, wait), []
+    threads = [
+        threading.Thread(target=lambda: found.append(load_or_run(config, device="cpu", progress=False)))
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    time.sleep(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert trained == [1] and len(found) == 2 and found[0].provenance == found[1].provenance
+
+
+# --- predictions of time and memory -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(speeds, monkeypatch):
+    """No step is timed: a token takes a microsecond."""
+    monkeypatch.setattr("mtbert_lab.cost.forecast.Speeds", lambda device, threads: speeds)
+    return speeds
+
+
+def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, monkeypatch, caplog):
+    pairs = [("a", tiny_config), ("long", tiny_config.but(epochs=20)), ("a", tiny_config.but(seed=2))]
+    wrong = {"too deep": tiny_config.but(plan="S9"), "no encoder": tiny_config.but(encoder="nowhere/none")}
+    monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
+    runs = look_up(pairs) + [SweepRun(name, config, name, False) for name, config in wrong.items()]
+    with caplog.at_level(logging.WARNING):
+        a, long, again, too_deep, no_encoder = predict_runs(runs, "cpu", 1)
+    assert a.minutes == again.minutes > 0 and a.mib == again.mib > 300
+    assert long.minutes == pytest.approx(10 * a.minutes, rel=0.1)
+    assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
+    assert "too deep, seed 1: no prediction (PlanError" in caplog.text
+    assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
+    assert len(timed.asked) == 2, "the seeds of a run share a prediction"
+
+
+def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, timed, monkeypatch):
+    monkeypatch.setattr("mtbert_lab.cost.forecast.MEMORY_SECONDS", 0.0)
+    runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
+    assert all(run.minutes > 0 and run.mib is None for run in runs)
+    assert "2 to train without a predicted memory" in describe(runs, 1)
+
+
+def test_a_table_of_runs():
+    runs = [
+        sweep_run(1),
+        sweep_run(2, 90.0, 700.0),
+        sweep_run(3, 30.0, 800.0),
+        sweep_run(4, 15.0),
+        sweep_run(5, is_stored=True),
+    ]
+    header, *rows = describe(runs, 2).splitlines()
+    assert header.split() == ["name", "seed", "run", "id", "state", "minutes", "memory", "(MiB)"]
+    assert [row.split() for row in rows[:5]] == [
+        ["run", "1", "1", "id-1", "to", "train", "unknown", "unknown"],
+        ["run", "2", "2", "id-2", "to", "train", "90.0", "700"],
+        ["run", "3", "3", "id-3", "to", "train", "30.0", "800"],
+        ["run", "4", "4", "id-4", "to", "train", "15.0", "unknown"],
+        ["run", "5", "5", "id-5", "stored"],
+    ]
+    assert rows[5:] == [
+        "1 of 5 are stored already",
+        "3 to train: 135.0 minutes, 2 at a time about 1 h 30 min",
+        "1 to train without a predicted time",
+        "memory of 2 at a time: at most 1500 MiB",
+        "1 to train without a predicted memory",
+    ]
+
+
+def test_the_time_that_is_left():
+    runs = [sweep_run(1, 10.0), sweep_run(2, 6.0), sweep_run(3, 2.0), sweep_run(4, 1.0)]
+    assert minutes_left(runs, {}, 1, 0.0) == 19.0
+    assert minutes_left(runs, {}, 2, 0.0) == 10.0  # 10 beside 6 + 2 + 1
+    assert minutes_left(runs, {"id-2": 12.0}, 2, 12.0) == 8.0  # all take twice as long as predicted
+    unknown = [sweep_run(number) for number in range(3)]
+    assert minutes_left(unknown, {}, 1, 5.0) is None
+    assert minutes_left(unknown, {"id-0": 4.0}, 1, 5.0) == 7.0
+    assert minutes_left(runs, {run.run_id: run.minutes for run in runs}, 1, 99.0) == 0.0
+
+
+def test_the_time_that_is_left_follows_the_steps(monkeypatch):
+    """Also of a single run that takes longer than predicted; what it did before, from a checkpoint, is no measure."""
+    now = [0.0]
+    monkeypatch.setattr("mtbert_lab.sweep.time.monotonic", lambda: now[0])
+    runs = [sweep_run(1, 3.0), sweep_run(2, 3.0)]
+    remaining = Remaining(runs, 1)
+    assert remaining.text() == ", about 6 min left"
+    remaining.note("id-1", 500, 1000)
+    now[0] = 300.0
+    remaining.note("id-1", 600, 1000)
+    assert remaining.text() == ", about 45 min left", (
+        "20 more of this run; the other takes as many times its prediction"
+    )
+    now[0] = 1500.0
+    remaining.note_end(runs[0], 25.0)
+    assert remaining.text() == ", about 25 min left"
+    remaining.note_end(runs[1], None)
+    assert remaining.text() == ", less than a minute left"
+
+
+@pytest.mark.parametrize(
+    "minutes, text",
+    [(0.3, "less than a minute"), (12.4, "about 12 min"), (59.9, "about 1 h 0 min"), (130, "about 2 h 10 min")],
+)
+def test_durations_are_readable(minutes, text):
+    assert duration(minutes) == text
+
+
+def test_nobody_without_the_certificate_gets_into_the_local_cluster():
+    """Every user of the machine reaches its ports, and who gets in runs code on scheduler, nanny and worker."""
+    distributed = pytest.importorskip("distributed")
+    with open_cluster(1, None) as client:
+        [(worker, about)] = client.scheduler_info()["workers"].items()
+        assert client.run(os.getpid) != {worker: os.getpid()} and not find_pages(client)
+        for address in (client.scheduler.address, worker, about["nanny"]):
+            with pytest.raises(OSError):
+                asyncio.run(run_at(address.replace("tls://", "tcp://"), distributed.Security()))
+            with pytest.raises(OSError):
+                asyncio.run(run_at(address, distributed.Security.temporary()))
+
+
+async def run_at(address: str, security) -> None:
+    """Run code at this address, with no certificate or another one; an OSError if it is refused."""
+    from distributed.core import rpc
+    from distributed.protocol.pickle import dumps
+
+    arguments = security.get_connection_args("client")
+    async with rpc(address, timeout=3, connection_args=arguments) as server:
+        for operation in (server.run, server.run_function):
+            await asyncio.wait_for(operation(function=dumps(os.getpid), wait=True), 3)
+
+
+def find_pages(client) -> list[int]:
+    """The status of dask's pages that tell what runs here."""
+    ports = (
+        client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port),
+        *client.run(lambda dask_worker: dask_worker.http_server.port).values(),
+    )
+    found = []
+    for port in ports:
+        for page in ("info/main/workers.html", "metrics", "json/counts.json", "health"):
+            try:
+                found.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=5).status)
+            except urllib.error.HTTPError as error:
+                assert error.code == 404
+    return found
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch) -> Path:
+    """A file of the user's; another user has made dask's usual scratch folder, with a module and a link to the file."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # the folder of before
+    usual = tmp_path / "dask-scratch-space"
+    usual.mkdir(mode=0o777)
+    (usual / "planted.py").touch()
+    file = tmp_path / "precious"
+    file.write_text("kept")
+    (usual / "global.lock").symlink_to(file)
+    return file
+
+
+def test_nobody_puts_a_module_or_a_link_before_a_sweep(planted):
+    """Dask imports from its scratch folder, and empties the file `global.lock` in it."""
+    pytest.importorskip("distributed")
+    with open_cluster(1, None) as client:
+        [private] = planted.parent.glob("mtbert-*")
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert [*client.run(find_spec, "planted").values(), find_spec("planted")] == [None, None]
+    assert planted.read_text() == "kept" and not private.exists()
+
+
+def test_nobody_puts_a_module_before_a_report(planted):
+    pytest.importorskip("distributed")
+    assert list(_work([[("a job", find_spec, "planted")]], {}, workers=1)) == [("a job", None)]
+    assert planted.read_text() == "kept"
+
+
+@pytest.fixture
+def no_gc_callbacks():
+    """No callbacks of garbage collections from other libraries: hypothesis has one."""
+    others = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = others
+
+
+def test_ctrl_c_during_a_garbage_collection_is_not_lost(no_gc_callbacks):
+    """Python raises it in what it calls next, and drops what is raised in a callback of the collection."""
+    pytest.importorskip("distributed")
+    objects = [[i] for i in range(1_000_000)]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ctrl_c = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt), open_cluster(1, None):
+            ctrl_c.start()
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                gc.collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(objects) == 1_000_000
+
+
+def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog):
+    """The worker kills itself at its first start."""
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")
+    script = tmp_path / "die_once.py"
+    died = tmp_path / "died"
+    script.write_text(
+        "import os, pathlib\n"
+        f"if not (died := pathlib.Path({str(died)!r})).exists():\n"
+        "    died.touch()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    preload = dask.config.set({"distributed.worker.preload": [str(script)]})
+    with preload, open_cluster(1, None) as client:
+        assert died.exists() and client.submit(sum, [1, 2]).result(30) == 3
+    assert "the workers did not start (" in caplog.text
+
+
+def test_a_worker_that_dies_while_it_gets_the_sweep_ends_nothing(pairs, monkeypatch):
+    dask = pytest.importorskip("dask")
+    distributed = pytest.importorskip("distributed")
+    register, killed = distributed.Client.register_plugin, []
+
+    def kill_and_register(client, *args):
+        if not killed:
+            killed.extend(client.run(os.getpid).values())
+            os.kill(killed[0], signal.SIGKILL)
+        return register(client, *args)
+
+    monkeypatch.setattr(distributed.Client, "register_plugin", kill_and_register)
+    with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
+        assert train_missing(look_up(pairs[:1]), device="cpu") == {} and len(killed) == 1
+
+
+def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
+    distributed = pytest.importorskip("distributed")
+    started = []
+
+    def fail(**local):
+        started.append(local)
+        raise RuntimeError("Cluster failed to start") from OSError("Cannot assign requested address")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    expected = r"the workers cannot be started \(Cluster failed to start: Cannot assign requested address\)"
+    with pytest.raises(SweepError, match=expected), open_cluster(1, None):
+        pass
+    assert len(started) == 1 + RETRIES
+
+
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        ("multiprocessing.Lock", r"need semaphores, .* is /dev/shm writable\? \(\[Errno 30\] Read-only"),
+        ("socket.create_connection", r"need 127\.0\.0\.1, .*\[Errno 30\].* is the loopback interface up\?"),
+    ],
+)
+def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken, message):
+    def fail(*args, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(broken, fail)
+    with pytest.raises(MachineError, match=message), open_cluster(1, None):
+        pass
+
+
+def test_without_proc_a_sweep_is_an_error(monkeypatch):
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self") and exists(path))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(MachineError, match="need /proc, which is not mounted"), open_cluster(1, None):
+        pass
+
+
+@pytest.mark.parametrize("most, workers", [(16, 1), (64, 4)])
+def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
+    """With too few of them dask's processes wait for each other, some limits for ever."""
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (most, most))
+    files = 30 + 10 * workers
+    message = f"need {files} open files, and {most} are allowed; `ulimit -n {files}` allows them"
+    with pytest.raises(MachineError, match=message), open_cluster(workers, None):
+        pass
+
+
+def test_any_number_of_open_files_is_enough(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
+    check_processes(1000)
+
+
+NONE_FOR = {
+    "cpu": "no worker has joined the scheduler tcp://127.0.0.1:",
+    "cuda": "none of the 1 workers has a GPU; start one with --resources GPU=1",
+}
+
+
+@pytest.mark.parametrize("place", NONE_FOR)
+def test_a_sweep_says_what_it_waits_for(pairs, monkeypatch, caplog, place):
+    """The worker that the sweep needs starts once it has been asked for."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert_lab.sweep.IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("mtbert_lab.workers.Sweep.train", lambda sweep, worker, run_id, config: ("trained", 0.5))
+    monkeypatch.setattr("mtbert_lab.workers.Sweep.setup", lambda sweep, worker: None)  # it sets this process's log
+    spec = {"cls": distributed.Worker, "options": {"nthreads": 1}}
+    local = {"workers": {} if place == "cpu" else {"plain": spec}, "worker": spec}
+    options = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    local["scheduler"] = {"cls": distributed.Scheduler, "options": options}
+    with distributed.SpecCluster(**local) as cluster, distributed.Client(cluster) as client:
+
+        def start(handled: logging.LogRecord) -> bool:
+            spec["options"]["resources"] = {"GPU": 1}
+            if "wait" in handled.getMessage():
+                cluster.scale(len(local["workers"]) + 1)
+            return True
+
+        monkeypatch.setattr(logging.getLogger("mtbert_lab.sweep"), "filter", start)
+        runs = look_up(pairs)
+        ended = train_all(client, runs, 1, None, place, False, Stop(), tqdm(disable=True), Remaining(runs, 1))
+        assert len(list(ended)) == 3
+    assert NONE_FOR[place] in caplog.text and "runs that wait: 3" in caplog.text
+
+
+def test_a_local_cluster_logs_errors_alone(caplog, monkeypatch):
+    """Also where the root logger had a handler when distributed was imported, which then uses that one."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(logging.getLogger(distributed.__name__), "propagate", True)
+    caplog.set_level(logging.INFO, distributed.__name__)
+    with open_cluster(1, None) as client:
+        assert client.cluster.scheduler.worker_ttl is None, "where the clock jumps, no worker counts as dead"
+    assert not [record for record in caplog.records if record.name.startswith(distributed.__name__)]
+
+
+def test_a_log_file_says_what_is_trained_and_how_long_it_takes(monkeypatch, capsys):
+    runs = [SweepRun(name, RunConfig(), name, False, minutes=90.0) for name in ("one", "two")]
+
+    def train_all(client, missing, threads, data, device, again, stop, bar, remaining):
+        bar.set_postfix_str("one, seed 1 7/120")
+        time.sleep(0.5)
+        yield from ((run, 0.5, 90.0) for run in missing)
+
+    monkeypatch.setattr(sweep, "NEWS_SECONDS", 0.1)
+    monkeypatch.setattr(sweep, "open_cluster", lambda *args: nullcontext(SimpleNamespace(nthreads=dict)))
+    monkeypatch.setattr(sweep, "train_all", train_all)
+    assert train_missing(runs) == {}
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "0 of 2 are stored already; the others take about 3 h 0 min"
+    assert lines[0] == lines[1] == "one, seed 1 7/120" and lines[-1].startswith("[2 of 2] two, seed 1: dev 0.5000")

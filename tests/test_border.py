@@ -1,0 +1,166 @@
+"""The border between the library `mtbert` and the laboratory `mtbert_lab`, and the directions of imports in both."""
+
+import ast
+import pkgutil
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import mtbert
+import mtbert_lab
+from mtbert.paths import REPOSITORY
+
+LIBRARY = Path(mtbert.__file__).parent
+LAB = Path(mtbert_lab.__file__).parent
+FILES = sorted([*LIBRARY.rglob("*.py"), *LAB.rglob("*.py")])
+
+# From the bottom up: a room imports rooms of the lines above its own.
+FLOORS = {
+    "mtbert": [
+        {"names"},
+        {"paths", "runtime", "sources", "intervals"},
+        {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
+        {"sharing", "data"},
+        {"config"},
+        {"multitask"},
+        {"training"},
+        {"__init__"},  # what it exports is imported when it is used
+    ],
+    "mtbert_lab": [
+        {"paths", "hints", "own_code"},
+        {"statistics"},
+        {"store"},
+        {"workers"},
+        {"sweep"},
+        {"cost", "analysis"},
+        {"report"},
+        {"cli"},
+        {"__main__", "__init__"},
+    ],
+}
+# What only the laboratory needs.
+HEAVY = {
+    "IPython",
+    "dask",
+    "distributed",
+    "filelock",
+    "ipywidgets",
+    "jupyterlab",
+    "matplotlib",
+    "mtbert_lab",
+    "nbformat",
+    "papermill",
+    "seaborn",
+    "sphinx",
+    "typer",
+}
+# Files inside a room that others may enter past its face: the face would be slow to import, or is empty by design.
+PAST_THE_FACE = {"mtbert.data.download"}
+ROOMS_WITHOUT_A_FACE = {"mtbert_lab.report", "mtbert_lab.analysis"}
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OF_PIP = {"--dest", "--force-reinstall", "--hash", "--no-deps", "--only-binary", "--require-hashes", "--requirement"}
+
+
+def place(path: Path) -> str:
+    """A file relative to the repository, as the name of a test."""
+    return str(path.relative_to(LIBRARY.parent))
+
+
+def package_and_room(module: str) -> tuple[str, str]:
+    """'mtbert.bert.model' -> ('mtbert', 'bert'); of a package itself the room is '__init__'."""
+    package, _, rest = module.partition(".")
+    return package, rest.partition(".")[0] or "__init__"
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports(path: Path) -> set[str]:
+    """The modules of both packages that a file imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import"
+            found |= {_imported_module(node.module, alias.name) for alias in node.names}
+    return {name for name in found if name.partition(".")[0] in FLOORS}
+
+
+def _imported_module(module: str, name: str) -> str:
+    """`from mtbert_lab import sweep` imports a room; what a face offers is of its room, even if a file has its name."""
+    inside = LIBRARY.parent / module / name
+    return f"{module}.{name}" if inside.is_dir() or inside.with_suffix(".py").exists() else module
+
+
+def test_every_room_has_its_floor():
+    for package, folder in (("mtbert", LIBRARY), ("mtbert_lab", LAB)):
+        rooms = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
+        assert rooms == set.union(*FLOORS[package])
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_imports_go_one_way(path):
+    package, room = package_and_room(module_of(path))
+    floors = FLOORS[package]
+    [own] = [number for number, floor in enumerate(floors) if room in floor]
+    below = set().union(*floors[:own], {room})
+    for name in imports(path):
+        other, other_room = package_and_room(name)
+        if other_room == "__init__":
+            continue  # `from mtbert import __version__`
+        if other == package:
+            assert other_room in below, f"{path.name} imports {name}"
+        else:
+            assert package == "mtbert_lab", f"{path.name}, of the library, imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_other_rooms_are_entered_by_their_faces(path):
+    """What a room's `__init__` exports; but for rooms whose face is empty, and files that are slow to import."""
+    own = package_and_room(module_of(path))
+    for name in imports(path) - PAST_THE_FACE:
+        room = ".".join(package_and_room(name))
+        is_face = name.count(".") <= 1 or room in ROOMS_WITHOUT_A_FACE
+        assert is_face or package_and_room(name) == own, f"{path.name} imports {name}"
+
+
+@cache
+def import_graph() -> dict[str, set[str]]:
+    names = {module_of(path): path for path in FILES}
+    return {name: imports(path) & names.keys() - {"mtbert", "mtbert_lab", name} for name, path in names.items()}
+
+
+@pytest.mark.parametrize("name", sorted(import_graph()))
+def test_no_file_imports_itself_by_a_detour(name):
+    seen, todo = set(), [name]
+    while todo:
+        new = import_graph()[todo.pop()] - seen
+        seen |= new
+        todo += new
+    assert name not in seen
+
+
+def test_the_library_loads_nothing_of_the_laboratory():
+    modules = [module.name for module in pkgutil.walk_packages(mtbert.__path__, "mtbert.")]
+    assert "mtbert.training.loop" in modules
+    script = (
+        f"import importlib, sys; [importlib.import_module(name) for name in {modules}]\n"
+        f"print(sorted({HEAVY} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    process = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
+    assert process.stdout.strip() == "[]", process.stderr
+
+
+@pytest.mark.parametrize("path", sorted(LIBRARY.rglob("*.py")), ids=place)
+def test_the_library_names_no_option_of_the_command_line(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert set(OPTION.findall(node.value)) <= OF_PIP, f"line {node.lineno}: {node.value}"

@@ -1,0 +1,86 @@
+"""Every block of docs/take_only_this.md runs as printed, and needs nothing of the laboratory."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mtbert import AdamW, Batch, BertModel, SharedEncoder, SharingPlan, cagrad
+from mtbert.paths import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "take_only_this.md"
+BLOCKS = re.findall(r"## ([^\n]+)\n[^#]*?```python\n(.*?)```", PAGE.read_text(encoding="utf8"), flags=re.DOTALL)
+
+
+def test_the_page_has_all_four():
+    assert len(BLOCKS) == 4
+
+
+@pytest.mark.parametrize("title, block", BLOCKS, ids=[title for title, _ in BLOCKS])
+def test_a_block_runs_as_printed(title, block, tmp_path):
+    script = f"import sys\n{block}\nassert not {{'mtbert_lab', 'typer', 'matplotlib'}} & sys.modules.keys()"
+    environment = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "MTBERT_CACHE": str(tmp_path)}
+    process = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+
+
+def test_a_pal_in_the_own_bert_changes_its_states():
+    """The hooks add what the equation says: LN(h_att + FFN(h_att) + TS(h)) in every layer."""
+    [block] = [block for title, block in BLOCKS if "PAL" in title]
+    torch.manual_seed(0)
+    names = {}
+    exec(block, names)
+    bert, pal, ids, mask = (names[name] for name in ("bert", "pal", "input_ids", "mask"))
+    bert.eval(), pal.eval()
+    hidden = bert.embeddings(ids)
+    for depth, layer in enumerate(bert.encoder.layer):
+        attended = layer.attention(hidden)
+        attended = attended[0] if isinstance(attended, tuple) else attended
+        fed = layer.output.dense(layer.intermediate(attended))
+        hidden = layer.output.LayerNorm(attended + fed + pal.beside(depth, hidden, mask))
+    torch.testing.assert_close(bert(ids).last_hidden_state, hidden, rtol=1e-5, atol=1e-5)
+
+
+def test_pcgrad_around_own_losses_is_the_update_of_the_equation():
+    [block] = [block for title, block in BLOCKS if "PCGrad" in title]
+    names = {}
+    exec(block, names)
+    g, h = names["G"]
+    product = g @ h
+    if product < 0:
+        expected = g - product / (h @ h) * h + h - product / (g @ g) * g
+    else:
+        expected = g + h
+    found = torch.cat([parameter.grad.flatten() for parameter in names["model"].parameters()])
+    torch.testing.assert_close(found, expected)
+
+
+def test_cagrad_at_c_0_is_the_sum_and_helps_the_task_that_it_helps_least():
+    G = torch.tensor([[1.0, 0.0], [-0.6, 0.3]])
+    torch.testing.assert_close(cagrad(G, c=0.0), G.sum(0))
+    worst = (G @ cagrad(G)).min()
+    assert worst > (G @ G.sum(0)).min()
+    with pytest.raises(ValueError, match="0 <= c < 1"):
+        cagrad(G, c=1.0)
+
+
+def test_a_batch_needs_its_ids_alone():
+    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
+    assert Batch(ids).attention_mask.all() and Batch(ids).attention_mask.dtype == torch.bool
+    numbers = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    assert torch.equal(Batch(ids, numbers).attention_mask, numbers.bool())
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), input_ids \(2, 3\)"):
+        Batch(ids, numbers[:, :2])
+
+
+def test_an_integer_mask_gives_the_states_of_the_mask_of_truth_values(tiny_encoder):
+    base = BertModel.from_pretrained(tiny_encoder)
+    encoder = SharedEncoder(base, SharingPlan.parse("S1 I1", tasks=("a", "b"), num_layers=2), {}).eval()
+    ids, mask = torch.randint(5, 900, (2, 6)), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    states = encoder({"a": Batch(ids, mask), "b": Batch(ids, mask.bool())})
+    assert torch.equal(states["a"], states["b"])
+    assert AdamW(encoder.parameters())
