@@ -95,8 +95,6 @@ class Trainer:
         Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.
         """
         config = self.config
-        if not self.model.training:
-            self.model.train()
         if self.is_sum:
             if self._is_recorded(number):
                 self._record_beside(number, rows)
@@ -127,6 +125,7 @@ class Trainer:
 
         length: None, or the tokens to which rows on a GPU are padded.
         """
+        self.model.train()  # an encoder that was just read is in evaluation mode, and frozen levels stay in it
         totals = {}
         for part in self._passes(rows, length):
             weighted = []

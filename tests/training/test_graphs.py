@@ -70,7 +70,7 @@ def trainers(config: RunConfig, device: torch.device, *graphs: bool) -> Iterator
     corpus = load_corpus(config, demo.root())
     for is_graphed in graphs:
         own = copy.deepcopy(model).to(device)
-        if device.type == "cpu" and not own.features_are_fixed:  # which are kept in float32
+        if device.type == "cpu" and not own.encoder.frozen_depth:  # what frozen layers give is kept in float32
             own = own.double()
         tables = {task: TaskRows(own, task, table, device, passes=4) for task, table in corpus.train.items()}
         yield Trainer(own, tables, total_steps=20, graphs=is_graphed)
@@ -101,6 +101,18 @@ def test_rows_in_tensors_train_as_rows_on_the_host_do(fields, calm_encoder):
         assert second == pytest.approx(first, abs=1e-6)
     assert len(padded.graphs.seen) >= 2 or config.max_length < 16, "batches of several shapes"
     assert_same_weights(usual, padded, 1e-6)
+
+
+@pytest.mark.parametrize("gradients", ["sum", "pcgrad"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_an_encoder_that_was_just_read_drops_out_from_the_first_step_on(graphs, gradients, tiny_encoder):
+    config = config_of(tiny_encoder, plan="F1 S1", frozen=False, gradients=gradients, pooling="mean")
+    [trainer] = trainers(config, CPU, graphs)
+    encoder = trainer.model.encoder
+    assert not encoder.layers[1].training or not encoder.layers[1][0].training, "as from_pretrained gives it"
+    take_steps(trainer, 1)
+    assert all(module.training for module in encoder.layers[1].modules())
+    assert not any(module.training for module in encoder.layers[0][0].modules()), "a frozen level does not"
 
 
 @pytest.mark.parametrize("pairs", ["joint", "concat"])
