@@ -42,6 +42,7 @@ from mtbert_lab.sweep import SweepRun
 FLOAT_MIB = 4 / MIB
 ROW_MIB = 600 / MIB  # memory of an example: two sentences as text, as token ids, and the arrays made of them
 STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # how often a run is pretrained further
+TRAINED = 5  # time of a trained layer, relative to a frozen one: forward, backward, dropout, update
 PRETRAINING = 3.5  # time of a token, relative to an evaluation: forward, backward, the logits of masked tokens
 MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
 COLUMNS = [  # of `cost_table`
@@ -61,9 +62,9 @@ def cost_table(
 ) -> pd.DataFrame:
     """What named runs take, a row for each `cost_key`, which is the index.
 
-    Columns: name, of the first such run; steps, parameters, trained_parameters; minutes, and their parts features, pretraining, training,
-    evaluation; teaching, the minutes in which it predicts all training texts, where it teaches others; mib, of the
-    process, as long as memory_seconds last; error, the exception where something of these cannot be predicted.
+    Columns: name, of the first such run; steps, parameters, trained_parameters; minutes, and their parts features,
+    pretraining, training, evaluation; teaching, the minutes in which it predicts all training texts, for its students;
+    mib, of the process, as long as memory_seconds last; error, the exception where some of these cannot be predicted.
     device: cpu or cuda; threads, again: as of `Speeds`; data: as of `read_lengths`.
     """
     lengths = KnownLengths(data)
@@ -165,7 +166,7 @@ class Forecast:
 
     @cached_property
     def kind(self) -> Kind:
-        """The kind of its steps: a frozen layer takes a pass forward or none, a trained one three."""
+        """The kind of its steps; a layer whose output is read from disk takes no time."""
         d = self.sizes.hidden_size
         layer = 4 * d * d + 2 * d * self.sizes.intermediate_size
         frozen = 0 if self.known else self.frozen_layers
@@ -177,7 +178,7 @@ class Forecast:
             name=self.name,
             memory=self.memory,
             known=self.known,
-            training=layer * (frozen + 3 * trained + heads),
+            training=layer * (frozen + TRAINED * trained + heads),
             evaluation=layer * (self.layers + heads),
         )
 
@@ -246,7 +247,7 @@ class Forecast:
         return weighted_tokens(self.config, shapes) / step_parts(self.config, shapes, self.cuda)
 
     def process_mib(self, beside_mib: float) -> float:
-        """Peak memory of the process, which has beside_mib beside it; on a GPU of its allocator, as stored runs have it.
+        """Peak memory of the process, beside_mib with it; on a GPU of its allocator, as stored runs have it.
 
         Files of what frozen layers give are not in it: they are mapped, and the system may drop them.
         """

@@ -72,11 +72,18 @@ class Kind:
         return f"{self.config.digest} {self.known} {QUANTILES}"
 
     def difference(self, other: "Kind") -> float:
-        """How little its time says about another's: in how many fields they differ, and in how many doublings of work."""
+        """How little its time says about another's: the fields that differ, and the doublings of work and of tokens."""
         fields = 0
         for name in RunConfig.model_fields:
             fields += getattr(self.config, name) != getattr(other.config, name)
-        return fields + abs(math.log2(self.training / other.training))
+        work = self.training / other.training
+        tokens = self.tokens / other.tokens
+        return fields + abs(math.log2(work)) + abs(math.log2(tokens))
+
+    @property
+    def tokens(self) -> int:
+        """Padded tokens of its steps."""
+        return sum(padded_tokens(self.config, step) for step in self.steps)
 
 
 def kind_of(config: RunConfig, steps: Sequence[Shapes], **about: Any) -> Kind:

@@ -139,13 +139,13 @@ def test_frozen_layers_are_computed_once(config):
 
 
 def test_work_of_a_token_is_that_of_the_layers_it_passes(config):
-    """A trained layer counts three times, a frozen one once, or where its output is kept not at all."""
+    """A trained layer counts five times, a frozen one once, or where its output is kept not at all."""
     whole, once, kept, frozen = (
         forecast(config.but(**fields)).kind
         for fields in ({}, {"plan": "F1 S1", "epochs": 1}, {"plan": "F1 S1"}, {"plan": "frozen"})
     )
-    layer = whole.training / 7
-    assert (once.training, kept.training, frozen.training) == (5 * layer, 4 * layer, layer)
+    layer = whole.training / 11
+    assert (once.training, kept.training, frozen.training) == (7 * layer, 6 * layer, layer)
     assert whole.evaluation == frozen.evaluation == 3 * layer
 
 
