@@ -25,6 +25,7 @@ from mtbert.runtime import MIB, SLACK_MIB
 from mtbert.training import (
     KEPT_FROM,
     TRAIN_ROWS,
+    Shapes,
     batch_shapes,
     evaluation_steps,
     expected_passes,
@@ -32,7 +33,6 @@ from mtbert.training import (
     training_steps,
     weighted_tokens,
 )
-from mtbert.training.passes import Shapes
 from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.lengths import KnownLengths, Lengths
 from mtbert_lab.cost.steps import padded_tokens

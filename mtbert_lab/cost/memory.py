@@ -21,7 +21,7 @@ from torch.autograd import profiler
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import MIB, pick_device
-from mtbert.training.passes import Shapes
+from mtbert.training import Shapes
 from mtbert_lab.cost.dry_run import PARTS, DryRun, at_peak
 from mtbert_lab.cost.steps import Steps
 from mtbert_lab.store import read_grid

@@ -9,8 +9,7 @@ from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS
 from mtbert.multitask import MultitaskBert
-from mtbert.training import Trainer
-from mtbert.training.passes import Shapes
+from mtbert.training import Shapes, Trainer
 
 
 def padded_tokens(config: RunConfig, shapes: Shapes) -> int:

@@ -27,7 +27,7 @@ from mtbert.config import RunConfig
 from mtbert.data import cached_arrays
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import environment, keep_freed_memory, pick_device, resident_mib
-from mtbert.training.passes import Shapes
+from mtbert.training import Shapes, graphs_are_on
 from mtbert_lab.cost.memory import measured_steps, predicted_peak, step_shapes
 from mtbert_lab.cost.steps import Steps, padded_tokens
 
@@ -105,7 +105,8 @@ class Speeds:
     def __init__(self, device: str = "cpu", threads: int | None = None, again: bool = False) -> None:
         self.device = device
         self.threads = threads or torch.get_num_threads()
-        self.machine = str(environment(pick_device(device)) | {"threads": self.threads})
+        place = pick_device(device)
+        self.machine = str(environment(place) | {"threads": self.threads, "graphs": graphs_are_on(place)})
         self.again = again
         self.timed: list[str] = []  # the runs whose steps were timed now
         self.seconds = 0.0  # that it took
@@ -206,7 +207,7 @@ def _token_seconds(kind: Kind, device: str, threads: int) -> list[float]:
     """Seconds of a padded token, in training and in evaluation, over all steps of a kind but the first.
 
     For a process of its own, as it sets threads and allocator as `train` does. On a GPU a step is repeated: first it
-    runs without a graph, then it is captured, then the graph is timed.
+    runs without a graph, then it is captured, then the graph is timed. What a run's captures take is not counted.
     """
     torch.set_num_threads(threads)
     keep_freed_memory()
@@ -217,14 +218,14 @@ def _token_seconds(kind: Kind, device: str, threads: int) -> list[float]:
     warm_up, *timed = kind.steps
     run.train(warm_up)
     for step in timed:
-        for _ in range(2 if run.has_graphs else 0):
+        for _ in range(3 if run.has_graphs else 1):  # the last one counts
+            started = clock()
             run.train(step)
-        started = clock()
-        run.train(step)
-        trained = clock()
-        run.evaluate(step)
+            trained = clock()
+            run.evaluate(step)
+            evaluated = clock()
         training += trained - started
-        evaluation += clock() - trained
+        evaluation += evaluated - trained
     tokens = sum(padded_tokens(kind.config, step) for step in timed)
     return [training / tokens, evaluation / tokens]
 
