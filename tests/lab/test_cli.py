@@ -260,10 +260,8 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 
 
 @pytest.fixture
-def timed(speeds, monkeypatch):
+def timed(speeds):
     """No step is timed: a token takes a microsecond."""
-    for place in ("mtbert_lab.cost", "mtbert_lab.cost.forecast"):
-        monkeypatch.setattr(f"{place}.Speeds", lambda device, threads: speeds)
 
 
 def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):

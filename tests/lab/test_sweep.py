@@ -30,7 +30,7 @@ from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
-from mtbert_lab.cost.forecast import Forecast
+from mtbert_lab.cost.forecast import cost_key, cost_table
 from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.build import _work
@@ -201,10 +201,10 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
     minutes = {run.name: run.minutes for run in runs}
-    forecast = Forecast(base, read_lengths(base), timed)
-    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == forecast.minutes
+    cost = cost_table([("base", base)]).loc[cost_key(base)]
+    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == cost["minutes"]
     tokens = sum(read_lengths(base).train["sst"])
-    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * forecast.speed.evaluation / 60)
+    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * timed.speed.evaluation / 60)
     train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
     [taught] = predict_runs(look_up([("student", student)]))
     assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
@@ -481,9 +481,8 @@ def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
 
 
 @pytest.fixture
-def timed(speeds, monkeypatch):
+def timed(speeds):
     """No step is timed: a token takes a microsecond."""
-    monkeypatch.setattr("mtbert_lab.cost.forecast.Speeds", lambda device, threads: speeds)
     return speeds
 
 
