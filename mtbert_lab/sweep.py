@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from multiprocessing import resource_tracker
+from multiprocessing import active_children, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,7 @@ from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, LocalCluster
 
 log = logging.getLogger(__name__)
 RETRIES = 2
@@ -203,8 +205,8 @@ def train_missing(
 
     workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
     On SIGINT or SIGTERM no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or
-    SystemExit is raised; a second SIGINT kills the workers. Raises SweepError where there is no scheduler, or none any
-    more.
+    SystemExit is raised; while the workers start, and the second time, SIGINT kills them. Raises SweepError where there
+    is no scheduler, or none any more.
     """
     missing = [run for run in runs if not run.is_stored]
     minutes = minutes_left(missing, {}, workers, 0.0)
@@ -217,8 +219,8 @@ def train_missing(
     if not missing:
         return {}
     with (
-        stopping("stopped; the same command goes on from the checkpoints") as stop,
         open_cluster(min(workers, len(missing)), scheduler) as client,
+        stopping("stopped; the same command goes on from the checkpoints") as stop,
     ):
         try:
             return train_on(client, missing, stop, threads, data, device, again)
@@ -253,10 +255,8 @@ def train_on(
         """Give a run to the workers, behind those that they have."""
         number = next(numbers)
         arguments = sweep, run.run_id, run.config, again or run.is_teacher, pause
-        key = (sweep, run.run_id, number)
-        return client.submit(
-            train_run, *arguments, key=key, retries=RETRIES, priority=-number, resources=resources, pure=False
-        )
+        how = {"retries": RETRIES, "priority": -number, "resources": resources}
+        return client.submit(train_run, *arguments, key=(sweep, run.run_id, number), **how)
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
@@ -274,11 +274,11 @@ def train_on(
                 if state == "failed":
                     failed[str(run)] = value
                     value = f"failed: {value.splitlines()[0]}"
-                progress.end(run, minutes if state == "trained" else None)
                 spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
-                rest = progress.left() if waiting else ""
-                tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
+                progress.end(run, minutes if state == "trained" else None)
                 bar.update()
+                rest = progress.left() if waiting else ""
+                tqdm.write(f"[{bar.n} of {bar.total}] {run}: {value} ({run.run_id}, {spent}){rest}")
             if not bar.disable:
                 bar.set_postfix_str(progress.text())
             time.sleep(POLL)
@@ -390,26 +390,37 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
             "distributed.scheduler.http.routes": [],  # pages for anyone
             "distributed.worker.http.routes": [],
         }
-        # Workers inherit that these are blocked: Ctrl-C, which a terminal sends to all its processes, is for this one.
-        resource_tracker.ensure_running()  # started with the first worker it would unblock them
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            with dask.config.set(settings):
-                cluster = LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    memory_limit=0,
-                    resources={"GPU": 1},
-                    dashboard_address="127.0.0.1:0",
-                    scheduler_kwargs={"dashboard": False},
-                    security=Security.temporary(),
-                    silence_logs=logging.ERROR,
-                )
-        except (RuntimeError, OSError) as error:
-            raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        start = partial(
+            LocalCluster,
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=0,
+            resources={"GPU": 1},
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            security=Security.temporary(),
+            silence_logs=logging.ERROR,
+        )
+        with dask.config.set(settings):
+            cluster = _start(start)
         with cluster, Client(cluster) as client:
             # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
             disable_gc_diagnosis()
             yield client
+
+
+def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
+    """Start the workers, which inherit that signals are blocked: Ctrl-C, which a terminal sends to all its processes,
+    is for this process, in which a signal ends the start at once.
+    """
+    resource_tracker.ensure_running()  # started with the first worker it would unblock them
+    blocked = {signal.SIGINT, signal.SIGTERM}
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
+        try:
+            return starter.submit(cluster).result()
+        except (RuntimeError, OSError) as error:
+            raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
+        except KeyboardInterrupt:
+            for worker in active_children():
+                worker.kill()
+            raise
