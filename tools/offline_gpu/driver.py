@@ -16,6 +16,7 @@ import gc
 import json
 import multiprocessing
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -222,11 +223,13 @@ def train(run: Run, args: argparse.Namespace) -> str:
     from mtbert.config import RunConfig
     from mtbert.runtime import free_by_default
     from mtbert.training import load_corpus
-    from mtbert_lab.store import data_root, run_id_of, run_lock, train_and_store
+    from mtbert_lab.store import data_root, run_folder, run_id_of, run_lock, train_and_store
     from mtbert_lab.store.models import model_folder
 
     choice = chosen(run, args.results)
     run_id = choice["run_id"]
+    if run_folder(run_id, [args.results]):  # one of those that choose the rate
+        return f"{run_id}, stored already"
     config = RunConfig.from_params(choice["config"])
     data = data_root(config)
     corpus = load_corpus(config, data)
@@ -287,7 +290,9 @@ def agreement(losses: dict[str, list[float]]) -> tuple[bool, str]:
     return high - low <= CHECK_SHARE * high, f"mean loss of steps up to {CHECK_STEPS}: {text}"
 
 
-def work(number: int, args: argparse.Namespace, board: Board, checks: list[tuple[Run, str]], answers: Any, go: Any):
+def work(
+    number: int, args: argparse.Namespace, board: Board, checks: list[tuple[Run, str]], answers: Any, go: Any
+) -> None:
     """A process: its checks, then one run after another. answers: queue of device and losses, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import logging
@@ -323,7 +328,7 @@ def checked(answers: Any, root: Path, expected: int) -> bool:
     for _ in range(expected):
         try:
             device, answer = answers.get(timeout=max(0.1, until - time.monotonic()))
-        except Exception:  # queue.Empty
+        except queue.Empty:
             say(root, f"check: no answer within {CHECK_SECONDS:g} s; going on")
             return True
         if isinstance(answer, str):

@@ -1,8 +1,8 @@
 """Here: all that a machine with a GPU and without a network needs to train some grids, in parts of a given size.
 
 `python -m tools.offline_gpu.pack_up FOLDER [GRID.yaml[:TEXT] ...]`, in the root of a checkout; TEXT: only runs with it
-in their names. Stored runs are left out. Written are, for each encoder, the parts of a zip, that of the first with code,
-wheels, tables and the list of runs, and `tools/`, which goes with every part. See README.md.
+in their names. Stored runs are left out. Written are, for each encoder, the parts of a zip, that of the first with
+code, wheels, tables and the list of runs, and `tools/`, which goes with every part. See README.md.
 """
 
 import argparse
@@ -181,7 +181,7 @@ def teachers(configs: list[RunConfig], corpora: Corpora) -> Files:
 
 
 def encoder_files(encoder: str) -> Files:
-    """The files of an encoder, where the machine looks for them; none of a folder of one's own, which is not carried."""
+    """The files of an encoder, where the machine looks for them; a folder of one's own is not carried."""
     if encoder not in (MINILM, MPNET):
         print(f"{encoder}: is not carried; put it into the same folder there")
         return {}
@@ -231,7 +231,7 @@ def download(wheels: Sequence[str], python: str, folder: Path) -> Files:
 
 
 def write_parts(name: str, files: Files, folder: Path, part_bytes: int) -> None:
-    """Zip some files and cut the zip into equal parts, `NAME-00/part` and so on; `tools/NAME.sums` has their SHA-256."""
+    """Zip some files and cut the zip into equal parts, `NAME-00/part`, ...; `tools/NAME.sums` has their SHA-256."""
     path = folder / f"{name}.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for inside, file in files.items():
