@@ -103,23 +103,27 @@ class Board:
         return (self.root / "results" / "runs" / run_id / "run.json").exists()
 
     def take(self, worker: int) -> int:
-        """The first run that may start now, which is this worker's from here on; else WAIT or OVER."""
+        """The first run that may start now, which is this worker's from here on; else WAIT or OVER.
+
+        A run that waits for memory is not overtaken by smaller ones, or it would wait for all of them.
+        """
         with self.lock:
-            for i in self._in_state(WAITING):
-                if self._may_start(i):
-                    self.states[i] = RUNNING
-                    self.tries[i] += 1
-                    self.current[worker] = i
-                    return i
+            waiting = self._in_state(WAITING)
+            ready = [i for i in waiting if self._has_arrived(i) and self._has_rate(i) and self._has_time(i)]
+            if ready and self._has_memory(ready[0]):
+                self._start(ready[0], worker)
+                return ready[0]
             if self._in_state(RUNNING):
                 return WAIT
-            return OVER if all(self._has_arrived(i) for i in self._in_state(WAITING)) else WAIT
+            return OVER if all(self._has_arrived(i) for i in waiting) else WAIT
+
+    def _start(self, i: int, worker: int) -> None:
+        self.states[i] = RUNNING
+        self.tries[i] += 1
+        self.current[worker] = i
 
     def _in_state(self, state: int) -> list[int]:
         return [i for i, other in enumerate(self.states) if other == state]
-
-    def _may_start(self, i: int) -> bool:
-        return self._has_arrived(i) and self._has_rate(i) and self._has_memory(i) and self._has_time(i)
 
     def _has_arrived(self, i: int) -> bool:
         return (self.root / "arrived" / self.runs[i]["encoder"]).exists()
