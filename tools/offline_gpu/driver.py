@@ -256,7 +256,7 @@ def train(run: Run, args: argparse.Namespace) -> str:
 def first_losses(run: Run, device: str) -> list[float]:
     """The sum of the tasks' losses in the first steps of a run, in small batches; raises RuntimeError without dropout.
 
-    On a CPU in fp32, as few of them are fast in bf16.
+    Every step has a batch of each task. On a CPU in fp32, as few of them are fast in bf16.
     """
     import torch
 
@@ -266,7 +266,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     from mtbert.training import TaskRows, Trainer, load_corpus, training_steps
     from mtbert_lab.store import data_root
 
-    config = RunConfig.from_params(run["config"]).but(batch_size=CHECK_BATCH)
+    config = RunConfig.from_params(run["config"]).but(batch_size=CHECK_BATCH, scheme="unified")
     if device == "cpu":
         config = config.but(precision="fp32")
     place = pick_device(device)

@@ -95,7 +95,8 @@ def list_runs(grids: Sequence[str], corpora: Corpora) -> list[dict[str, Any]]:
 
 
 def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
-    """A run as runs.json has it. cost: in guessed units of one step of MiniLM; gib: of the GPU's memory, guessed."""
+    """A run as runs.json has it. cost: in guessed units of one step of MiniLM; gib: of the GPU's memory, guessed;
+    is_plain: fit for the check of `driver.py`."""
     corpus = corpora(config)
     if teacher_outputs(config, corpus, corpora, stores()).missing():
         raise SystemExit(f"{name}: what its teachers predict is in no store: train it here once, or its teachers")
@@ -108,7 +109,7 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
         "encoder": Path(config.encoder).name,
         "cost": steps * backwards * (3 if is_large else 1),
         "gib": LARGE_GIB if is_large or "cfimdb" in config.tasks else SMALL_GIB,
-        "is_plain": backwards == 1 and not config.teachers and "F" not in config.plan_text,
+        "is_plain": backwards == 1 and not config.teachers and "f" not in config.plan_text.lower(),  # nothing is frozen
         "config": fields_of(config),
     }
 
