@@ -149,7 +149,7 @@ class Board:
             i = self.current[worker]
             self.states[i] = state
             self.current[worker] = WAIT
-            if seconds:
+            if seconds and seconds >= 1:  # else it was stored already
                 new = seconds / self.runs[i]["cost"]
                 self.pace.value = 0.7 * self.pace.value + 0.3 * new if self.pace.value else new
 
@@ -225,7 +225,6 @@ def chosen(run: Run, results: Path) -> Run:
 def train(run: Run, args: argparse.Namespace) -> str:
     """Train and store a run; its score in words. The model is not kept: it would fill the disk."""
     from mtbert.config import RunConfig
-    from mtbert.runtime import free_by_default
     from mtbert.training import load_corpus
     from mtbert_lab.store import data_root, run_folder, run_id_of, run_lock, train_and_store
     from mtbert_lab.store.models import model_folder
@@ -239,18 +238,22 @@ def train(run: Run, args: argparse.Namespace) -> str:
     corpus = load_corpus(config, data)
     if run_id_of(config, corpus) != run_id:
         raise RuntimeError(f"it is {run_id_of(config, corpus)} here, not {run_id}: other tables, encoder or code")
-    try:
-        with run_lock(run_id, blocking=False):
-            done = train_and_store(config, corpus, run_id, [args.results], args.device, False, data, wait=False)
-        shutil.rmtree(model_folder(run_id))
-    finally:
-        free_by_default()
-        gc.collect()
-        if args.device != "cpu":
-            import torch
-
-            torch.cuda.empty_cache()
+    with run_lock(run_id, blocking=False):
+        done = train_and_store(config, corpus, run_id, [args.results], args.device, False, data, wait=False)
+    shutil.rmtree(model_folder(run_id))
     return f"{run_id}, learning rate {config.learning_rate:g}, dev {done.score():.4f}"
+
+
+def release(device: str) -> None:
+    """Give memory back, as the process goes on to another run."""
+    import torch
+
+    from mtbert.runtime import free_by_default
+
+    free_by_default()
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
 
 
 def first_losses(run: Run, device: str) -> list[float]:
@@ -313,6 +316,7 @@ def work(
             answers.put((device, first_losses(run, device)))
         except Exception:
             answers.put((device, traceback.format_exc()))
+        release(device)
     torch.set_num_threads(1)
     go.wait()
     while time.monotonic() < args.no_start:
@@ -321,8 +325,10 @@ def work(
             return
         if taken == WAIT:
             time.sleep(0.5)
-        elif not attempt(board, number, lambda taken=taken: train(board.runs[taken], args)):
+            continue
+        if not attempt(board, number, lambda taken=taken: train(board.runs[taken], args)):
             os._exit(REPLACE)
+        release(args.device)
 
 
 def checked(answers: Any, root: Path, expected: int) -> bool:
@@ -416,6 +422,7 @@ def main() -> None:
     memory = args.memory or (free_memory() if args.device != "cpu" else inf)
     most = min(len(runs), memory / min(run["gib"] for run in runs))
     processes = args.processes or max(1, min(os.cpu_count(), int(most)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     context = multiprocessing.get_context("spawn")
     board = Board(runs, args.root, processes, memory, args.stop, context)
     answers, go = context.Queue(), context.Event()
@@ -439,8 +446,10 @@ def main() -> None:
             look_after(workers, start, board, args.no_start)
         finally:
             for process in workers:
+                process.terminate()
+            for process in workers:
+                process.join(10)
                 process.kill()
-                process.join(5)
     ended = list(board.states)
     say(args.root, f"end: {ended.count(DONE)} done, {ended.count(FAILED)} failed, {ended.count(WAITING)} not trained")
 

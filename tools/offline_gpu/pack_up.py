@@ -95,13 +95,16 @@ def list_runs(grids: Sequence[str], corpora: Corpora) -> list[dict[str, Any]]:
 
 
 def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
-    """A run as runs.json has it. cost: in guessed units of one step of MiniLM; gib: of the GPU's memory, guessed;
-    is_plain: fit for the check of `driver.py`."""
+    """A run as runs.json has it.
+
+    cost: in steps of MiniLM, guessed; gib: of the GPU's memory, guessed; is_plain: fit for the driver's check.
+    """
     corpus = corpora(config)
     if teacher_outputs(config, corpus, corpora, stores()).missing():
         raise SystemExit(f"{name}: what its teachers predict is in no store: train it here once, or its teachers")
     steps = config.epochs * steps_per_epoch(config, [len(table) for table in corpus.train.values()])
     is_large = config.encoder != MINILM
+    is_frozen = "f" in config.plan_text.lower()  # a part of it: frozen, F6 S6, emb:F S12
     backwards = 1 if config.gradients == "sum" else len(config.tasks)
     return {
         "name": f"{name}, seed {config.seed}",
@@ -109,7 +112,7 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
         "encoder": Path(config.encoder).name,
         "cost": steps * backwards * (3 if is_large else 1),
         "gib": LARGE_GIB if is_large or "cfimdb" in config.tasks else SMALL_GIB,
-        "is_plain": backwards == 1 and not config.teachers and "f" not in config.plan_text.lower(),  # nothing is frozen
+        "is_plain": backwards == 1 and not config.teachers and not is_frozen,
         "config": fields_of(config),
     }
 
