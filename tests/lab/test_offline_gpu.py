@@ -15,22 +15,28 @@ from mtbert_lab.store import read_run, run_folder
 from tools.offline_gpu import driver, pack_up
 
 TOOLS = REPOSITORY / "tools" / "offline_gpu"
-GRID = """
-base: {{corpus: demo, tasks: [sts], encoder: {encoder}, steps_per_epoch: 4, train_rows: 40, batch_size: 8, epochs: 1}}
+BASE = """
+base: {{corpus: demo, tasks: [sts], encoder: {}, steps_per_epoch: 4, train_rows: 40, learning_rate: 1.0e-3, epochs: 1}}
 runs:
-  plain: {{}}
-  slow: {{learning_rate: 1.0e-5}}
+"""
+RATES = """
+  fast: {learning_rate: 5.0e-2}
+  slow: {learning_rate: 1.0e-5}
+"""
+RUNS = """
+  plain: {batch_size: 8}
+  own rate: {batch_size: 8, learning_rate: 1.0e-4}
 """
 
 
 @pytest.fixture
 def grid(tiny_encoder, tmp_path) -> Path:
-    """Two tiny runs, beside the same two as a choice of the learning rate."""
+    """Two tiny runs; for one of them the runs of another grid of the folder choose the learning rate."""
     folder = tmp_path / "grids"
     folder.mkdir()
-    path = folder / "two.yaml"
-    path.write_text(GRID.format(encoder=tiny_encoder))
-    return path
+    (folder / pack_up.RATES).write_text(BASE.format(tiny_encoder) + RATES)
+    (folder / "two.yaml").write_text(BASE.format(tiny_encoder) + RUNS)
+    return folder / "two.yaml"
 
 
 @pytest.fixture
@@ -59,43 +65,40 @@ def without_memory() -> str:
 
 
 def test_runs_have_ids_and_follow_the_learning_rate_of_their_folder(grid, corpora):
-    plain, slow = pack_up.list_runs([str(grid)], corpora)
-    assert [run["name"] for run in (plain, slow)] == ["two: plain, seed 1", "two: slow, seed 1"]
-    assert plain["run_id"] != slow["run_id"]
+    fast, slow, plain, own = pack_up.list_runs([str(grid.with_name(pack_up.RATES)), str(grid)], corpora)
+    assert [run["name"] for run in (fast, own)] == ["learning_rate: fast, seed 1", "two: own rate, seed 1"]
+    assert len({run["run_id"] for run in (fast, slow, plain, own)}) == 4
     assert plain["gib"] == pack_up.LARGE_GIB  # an encoder of unknown size
-    assert "rates" not in plain
-
-    rates = grid.with_name(pack_up.RATES)
-    rates.write_text(grid.read_text().replace("plain: {}", "fast: {learning_rate: 5.0e-2}"))
-    grid.write_text(grid.read_text().replace("epochs: 1", "epochs: 1, learning_rate: 1.0e-3"))
+    assert [rate["config"]["learning_rate"] for rate in plain["rates"]] == [5e-2, 1e-5]
+    assert [rate["after"] for rate in plain["rates"]] == [fast["run_id"], slow["run_id"]]
+    assert "rates" not in own
     with pytest.raises(SystemExit, match="name it among the grids"):
         pack_up.list_runs([str(grid)], corpora)
-    fast, _, plain = pack_up.list_runs([str(rates), str(grid)], corpora)
-    assert [rate["config"]["learning_rate"] for rate in plain["rates"]] == [5e-2, 1e-5]
-    assert plain["rates"][0]["after"] == fast["run_id"]
-    assert plain["name"] == "two: plain, seed 1"  # "slow" has a rate of its own, and is listed already
 
 
 def test_packed_runs_train_there_and_come_back(grid, corpora, tmp_path, monkeypatch):
     carried, root, out, store = (tmp_path / name for name in ("carried", "root", "out", "store"))
-    runs = pack_up.list_runs([str(grid)], corpora)
+    runs = pack_up.list_runs([str(grid.with_name(pack_up.RATES)), f"{grid}:plain"], corpora)
     pack_up.pack(runs, carried, corpora, {}, 400_000)
     assert len(list(carried.glob("*-0*"))) > 1  # parts
     subprocess.run(["bash", carried / "tools" / "setup.sh", carried, root], check=True)
     monkeypatch.delenv("MTBERT_CACHE")
     command = [sys.executable, root / "tools" / "driver.py", root, "--device", "cpu", "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--check", "300"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "they agree" in done.stdout
-    assert "end: 2 done, 0 failed, 0 not trained" in done.stdout
+    assert "end: 3 done, 0 failed, 0 not trained" in done.stdout
 
     subprocess.run([sys.executable, root / "tools" / "bring_back.py", root, out], check=True)
     assert sorted(path.name for path in out.iterdir()) == ["dev.tar.xz", "logs.tar.xz", "runs.tar.xz"]
     for name in ("runs", "dev"):
         with tarfile.open(out / f"{name}.tar.xz") as tar:
             tar.extractall(store, filter="data")
-    for run in json.loads((root / "runs.json").read_text()):
-        assert read_run(run_folder(run["run_id"], [store])).cost["steps"] == 4
+    fast, slow, plain = json.loads((root / "runs.json").read_text())
+    scores = [read_run(run_folder(run["run_id"], [store])).score() for run in (fast, slow)]
+    best = plain["rates"][scores.index(max(scores))]
+    assert read_run(run_folder(best["run_id"], [store])).cost["steps"] == 4
+    assert len(list((store / "runs").iterdir())) == 3
 
 
 def test_a_run_without_memory_is_offered_again_when_less_is_running(tmp_path):

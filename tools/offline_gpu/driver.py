@@ -39,7 +39,6 @@ TRIES = 2  # of a run whose process dies
 REPLACE = 3  # exit code of a process that another has to replace: its GPU context may be broken
 CHECK_STEPS, CHECK_BATCH = 60, 4  # of each task
 CHECK_LAST, CHECK_SHARE = 20, 0.2  # the mean loss of the last steps may differ by this share
-CHECK_SECONDS = 60.0  # after which the runs start without its answer
 PIPES = {"CUDA_MPS_PIPE_DIRECTORY": "mps/pipe", "CUDA_MPS_LOG_DIRECTORY": "mps/log"}  # inside ROOT
 PROBE = (
     "import ctypes; c = ctypes.CDLL('libcuda.so.1'); d = ctypes.c_int(); x = ctypes.c_void_p(); "
@@ -60,7 +59,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only runs whose name contains this")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-mps", action="store_true", help="do not start NVIDIA's MPS")
-    parser.add_argument("--no-check", action="store_true", help="do not compare the GPU with the CPU first")
+    parser.add_argument(
+        "--check", type=float, default=60.0, help="seconds for the check; later the runs start without it; 0: none"
+    )
     args = parser.parse_args()
     args.root = args.root.resolve()
     args.results = args.root / "results"
@@ -311,7 +312,7 @@ def work(
     logging.getLogger("mtbert.data").setLevel(logging.ERROR)  # rejected rows were told where they were packed
     watch.set(lambda progress, total: time.monotonic() > args.stop)
     for run, device in checks:
-        torch.set_num_threads(os.cpu_count() if device == "cpu" else 1)
+        torch.set_num_threads(1 if args.device == device else os.cpu_count())
         try:
             answers.put((device, first_losses(run, device)))
         except Exception:
@@ -331,15 +332,15 @@ def work(
         release(args.device)
 
 
-def checked(answers: Any, root: Path, expected: int) -> bool:
-    """Whether the check let the runs start; without an answer in time they do."""
+def checked(answers: Any, root: Path, expected: int, seconds: float) -> bool:
+    """Whether the check lets the runs start; without all answers in time it does."""
     losses = {}
-    until = time.monotonic() + CHECK_SECONDS
+    until = time.monotonic() + seconds
     for _ in range(expected):
         try:
             device, answer = answers.get(timeout=max(0.1, until - time.monotonic()))
         except queue.Empty:
-            say(root, f"check: no answer within {CHECK_SECONDS:g} s; going on")
+            say(root, f"check: no answer within {seconds:g} s; going on")
             return True
         if isinstance(answer, str):
             say(root, f"check: FAILED on {device}\n{answer}")
@@ -427,7 +428,7 @@ def main() -> None:
     board = Board(runs, args.root, processes, memory, args.stop, context)
     answers, go = context.Queue(), context.Event()
     plain = sorted((run for run in runs if run["is_plain"]), key=lambda run: run["gib"])
-    checks = [] if args.no_check else [(run, device) for run in plain[:1] for device in (args.device, "cpu")]
+    checks = [(run, device) for run in plain[:1] for device in (args.device, "cpu") if args.check]
 
     def start(number: int, checks: list[tuple[Run, str]] = []) -> BaseProcess:  # noqa: B006
         process = context.Process(target=work, args=(number, args, board, checks, answers, go))
@@ -440,7 +441,7 @@ def main() -> None:
         say(args.root, f"{len(runs)} runs, {processes} processes, {memory:.1f} GiB")
         workers = [start(number, checks[number::processes]) for number in range(processes)]
         try:
-            if checks and not checked(answers, args.root, len(checks)):
+            if checks and not checked(answers, args.root, len(checks), args.check):
                 sys.exit(1)
             go.set()
             look_after(workers, start, board, args.no_start)
