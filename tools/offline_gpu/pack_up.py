@@ -202,7 +202,10 @@ def encoder_files(encoder: str) -> Files:
 
 
 def token_files(encoder: str, configs: list[RunConfig], corpora: Corpora, cache: Path) -> Files:
-    """Token ids of all tables for an encoder, made in a cache of their own."""
+    """Token ids of tables for an encoder, made in a cache of their own.
+
+    Not of some thousand rows drawn from a table: they are another file for each seed, and made there in a second.
+    """
     here = os.environ.get("MTBERT_CACHE")
     locate(encoder)  # found in the cache of here, and remembered
     cache.mkdir(parents=True)
@@ -215,7 +218,8 @@ def token_files(encoder: str, configs: list[RunConfig], corpora: Corpora, cache:
         if config.encoder == encoder and corpora.key(config) not in done:
             done.add(corpora.key(config))
             corpus = corpora(config)
-            for task, table in [*corpus.train.items(), *corpus.dev.items()]:
+            drawn = [] if config.train_rows else corpus.train.items()
+            for task, table in [*drawn, *corpus.dev.items()]:
                 tokenize(task, table, encoder, config.pairs, config.max_length)
     if here is None:
         del os.environ["MTBERT_CACHE"]
