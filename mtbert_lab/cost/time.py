@@ -156,7 +156,7 @@ class Speeds:
             if self.timed and self.seconds > TIMING_SECONDS and not self.again:
                 raise _OutOfTimeError
             if not self.seconds:
-                print("timing steps on this machine, a minute or less", file=sys.stderr, flush=True)
+                print("timing steps on this machine, about a minute", file=sys.stderr, flush=True)
             started = time.monotonic()
             values = self.pool.submit(measure, *arguments).result()
             self.seconds += time.monotonic() - started
@@ -170,9 +170,9 @@ class Speeds:
     def _tell(self, others: list[Kind]) -> None:
         """Say on stderr what was timed, and what was not."""
         if self.timed:
-            print(f"timed in {self.seconds:.0f} s: steps of {', '.join(self.timed)}", file=sys.stderr)
+            print(f"timed in {self.seconds:.0f} s: steps of {'; '.join(self.timed)}", file=sys.stderr)
         if others:
-            names = ", ".join(kind.name for kind in others)
+            names = "; ".join(kind.name for kind in others)
             print(f"scaled from the most similar that were timed: {names}", file=sys.stderr)
 
 

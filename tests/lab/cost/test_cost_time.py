@@ -82,7 +82,7 @@ def test_kinds_that_are_left_when_time_is_up_are_scaled(tiny_config, timed, monk
     found = Speeds(threads=1).of(kinds)
     assert [call[0].name for call in timed] == ["one"]
     assert found[kinds[1].key] == Speed(0.5 / 1000, 1 / 3000) and found[kinds[2].key] == found[kinds[0].key]
-    assert capsys.readouterr().err.splitlines()[-1] == "scaled from the most similar that were timed: other, half"
+    assert capsys.readouterr().err.splitlines()[-1] == "scaled from the most similar that were timed: other; half"
     Speeds(threads=1).of(kinds)
     assert [call[0].name for call in timed] == ["one", "other"], "the next call times more"
     Speeds(threads=1, again=True).of(kinds)
