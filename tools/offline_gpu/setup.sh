@@ -18,11 +18,11 @@ for sums in tools/*.sums; do
   fi
   cat parts/"$name"-[0-9][0-9]/part > "parts/$name.zip"
   python3 -m zipfile -e "parts/$name.zip" .
-  rm -r parts/"$name"[-.]*
   if [ -d wheels ]; then
     python3 -m pip install --quiet --no-index --no-deps --no-cache-dir --target site wheels/*.whl
     rm -r wheels
   fi
+  rm -r parts/"$name"[-.]*
   touch "arrived/$name" # last: a driver that runs already waits for it
   echo "$name: unpacked"
 done
