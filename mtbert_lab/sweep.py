@@ -126,7 +126,7 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     rows = []
     for run in runs:
         row = {"name": run.name, "seed": run.config.seed, "run id": run.run_id, "state": "stored"}
-        if run in missing:
+        if not run.is_stored:
             row["state"] = "to train"
             row["minutes"] = "unknown" if run.minutes is None else f"{run.minutes:.1f}"
             row["memory (MiB)"] = "unknown" if run.mib is None else f"{run.mib:.0f}"

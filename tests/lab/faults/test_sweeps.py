@@ -122,7 +122,7 @@ def test_a_killed_worker_loses_no_run(grid, course_data, start, tmp_path):
     check_all(runs, tmp_path)
 
 
-EXIT_CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+EXIT_CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130,)}  # -15: while the workers start
 
 
 @slow
@@ -135,7 +135,7 @@ def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_o
         workers = processes_of(sweep.pid, "spawn_main")
         wait_for(moment)
         sweep.send_signal(number)
-        assert sweep.wait(20) == EXIT_CODES[number]
+        assert sweep.wait(60) in EXIT_CODES[number]
         wait_for(lambda: not any("spawn_main" in command_of(worker) for worker in workers), 10.0)
 
     for number in EXIT_CODES:
@@ -156,7 +156,7 @@ def test_workers_end_with_the_sweep_while_a_step_takes_long(grid, course_data, s
     wait_for(lambda: not any(map(is_free, runs_of(grid)[:2])))
     workers = processes_of(sweep.pid, "spawn_main")
     sweep.terminate()
-    assert sweep.wait(30) == 143
+    assert sweep.wait(60) == 143
     assert len(workers) == 2 and not any("spawn_main" in command_of(worker) for worker in workers)
 
 
