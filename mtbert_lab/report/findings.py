@@ -192,9 +192,9 @@ def in_use(store: Path | None = None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
     halves = _claimed(claims, "later layers gain more from being a task's own than earlier ones (three")
     return tell(
-        "*In use,* a text that all three tasks read passes through *1-bert* once and through *3-bert* three times; "
-        "under *hybrid-3* it passes through the lower half once, through the upper half three times. Splitting the "
-        "lower half instead is shown to make no difference that matters to scores, and saves no pass.",
+        "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times. Of "
+        "*hybrid-3* it passes the lower half once, the upper half three times. Splitting the lower half instead is "
+        "shown to make no difference that matters to scores, and saves no pass.",
         half=Place(halves, NO_DIFFERENCE),
     )
 
@@ -225,10 +225,8 @@ def limits(store: Path | None = None) -> str:
     steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
     overall = next(long.overall.itertuples())
     lines = [
-        "One small encoder, MiniLM. Its makers tuned it on sentence pairs, Quora's duplicates among them; another one "
-        "may rank the plans in another way.",
-        "Scores are those of the dev split. On test only the best model and its students were scored, once, outside "
-        "this repository.",
+        "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them.",
+        "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* is still better there than "
             "*1-bert*, by {quora:size}; overall there are too few runs to tell.",
@@ -238,8 +236,7 @@ def limits(store: Path | None = None) -> str:
             quora=Place(row_of(long, names[1], "quora"), "better"),
             overall=Place(overall, TOO_FEW),
         ),
-        "Short English texts: film reviews, questions, captions, news. Long texts, other languages and tasks that "
-        "disagree more were not tried.",
+        "One domain: short English texts, and tasks that are near each other.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
