@@ -71,6 +71,36 @@ def test_a_speed_is_what_was_measured(label):
     assert f"| {label} | {ratio:.2f} ({low:.2f} to {high:.2f}) |" in README
 
 
+MINILM, BASE = "minilm-random", "bert-base-random"
+ONE_PASS, EAGER = "transformers sdpa, one pass", "ours, eager"
+GPU_STEPS = {
+    "1-bert of MiniLM's size, against transformers in one pass": (MINILM, "1-bert, 8-48-8", ONE_PASS),
+    "the same, against transformers in a pass per task": (
+        MINILM,
+        "1-bert, 8-48-8",
+        "transformers sdpa, a pass per task",
+    ),
+    "1-bert of bert-base's size, against transformers in one pass": (BASE, "1-bert, 8-48-8", ONE_PASS),
+    "hybrid-3 of MiniLM's size, against ours without graphs": (MINILM, "hybrid-3, 8-48-8", EAGER),
+    "1-bert with PALs of MiniLM's size, against ours without graphs": (MINILM, "PAL, 8-48-8", EAGER),
+    "PCGrad of MiniLM's size, against TorchJD": (MINILM, "PCGrad, 3x12x40", "TorchJD"),
+}
+ON_GPU = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["benchmark"] == "gpu"]
+
+
+@pytest.mark.parametrize("label", GPU_STEPS)
+def test_a_step_on_a_gpu_is_what_was_measured(label):
+    [row] = [row for row in ON_GPU if (row["encoder"], row["size"], row["peer"]) == GPU_STEPS[label]]
+    ours, theirs, ratio = (float(row[name]) for name in ("ours", "theirs", "ratio"))
+    assert f"| {label} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.1f} |" in README
+
+
+def test_the_share_of_a_gpus_time_is_what_was_measured():
+    shares = {row["size"]: round(100 * float(row["our_busy"])) for row in ON_GPU}
+    assert shares.pop("PCGrad, 3x12x40") == 56
+    assert (min(shares.values()), max(shares.values())) == (90, 98)
+
+
 def test_the_memory_of_training_on_quora_was_measured():
     peaks = {row["precision"]: float(row["ours"]) for row in BENCH if row["benchmark"] == "memory"}
     assert set(peaks) == {"fp32", "bf16"} and max(peaks.values()) < 2048
