@@ -181,7 +181,7 @@ def recommendation(store: Path | None = None) -> str:
     )
     leave = _none_gains(
         "**Do not bother** with PALs and other adapters, or with PCGrad, CAGrad and GEM in steps of all tasks: none "
-        "of their {count} differences is a gain above the margin.",
+        "of their {count} differences is shown to be a gain above the margin.",
         pd.concat([comparison.differences for comparison in _methods(read("pals_samplers"), read("gradients"))]),
     )
     return f"{share} {split} {leave}"
@@ -192,9 +192,9 @@ def in_use(store: Path | None = None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
     halves = _claimed(claims, "later layers gain more from being a task's own than earlier ones (three")
     return tell(
-        "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times. Of "
-        "*hybrid-3* it passes the lower half once, the upper half three times. Splitting the lower half instead is "
-        "shown to make no difference that matters to scores, and saves no pass.",
+        "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times; under "
+        "*hybrid-3* it passes through the lower half once. Splitting the lower half instead is shown to make no "
+        "difference that matters to scores, and saves no pass.",
         half=Place(halves, NO_DIFFERENCE),
     )
 
@@ -328,8 +328,7 @@ def sharing_saves(plans: Comparison) -> str:
     sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f} million" for name, runs in plans.runs.items()}
     return tell(
         "One encoder has {one} parameters, three have {three}. Overall no plan scores more than "
-        "{largest:size} above one encoder, less than the margin of {margin}. So overall every plan matches every "
-        "other, and memory decides.",
+        "{largest:size} above one encoder, less than the margin of {margin}.",
         one=sizes["1-bert"],
         three=sizes["3-bert"],
         largest=Place(_largest_gain(plans), SMALL),
