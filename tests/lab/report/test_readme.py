@@ -60,7 +60,7 @@ def test_it_is_short():
 
 def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     """A fact counts once, with the least favourable verdict of its claims; here without the code that writes them."""
-    claims = pd.read_csv(REPOSITORY / "results" / "claims.csv")
+    claims = pd.read_csv(REPOSITORY / "results" / "claims.csv", dtype={"paper": str})
     order = ["contradicted", "too few runs to tell", "no difference that matters", "reproduced"]
     checked = claims[claims["run_ids"].notna() & claims["verdict"].isin(order) & (claims["kind"] == "finding")]
     facts = checked["fact"].fillna(checked["paper"] + checked["place"] + checked["claim"])
