@@ -78,9 +78,9 @@ def write_pages(app: Sphinx, config: Config) -> None:
     """Write the pages made of templates and those of docs/ beside the notebooks that have a record."""
     folder = Path(app.srcdir)
     docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
-    pareto = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.svg")
+    hero = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "00_plans.svg")
     context = config.html_context = {"records": {}, "versions": versions(), "docs": docs, "fields": field_table()}
-    context["pareto"] = os.path.relpath(pareto, folder) if pareto.exists() else ""
+    context["hero"] = os.path.relpath(hero, folder) if hero.exists() else ""
     for file in sorted(folder.glob("*.record")):
         context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
     context["is_demo"] = any(record["profile"] == "demo" for record in context["records"].values())
@@ -102,7 +102,9 @@ def read_card(notebook: Path) -> dict:
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
     texts = [*chain(*map(_said, content["cells"])), *rest]
     answer = next((text for text in texts if text.startswith("**Answer")), "")
-    about = {"title": title.lstrip("# "), "question": question, "answer": answer, "is_synthetic": SYNTHETIC in texts}
+    findings = next((text for text in texts if text.startswith("**Findings.**")), "")
+    about = {"title": title.lstrip("# "), "question": question, "answer": answer, "findings": findings}
+    about["is_synthetic"] = SYNTHETIC in texts
     return content["metadata"]["papermill"] | about
 
 
@@ -161,7 +163,7 @@ def show_as_written(app: Sphinx, document: nodes.document) -> None:
         made = [part for part in document.findall(nodes.container) if part.get("mime_type") == "text/markdown"]
     for part in made:
         for node in list(part.findall(lambda node: isinstance(node, LIVE))):
-            if node.get("uri") == app.config.html_context["pareto"]:  # the figure of the front page
+            if node.get("uri") == app.config.html_context["hero"]:  # the figure of the front page
                 continue
             text = nodes.Text(node.get("alt") or node.astext())
             is_in_line = isinstance(node.parent, nodes.TextElement)
