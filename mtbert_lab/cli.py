@@ -575,7 +575,7 @@ def report(
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
     ] = None,
 ) -> None:
-    """Build OUT/report/index.html, at first of the committed outputs, then page by page of the notebooks executed here."""
+    """Build OUT/report/index.html: first from the committed outputs, then page by page as notebooks are executed."""
     from mtbert.paths import REPOSITORY
     from mtbert_lab.paths import check_writable, shipped
     from mtbert_lab.report.build import build_report
