@@ -568,14 +568,13 @@ def report(
     data: DataDir = None,
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
-    scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
     ] = None,
 ) -> None:
-    """Execute the notebooks and build OUT/report/index.html."""
+    """Build OUT/report/index.html: first from the committed outputs, then page by page as notebooks are executed."""
     from mtbert.paths import REPOSITORY
     from mtbert_lab.paths import check_writable, shipped
     from mtbert_lab.report.build import build_report
@@ -585,7 +584,7 @@ def report(
         out = Path.cwd()
     if out:
         check_writable(out)
-    build_report(profile, only, data, force, workers, scheduler, grid or (), dry_run=dry_run, out=out)
+    build_report(profile, only, data, force, workers, grid or (), dry_run=dry_run, out=out)
 
 
 def main() -> None:

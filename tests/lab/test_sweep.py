@@ -30,7 +30,6 @@ from mtbert_lab.cost import predict_runs
 from mtbert_lab.cost.forecast import cost_key, cost_table
 from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
-from mtbert_lab.report.build import _work
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.runs import load_or_run
@@ -627,12 +626,6 @@ def test_nobody_puts_a_module_or_a_link_before_a_sweep(planted):
         assert private.stat().st_mode & 0o777 == 0o700
         assert [*client.run(find_spec, "planted").values(), find_spec("planted")] == [None, None]
     assert planted.read_text() == "kept" and not private.exists()
-
-
-def test_nobody_puts_a_module_before_a_report(planted):
-    pytest.importorskip("distributed")
-    assert list(_work([[("a job", find_spec, "planted")]], {}, workers=1)) == [("a job", None)]
-    assert planted.read_text() == "kept"
 
 
 @pytest.fixture

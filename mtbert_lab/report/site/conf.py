@@ -1,4 +1,4 @@
-"""The site of the report: Sphinx renders the executed notebooks of a folder; no kernel starts.
+"""The site of the report: Sphinx renders the notebooks of a folder that have a record; no kernel starts.
 
 `mtbert report` calls it; by hand: `sphinx-build -c mtbert_lab/report/site build/executed build/report`.
 """
@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.config import field_table
 from mtbert.names import escaped, fence
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, write_text
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
@@ -51,10 +51,9 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
-START = "00_start"  # the notebook with a section "Paper 00N" for each paper
-PAGES = ("index.md", "params.md", "fields.md", "api.md")  # templates
+PAGES = ("index.md", "params.md", "fields.md", "api.md", "api_lab.md")  # templates
 LIVE = (nodes.raw, nodes.image, download_reference)
-CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
+records: dict[str, dict] = {}  # what is known of the pages; no value of Sphinx's, which would render all of them again
 
 
 def setup(app: Sphinx) -> None:
@@ -65,8 +64,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_plain_text)
     app.connect("source-read", prepare)
     app.connect("doctree-read", show_as_written, priority=100)  # before Sphinx looks for images and downloads
-    app.connect("html-page-context", link_sections)
-    app.connect("html-page-context", link_papers)
+    app.connect("html-page-context", add_to_page)
 
 
 def forbid_other_files(app: Sphinx) -> None:
@@ -75,95 +73,82 @@ def forbid_other_files(app: Sphinx) -> None:
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
-    """Write the pages made of templates and those of docs/ beside the notebooks that have a record."""
+    """Read the records, and write the pages made of templates and those of docs/ beside the notebooks."""
     folder = Path(app.srcdir)
-    docs = [Path(shutil.copy(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
-    hero = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "00_plans.svg")
-    context = config.html_context = {"records": {}, "versions": versions(), "docs": docs, "fields": field_table()}
-    context["hero"] = os.path.relpath(hero, folder) if hero.exists() else ""
-    for file in sorted(folder.glob("*.record")):
-        context["records"][file.stem] = json.loads(file.read_text("utf8")) | read_card(file.with_suffix(".ipynb"))
-    context["is_demo"] = any(record["profile"] == "demo" for record in context["records"].values())
+    for file in sorted(folder.glob("*.ipynb")):
+        if record := read_page(file):
+            records[file.stem] = record
+    docs = [Path(shutil.copy2(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
+    config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in records)]
+    context = {"records": records, "versions": versions(), "docs": docs, "fields": field_table()}
+    context["hero"] = figure_of_front_page(folder)
+    context["is_demo"] = any(record["profile"] == "demo" for record in records.values())
     templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
     templates.filters |= {"escaped": escaped, "fence": fence, "anchor": anchor}
     for page in PAGES:
         text = templates.get_template(page).render(context)
         if not (folder / page).exists() or (folder / page).read_text("utf8") != text:  # else Sphinx reads it again
-            (folder / page).write_text(text, encoding="utf8")
-    config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in context["records"])]
+            write_text(folder / page, text)
 
 
-def read_card(notebook: Path) -> dict:
-    """What the site says of an executed notebook; its answer is the one it printed, else that of its card.
+def figure_of_front_page(folder: Path) -> str:
+    """Its path from the folder of the pages; empty where it is not there."""
+    figure = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "00_plans.svg")
+    return os.path.relpath(figure, folder) if figure.exists() else ""
+
+
+def read_page(file: Path) -> dict:
+    """What the site says of a notebook; nothing without a record. The answer is the one it printed, else its card's.
 
     It is synthetic if it says so itself: some notebooks show the numbers of the real data in the demo profile as well.
     """
-    content = json.loads(notebook.read_text("utf8"))
+    content = json.loads(file.read_text("utf8"))
+    metadata = content.get("metadata", {})
+    if "mtbert" not in metadata:
+        return {}
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
-    texts = [*chain(*map(_said, content["cells"])), *rest]
-    answer = next((text for text in texts if text.startswith("**Answer")), "")
-    findings = next((text for text in texts if text.startswith("**Findings.**")), "")
-    about = {"title": title.lstrip("# "), "question": question, "answer": answer, "findings": findings}
-    about["is_synthetic"] = SYNTHETIC in texts
-    return content["metadata"]["papermill"] | about
-
-
-def _said(cell: dict) -> list[str]:
-    """The Markdown that a cell has shown."""
-    return ["".join(output.get("data", {}).get("text/markdown", "")) for output in cell.get("outputs", ())]
-
-
-def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a notebook before it is rendered: code is folded, figures get params.
-
-    The params of a figure are those of its notebook and the grids that its section names, in its source or in what it
-    shows; else those that no section names.
-    """
-    # Anchors keep capitals in JupyterLab: [paper 002](00_start.ipynb#Paper-002).
-    source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
-    if not (record := app.config.html_context["records"].get(name)):
-        return
-    notebook = json.loads(source[0])
-    params = record["params"]
-    sections = [[]]
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code" and name not in CODE_IS_SHOWN:
-            cell["metadata"]["tags"] = list({*cell["metadata"].get("tags", ()), "hide-input"})
-        if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
-            sections.append([])
-        sections[-1].append(cell)
-    named = []
-    for section in sections:
-        text = "\n".join("".join([*cell["source"], *_said(cell)]) for cell in section)
-        named.append({file for file in params if re.search(rf'"{re.escape(file)}"(?!:)|{re.escape(file)}\.yaml', text)})
-    others = params.keys() - set().union(*named[2:])  # the first section is the card with the set-up
-    for section, grids in zip(sections, named, strict=True):
-        files = [file for file in params if file == name or file in (grids or others)]
-        links = ", ".join(f"[{escaped(file)}](#{anchor(record['profile'], file)})" for file in files)
-        line = {"text/markdown": f"{{.small}}\nParameters: {links or 'those of the notebook'}"}
-        for cell in section:
-            shown = ["".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ())]
-            if any('<img class="figure"' in text for text in shown):
-                cell["outputs"].append({"output_type": "display_data", "metadata": {}, "data": line})
-    source[0] = json.dumps(notebook)
+    said = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
+    texts = [*chain("".join(data.get("text/markdown", "")) for data in said), *rest]
+    about = {"title": title.lstrip("# "), "question": question, "is_synthetic": SYNTHETIC in texts}
+    about["answer"] = next((text for text in texts if text.startswith("**Answer")), "")
+    about["findings"] = next((text for text in texts if text.startswith("**Findings.**")), "")
+    return metadata["mtbert"] | about | metadata.get("papermill", {})
 
 
 def anchor(profile: str, file: str) -> str:
     """The place of a file on the page of parameters."""
-    return re.sub(r"[^\w-]", "-", f"{profile}-{file}")
+    return nodes.make_id(f"{profile}-{file}")
+
+
+def prepare(app: Sphinx, name: str, source: list[str]) -> None:
+    """Change a page before it is rendered: the code that sets a notebook up, before its first section, is hidden.
+
+    Anchors keep capitals in JupyterLab, not here: [paper 002](00_start.ipynb#Paper-002).
+    """
+    source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
+    if name not in records:
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown" and re.search(r"^## ", "".join(cell["source"]), re.MULTILINE):
+            break
+        if cell["cell_type"] == "code":
+            cell["metadata"]["tags"] = ["remove-input"]
+    source[0] = json.dumps(notebook)
 
 
 def show_as_written(app: Sphinx, document: nodes.document) -> None:
-    """HTML, images and downloads in Markdown that cells have shown, or that a template holds, become text.
+    """HTML, images and downloads become text in Markdown that cells have shown, and on the front page, which has some.
 
     Sentences about runs are such Markdown, and their names may be anything.
     """
     made = [document]
-    if app.env.docname in app.config.html_context["records"]:
+    if app.env.docname in records:
         made = [part for part in document.findall(nodes.container) if part.get("mime_type") == "text/markdown"]
+    own = figure_of_front_page(Path(app.srcdir))
     for part in made:
         for node in list(part.findall(lambda node: isinstance(node, LIVE))):
-            if node.get("uri") == app.config.html_context["hero"]:  # the figure of the front page
+            if own and node.get("uri") == own:
                 continue
             text = nodes.Text(node.get("alt") or node.astext())
             is_in_line = isinstance(node.parent, nodes.TextElement)
@@ -178,29 +163,16 @@ def as_plain_text(app: Sphinx, what: str, name: str, thing: object, options: obj
         lines[i] = "`".join(parts)
 
 
-def link_sections(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
-    """Links of HTML outputs to headings of notebooks lead to these on the pages."""
-
-    def link(found: re.Match) -> str:
-        page = found["page"]
-        anchor = html.unescape(found["anchor"])
-        slug = re.sub(r"[^\w-]", "", anchor.lower())
-        _, target, _ = app.env.metadata[page].get("myst_slugs", {}).get(slug, (0, "", ""))
-        return f'href="{page}.html#{target}"' if target else f'href="{page}.html"'
-
+def add_to_page(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
+    """Give a page its record; links of HTML outputs to headings of notebooks lead to these on the pages."""
+    context["record"] = records.get(name)
+    context["anchor"] = anchor
     if "body" in context:
+
+        def link(found: re.Match) -> str:
+            return f'href="{found["page"]}.html#{nodes.make_id(html.unescape(found["anchor"]))}"'
+
         context["body"] = re.sub(r'href="(?P<page>\w+)\.ipynb#(?P<anchor>[^"]+)"', link, context["body"])
-
-
-def link_papers(app: Sphinx, name: str, template: str, context: dict, document: nodes.document | None) -> None:
-    """Link each "paper 00N" of a page that is not code, heading or link already to the section of that title."""
-
-    def link(found: re.Match) -> str:
-        return f'<a href="{START}.html#paper-{found["number"]}">{found[0]}</a>' if found["number"] else found[0]
-
-    pattern = r"<(?P<tag>a|code|pre|script|h\d)\b.*?</(?P=tag)>|<[^>]+>|[Pp]aper\s(?P<number>00\d)"
-    if START in context["records"] and "body" in context:
-        context["body"] = re.sub(pattern, link, context["body"], flags=re.DOTALL)
 
 
 def write_math(self: SphinxTranslator, node: nodes.math | nodes.math_block) -> None:
@@ -211,9 +183,7 @@ def write_math(self: SphinxTranslator, node: nodes.math | nodes.math_block) -> N
     block = isinstance(node, nodes.math_block)
     latex = node.astext()
     try:
-        parts = [_mathml(part, "block" if block else "inline") for part in latex.split(r"\qquad")]
-        # The bars of a norm have no partner that says how far they stretch.
-        formula = "".join(parts).replace("<mo>‖", '<mo stretchy="false">‖')
+        formula = "".join(_mathml(part, "block" if block else "inline") for part in latex.split(r"\qquad"))
     except Exception:  # latex2mathml raises many kinds
         formula = f"<code>{html.escape(latex)}</code>"
     self.body.append(f'<div class="math">{formula}</div>' if block else formula)
@@ -226,4 +196,6 @@ def _mathml(latex: str, display: str) -> str:
     for element in formula.iter():
         element.text = element.text and html.unescape(element.text)  # the converter writes symbols as entities
         element.attrib.pop("href", None)
+        if element.text == "‖":  # the bars of a norm have no partner that says how far they stretch
+            element.set("stretchy", "false")
     return ElementTree.tostring(formula, encoding="unicode")

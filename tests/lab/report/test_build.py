@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,26 +54,13 @@ def no_site(monkeypatch):
     monkeypatch.setattr(build, "_build_site", lambda output: output.parent / "report" / "index.html")
 
 
-@pytest.fixture
-def in_threads(monkeypatch, no_site):
-    """Notebooks are executed from a thread of this process, which starts at once; the kernels inherit its variables."""
-    distributed = pytest.importorskip("distributed")
-
-    @contextmanager
-    def open_cluster(workers, scheduler):
-        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
-        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-            yield client
-
-    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
-
-
 def executions(root):
     return len((root / "build/executed/executions").read_text())
 
 
 def executed(root):
-    return sorted(file.stem for file in (root / "build/executed").glob("*.record"))
+    pages = sorted((root / "build/executed").glob("*.ipynb"))
+    return [page.stem for page in pages if "papermill" in nbformat.read(page, as_version=4).metadata]
 
 
 def printed(root, name):
@@ -90,13 +76,12 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     index = build_report("demo", data=root / "my data", root=root)
 
     assert index == root / "build/report/index.html"
-    [results] = root.glob("build/executed/results-*")
-    assert printed(root, "01_tiny") == f"41 {sys.executable} build/executed/{results.name} executed my data 1\n"
+    assert printed(root, "01_tiny") == f"41 {sys.executable} build/executed/results executed my data 1\n"
     assert str(root) not in (root / "build/report/_sources/01_tiny.ipynb").read_text()
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    first = r"1 notebooks to execute, 0 runs to train or look up"
-    assert re.fullmatch(first + r"\n\[1/1\] 01_tiny\nThe report: .*index\.html\n", shown)
+    first = r"The site is at .*index\.html; 1 of its notebooks are executed now"
+    assert re.fullmatch(first + r"\n\[1/1\] after \d+ s: 01_tiny\n", shown)
 
     assert "profile demo" in (root / "build/report/01_tiny.html").read_text()
     assert ">40<" in (root / "build/report/params.html").read_text()
@@ -104,7 +89,26 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     assert 'href="01_tiny.html">' in front and "Does it add?" in front and "torch 2" in front
 
 
-def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
+def test_the_committed_outputs_are_a_site_before_a_notebook_is_executed(root, monkeypatch):
+    write_notebook(root, "01_tiny", COUNT)
+    write_notebook(root, "02_fails", "1 / 0")
+    committed = nbformat.read(root / "notebooks/01_tiny.ipynb", as_version=4)
+    committed.cells[2].outputs = [nbformat.v4.new_output("stream", text="as committed")]
+    nbformat.write(committed, root / "notebooks/01_tiny.ipynb")
+    page, seen = root / "build/report/01_tiny.html", []
+    monkeypatch.setattr(build, "_executed", lambda pages, workers: seen.append(page.read_text()) or iter([]))
+    build_report("cpu", root=root)
+    assert "as committed" in seen[0] and "with the outputs that the repository holds" in seen[0]
+    assert "All of these pages show the outputs that the repository holds" in (page.parent / "index.html").read_text()
+    monkeypatch.undo()
+    with pytest.raises(ReportError, match="ZeroDivisionError"):
+        build_report("cpu", root=root)
+    assert "as committed" not in page.read_text() and "with profile cpu in" in page.read_text()
+    front = (page.parent / "index.html").read_text()
+    assert "1 of these pages show the outputs that the repository holds" in front and 'href="02_fails.html"' in front
+
+
+def test_what_is_up_to_date_is_not_executed_again(root, no_site):
     write_notebook(root, "01_tiny", COUNT + '\ngrid = "sweep"')
     grid = root / "params/demo/sweep.yaml"
     grid.write_text("runs: {}\n")
@@ -126,7 +130,7 @@ def test_what_is_up_to_date_is_not_executed_again(root, in_threads):
     assert executed(root) == ["02_tiny"]
 
 
-def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, in_threads):
+def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, no_site):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     store = "\nPath(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')"
     write_notebook(root, "01_stores", COUNT + store)
@@ -138,7 +142,7 @@ def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkey
     assert executions(root) == 2
 
 
-def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, in_threads):
+def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, no_site):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     write_notebook(root, "01_counts", COUNT)
     build_report("cpu", root=root)
@@ -150,22 +154,22 @@ def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, 
     assert executions(root) == 2, "and is not any more"
 
 
-def test_demo_results_of_other_code_are_thrown_away(root, in_threads):
+def test_demo_results_of_other_code_are_thrown_away(root, no_site):
     write_notebook(root, "01_tiny")
     build_report("demo", root=root)
-    [results] = root.glob("build/executed/results-*")
+    results = root / "build/executed/results"
     (results / "old_run.csv").write_text("0.5")
     build_report("demo", root=root)
     assert (results / "old_run.csv").exists()
     build_report("demo", root=root, force=True)
     assert not (results / "old_run.csv").exists()
+    (results / "old_run.csv").write_text("0.5")
     (root / "mtbert/code.py").write_text("ANSWER = 43\n")
     build_report("demo", root=root)
-    [other] = root.glob("build/executed/results-*")
-    assert other != results
+    assert not (results / "old_run.csv").exists()
 
 
-def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threads, capsys):
+def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, no_site, capsys):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_fails", "x = 1", "numbers = [1, 2]\nnumbers[seed + 1]")
     write_notebook(root, "03_tiny", COUNT)
@@ -179,7 +183,7 @@ def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, in_threa
             "IndexError: list index out of range",
         ]
     assert executions(root) == 2
-    assert re.search(r"\[\d/3\] 02_fails failed: 02_fails\.ipynb failed in cell", capsys.readouterr().out)
+    assert re.search(r"\[\d/3\] after \d+ s: 02_fails failed: 02_fails\.ipynb failed in cell", capsys.readouterr().out)
     assert executed(root) == ["01_tiny", "03_tiny"]
 
 
@@ -195,12 +199,11 @@ def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_en
     build_report("demo", root=root, workers=2)
     assert printed(root, "01_one") == printed(root, "02_two") == "2\n"
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "3 notebooks to execute, 2 runs to train or look up"
-    labels = [re.fullmatch(r"\[\d/5\] (.+?)(; .+ left)?", line)[1] for line in shown[1:6]]
-    assert set(labels[:3]) == {"run first: a, seed 1", "run second: b, seed 1", "03_needs_none"}
-    assert set(labels[3:]) == {"01_one", "02_two"}
+    assert shown[1] == "0 of 2 are stored already"
+    assert {line.split(":")[0].rpartition(" ")[2] for line in shown[2:4]} == {"first", "second"}
+    assert {line.rpartition(" ")[2] for line in shown[4:]} == {"01_one", "02_two", "03_needs_none"}
     build_report("demo", root=root)
-    assert "to train" not in capsys.readouterr().out
+    assert "are stored already" not in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -223,33 +226,26 @@ def trains(root, tiny_encoder, no_site, monkeypatch) -> Path:
 
 def test_a_report_says_how_long_training_takes_before_it_begins(trains, monkeypatch, capsys):
     build_report("cpu", root=trains, workers=1, dry_run=True)
-    first, *table = capsys.readouterr().out.splitlines()
-    about = "2 are not stored, which takes about 2 h 0 min"
-    assert first == f"1 notebooks to execute, 2 runs to train or look up; {about}"
+    table = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in table[1:3]] == [["a", "1"], ["b", "1"]] and "90.0" in table[1]
-    assert not executed(trains) and not (trains / "build/executed/executions").exists()
-    monkeypatch.setattr(build, "_work", lambda *how: iter([]))
+    assert not executed(trains) and not (trains / "build/report").exists()
+    monkeypatch.setattr(build, "_executed", lambda *how: iter([]))
+    told = []
+    monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *how, **more: told.extend(runs) or {})
     build_report("cpu", root=trains, workers=1)
-    assert about in capsys.readouterr().out
+    assert [run.minutes for run in told] == [90.0, 30.0]
 
 
 def test_a_missing_gpu_is_named_first(trains):
     with pytest.raises(ReportError, match=r"the gpu profile has runs to train, and no GPU is available here; .*a, b"):
         build_report("gpu", root=trains)
     (trains / "params/gpu/grid.yaml").write_text("runs: {a: {encoder: no/such-encoder}}\n")
-    with pytest.raises(ReportError, match=r"no GPU is available here; .*no/such-encoder"):
+    with pytest.raises(ConfigError, match="no/such-encoder"):
         build_report("gpu", root=trains)
 
 
-def test_a_long_build_says_each_minute_how_far_it_is(monkeypatch, capsys):
-    monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 0.2)
-    assert dict(build._work([[("a job", time.sleep, 1.0)]], {}, workers=1)) == {"a job": None}
-    assert "[0/1] after less than a minute" in capsys.readouterr().out.splitlines()
-
-
-def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
+def test_a_notebook_whose_kernel_dies_is_executed_again(root, no_site, monkeypatch):
     write_notebook(root, "01_tiny", COUNT)
-    (root / "build/executed").mkdir(parents=True)
     execute, deaths = papermill.execute_notebook, ["Kernel died before replying to kernel_info"]
 
     def dying(*arguments, **options):
@@ -259,16 +255,15 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, monkeypatch):
 
     monkeypatch.setattr(papermill, "execute_notebook", dying)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    notebook = root / "notebooks/01_tiny.ipynb"
-    build._execute(notebook, root / "build/executed/01_tiny.ipynb", {})
+    assert build_report("demo", root=root)
     assert executions(root) == 1
     deaths += ["it died"] * build.ATTEMPTS
     with pytest.raises(ReportError, match=r"01_tiny\.ipynb failed: it died"):
-        build._execute(notebook, root / "build/executed/01_tiny.ipynb", {})
+        build_report("demo", root=root, force=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, in_threads, number):
+def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, number):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
@@ -287,14 +282,7 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
 
 
-def test_a_job_that_kills_its_worker_fails_and_the_next_phase_begins(monkeypatch, capsys):
-    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 0)
-    outcomes = dict(build._work([[("a run", os._exit, 1)], [("another", os.getpid)]], {}, workers=1))
-    assert "workers died" in str(outcomes["a run"]) and isinstance(outcomes["another"], int)
-    assert capsys.readouterr().out.count("] a run failed: a run: ") == 1
-
-
-def test_a_notebook_is_executed_for_each_grid(root, in_threads, tiny_encoder, capsys):
+def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsys):
     write_notebook(root, "01_tiny")
     write_notebook(root, "02_batch", "if 'bad' in grid:\n    raise KeyError(grid)\nprint(grid.split('/')[-1], seed)")
     notebook = root / "notebooks/02_batch.ipynb"
@@ -310,9 +298,9 @@ def test_a_notebook_is_executed_for_each_grid(root, in_threads, tiny_encoder, ca
     assert len(list(Path(os.environ["MTBERT_RESULTS"]).glob("runs/*/run.json"))) == 3
     capsys.readouterr()
     build_report("cpu", "02", grids=[grids[0], grids[2]], root=root)
-    assert "02_batch-one is up to date\n02_batch-two is up to date" in capsys.readouterr().out
+    assert "0 of its notebooks are executed now" in capsys.readouterr().out
     build_report("cpu", "01", root=root)
-    assert (root / "build/executed/02_batch-one.record").exists(), "the pages of grids stay"
+    assert (root / "build/executed/02_batch-one.ipynb").exists(), "the pages of grids stay"
     (root / "other").mkdir()
     with pytest.raises(ReportError, match="have one name"):
         build_report("cpu", "02", grids=[grids[0], shutil.copy(grids[0], root / "other" / grids[0].name)], root=root)
@@ -348,7 +336,7 @@ def test_only_selects_by_number_or_name(root, only):
     assert build._select(paths, "") == paths
 
 
-def test_only_executes_one_notebook(root, in_threads):
+def test_only_executes_one_notebook(root, no_site):
     write_notebook(root, "01_tiny")
     write_notebook(root, "03_single_task")
     build_report("demo", only="03", root=root)
@@ -380,7 +368,7 @@ def test_unknown_profile_and_missing_data_are_named(root):
         build_report("demo", data=root / "nowhere", root=root)
 
 
-def test_a_report_may_be_written_elsewhere(root, tmp_path, in_threads):
+def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site):
     write_notebook(root, "01_tiny", COUNT)
     out = tmp_path / "out"
     assert build_report("demo", root=root, out=out) == out / "report" / "index.html"
