@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import HTML, DisplayHandle, display
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus
@@ -32,6 +33,7 @@ class LiveCurves:
     def __init__(self, baselines: Mapping[str, float]) -> None:
         self.baselines = dict(baselines)
         self.logs: dict[str, list[dict]] = {}  # name of a run -> its rows so far, those of the training loop's log
+        self.steps = 1  # of the longest run
         self._handle: DisplayHandle | None = None
         self._drawn = -math.inf  # when
 
@@ -57,15 +59,18 @@ class LiveCurves:
     def figure(self) -> plt.Figure:
         """The curves so far."""
         figure, axes = plt.subplots(1, 1 + len(self.baselines), figsize=(11, 3))
-        axes[0].set(title="training loss", xlabel="step")
+        axes[0].set(title="training loss")
         for ax, (task, score) in zip(axes[1:], self.baselines.items(), strict=True):
             metric = next(iter(metrics_of(TASKS[task])))
             label = plots.METRIC_LABELS.get(metric, metric)
-            ax.set(title=f"{plots.TASK_LABELS[task]}: {label}", xlabel="step", ylim=(min(0.0, score), 1))
+            ax.set(title=f"{plots.TASK_LABELS[task]}: {label}", ylim=(min(0.0, score), 1))
             ax.axhline(score, color=plots.GREY, linestyle="--", label="baseline")
         looks = plots.styles(self.logs)
         for name, log in self.logs.items():
             self._add(axes, name, pd.DataFrame(log), looks[name])
+        for ax in axes:
+            ax.set(xlabel="step", xlim=(0, self.steps))  # from the start, so that one sees how far it is
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         return figure
 
@@ -84,6 +89,7 @@ class LiveCurves:
         """What the training loop calls after every step; False: it goes on."""
         now = progress()
         self.logs[name] = now["log"]
+        self.steps = max(self.steps, total)
         if time.monotonic() - self._drawn >= SECONDS:
             self._draw(f"{name}: step {now['step']} of {total}")
         return False

@@ -64,6 +64,7 @@ def test_live_figures_follow_the_steps(config, monkeypatch, shown):
     assert titles == ["1-bert: preparing the sentences", *(f"1-bert: step {step} of 4" for step in (1, 2, 3, 4))]
     loss, *scores = handle.updates[-1].axes
     assert loss.lines[0].get_xdata().tolist() == [1, 2, 3, 4]
+    assert {ax.get_xlim() for figure in handle.updates for ax in figure.axes} == {(0, 4)}
     for ax, baseline in zip(scores, BASELINES.values(), strict=True):
         dashed, line = ax.lines
         assert list(dashed.get_ydata()) == [baseline, baseline]
