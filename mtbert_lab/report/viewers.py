@@ -77,7 +77,7 @@ ENCODERS = {
 }
 
 
-def _is_live() -> bool:
+def is_live() -> bool:
     """Whether a Jupyter server started this kernel, so that somebody can use controls."""
     return "JPY_SESSION_NAME" in os.environ
 
@@ -137,7 +137,7 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         display(figure)
         plt.close(figure)
 
-    if not _is_live():
+    if not is_live():
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
         plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
         return
@@ -236,7 +236,7 @@ def error_browser(errors: pd.DataFrame) -> None:
         notebook.say(NO_TEXTS)
         examples = one_row_an_example(demo_errors())
         notebook.listing(examples.groupby("task", sort=False).head(2))
-    if not _is_live():
+    if not is_live():
         return
     controls = {}
     for name in ("task", "model", "kind"):
@@ -347,7 +347,7 @@ def two_sentences(first: str, second: str) -> None:
     def draw(first: str, second: str) -> None:
         notebook.listing(what_it_says(demo_model(), first, second))
 
-    if not _is_live():
+    if not is_live():
         draw(first, second)
         return
     _view(draw, first=_wide_text(first, "first"), second=_wide_text(second, "second"))
