@@ -278,7 +278,7 @@ def train_on(
                 progress.end(run, minutes if state == "trained" else None)
                 bar.update()
                 rest = progress.left() if waiting else ""
-                tqdm.write(f"[{bar.n} of {bar.total}] {run}: {value} ({run.run_id}, {spent}){rest}")
+                tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
             if not bar.disable:
                 bar.set_postfix_str(progress.text())
             time.sleep(POLL)
