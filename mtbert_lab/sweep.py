@@ -278,7 +278,7 @@ def train_on(
                 progress.end(run, minutes if state == "trained" else None)
                 bar.update()
                 rest = progress.left() if waiting else ""
-                tqdm.write(f"[{bar.n} of {bar.total}] {run}: {value} ({run.run_id}, {spent}){rest}")
+                tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
             if not bar.disable:
                 bar.set_postfix_str(progress.text())
             time.sleep(POLL)
@@ -379,7 +379,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
         with client:
             yield client
         return
-    logging.getLogger("distributed").setLevel(logging.ERROR)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks that a connection is closed
     with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
         settings = {
             "temporary-directory": scratch,
@@ -399,7 +399,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             security=Security.temporary(),
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,
         )
         with dask.config.set(settings):
             cluster = _start(start)
