@@ -7,7 +7,6 @@ import base64
 import html
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -159,7 +158,7 @@ def show(name: str, drawing: Drawing, caption: str, style: str = "") -> None:
 
 def hybrid() -> Drawing:
     """hybrid-3 with three tasks and six layers: the rows of all tasks through three layers, then each on its own."""
-    drawing = Drawing(860, 318, "Three tasks go through three shared layers together, then through three of their own.")
+    drawing = Drawing(860, 292, "Three tasks go through three shared layers together, then through three of their own.")
     rows = dict(zip(TASKS, (86, 162, 238), strict=True))  # the middle of each task's line
     inputs = {"sst": "a sentence", "quora": "two questions", "sts": "two sentences"}
     outputs = {"sst": "one of 5\nclasses", "quora": "duplicate\nor not", "sts": "0 to 5"}
@@ -182,13 +181,12 @@ def hybrid() -> Drawing:
         drawing.arrow(start.right, own[0].left, colour=colour)
         drawing.chain(*own, head, end, colour=colour)
         drawing.parts.append("</g>")
-    drawing.text(430, 302, "Point at a task, or tap it: its path lights up.", "small")
     return drawing
 
 
 def pal() -> Drawing:
     """A projected attention layer beside a layer of the encoder."""
-    drawing = Drawing(840, 290, "A layer of BERT above, a PAL below it, which reads the layer's input and is added to its end.")
+    drawing = Drawing(840, 290, "A PAL below a layer of BERT: it reads the layer's input and is added at its end.")
     shared = COLOURS["shared"]
     own = COLOURS["individual"]
     start = drawing.box(8, 82, 50, 46, "h\nd")
@@ -220,7 +218,11 @@ def pal() -> Drawing:
 
 def one_or_two() -> Drawing:
     """A pair of sentences as one sequence, and as two."""
-    drawing = Drawing(840, 330, "Above: both questions in one sequence, one embedding. Below: one by one, two embeddings, features of both.")
+    drawing = Drawing(
+        840,
+        330,
+        "Both questions in one sequence; or one by one, which gives two embeddings.",
+    )
     shared = COLOURS["shared"]
     first, second = COLOURS["sst"], COLOURS["sts"]
     drawing.text(12, 18, "one sequence (joint): every layer compares the words of both", "left bold")
@@ -256,13 +258,22 @@ def one_or_two() -> Drawing:
     drawing.chain(features, small)
     drawing.arrow(small.right, (822, 221))
     drawing.text(832, 221, "y")
-    drawing.text(12, 314, "Two embeddings can be kept and compared with any other; one sequence has to run for every pair.", "left small")
+    drawing.text(
+        12,
+        314,
+        "Two embeddings can be kept and compared with any other; one sequence has to run for every pair.",
+        "left small",
+    )
     return drawing
 
 
 def progressive() -> Drawing:
     """Progressive heads: sentiment feeds paraphrase, and both feed similarity."""
-    drawing = Drawing(800, 300, "The sentiment head's logits join the input of Quora's head, and both heads' logits join that of STS's head.")
+    drawing = Drawing(
+        800,
+        300,
+        "The logits of SST's head join the input of Quora's head, and those of both that of STS's.",
+    )
     source = drawing.box(10, 122, 104, 56, "embedding\nlayer norm")
     rows = dict(zip(TASKS, (36, 126, 216), strict=True))
     widths = {"sst": "d", "quora": "d + 5", "sts": "d + 5 + 1"}
@@ -284,13 +295,18 @@ def progressive() -> Drawing:
         y = rows[upstream] + 25
         gap = rows[task] - (14 if entry == 420 else 22)
         drawing.arrow((x, y), (x, gap), (entry, gap), (entry, rows[task]), colour=colour, looks="dashed")
-    drawing.text(10, 286, "dashed: seen by the head below; its gradient does not change the weights of the head above (frozen)", "left small")
+    drawing.text(
+        10,
+        286,
+        "dashed: seen by the head below; its gradient does not change the weights of the head above (frozen)",
+        "left small",
+    )
     return drawing
 
 
 def projection() -> Drawing:
     """What PCGrad does to one gradient that conflicts with another."""
-    drawing = Drawing(860, 284, "Two gradients at an obtuse angle; the part of the first along the second is taken away.")
+    drawing = Drawing(860, 284, "Of two gradients at an obtuse angle, the first loses its part along the second.")
     origin = (230.0, 246.0)
     scale = 170.0
 
