@@ -49,5 +49,6 @@ def agree(what: str, by_hand: Tensor, package: Tensor, tolerance: float = 1e-5) 
         raise AssertionError(f"{what}: by hand {tuple(by_hand.shape)}, the package {tuple(package.shape)}")
     largest = package.abs().max().item()
     torch.testing.assert_close(by_hand, package, rtol=0, atol=tolerance * largest, msg=lambda text: f"{what}: {text}")
-    shape = " x ".join(map(str, package.shape)) or "one number"
-    print(f"{what}: by hand and the package agree ({shape}; largest {largest:.2g})")
+    shape = " x ".join(map(str, package.shape)) or "1"
+    size = f"{largest:,.0f}" if largest >= 1000 else f"{largest:.2g}"
+    print(f"{what}: by hand and the package agree (numbers: {shape}; the largest: {size})")

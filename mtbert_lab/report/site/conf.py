@@ -54,7 +54,7 @@ suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still b
 START = "00_start"  # the notebook with a section "Paper 00N" for each paper
 PAGES = ("index.md", "params.md", "fields.md", "api.md")  # templates
 LIVE = (nodes.raw, nodes.image, download_reference)
-CODE_IS_SHOWN = ("01_implement",)  # where code stands beside the equations; elsewhere it is folded
+CODE_IS_SHOWN = ("01_implement", "04_sharing_methods")  # where code stands beside the equations; elsewhere it is folded
 
 
 def setup(app: Sphinx) -> None:
