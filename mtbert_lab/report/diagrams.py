@@ -338,7 +338,7 @@ def projection() -> Drawing:
         (162, COLOURS["sst"], "g_i · g_j < 0: descending along g_i, j loses"),
     ]
     for y, colour, note in notes:
-        drawing.text(500, y, note, "left", colour)
+        drawing.text(484, y, note, "left", colour)
     return drawing
 
 
