@@ -38,7 +38,7 @@ def without_docstrings(source: str) -> str:
     return "\n".join(kept)
 
 
-def agree(what: str, by_hand: Tensor, package: Tensor, tolerance: float = 1e-5) -> None:
+def agree(what: str, by_hand: Tensor | float, package: Tensor | float, tolerance: float = 1e-5) -> None:
     """Print that both have the same shape and numbers; AssertionError where they differ by more than the tolerance.
 
     tolerance: of a difference, as a share of the package's largest number.
@@ -49,6 +49,6 @@ def agree(what: str, by_hand: Tensor, package: Tensor, tolerance: float = 1e-5) 
         raise AssertionError(f"{what}: by hand {tuple(by_hand.shape)}, the package {tuple(package.shape)}")
     largest = package.abs().max().item()
     torch.testing.assert_close(by_hand, package, rtol=0, atol=tolerance * largest, msg=lambda text: f"{what}: {text}")
-    shape = " x ".join(map(str, package.shape)) or "1"
     size = f"{largest:,.0f}" if largest >= 1000 else f"{largest:.2g}"
-    print(f"{what}: by hand and the package agree (numbers: {shape}; the largest: {size})")
+    shape = " x ".join(map(str, package.shape))
+    print(f"{what}: both agree ({f'{shape} numbers, up to ' if shape else ''}{size})")

@@ -274,8 +274,8 @@ def progressive() -> Drawing:
         300,
         "The logits of SST's head join the input of Quora's head, and those of both that of STS's.",
     )
-    source = drawing.box(10, 122, 104, 56, "embedding\nlayer norm")
-    rows = dict(zip(TASKS, (36, 126, 216), strict=True))
+    source = drawing.box(10, 99, 104, 56, "embedding\nlayer norm")
+    rows = dict(zip(TASKS, (12, 102, 192), strict=True))
     widths = {"sst": "d", "quora": "d + 5", "sts": "d + 5 + 1"}
     outs = {"sst": "5 logits", "quora": "1 logit", "sts": "1 score"}
     heads = {}
@@ -288,7 +288,7 @@ def progressive() -> Drawing:
         drawing.text(528, middle, "linear, ReLU, linear", "right small")
         ends[task] = drawing.box(640, y + 4, 86, 42, outs[task], colour)
         drawing.chain(heads[task], ends[task], colour=colour)
-        drawing.arrow(source.right, (160, 150), (160, middle), heads[task].left)
+        drawing.arrow(source.right, (160, 127), (160, middle), heads[task].left)
     lanes = [("sst", "quora", 572, 420), ("sst", "sts", 596, 470), ("quora", "sts", 612, 420)]
     for upstream, task, x, entry in lanes:
         colour = COLOURS[upstream]
@@ -297,7 +297,7 @@ def progressive() -> Drawing:
         drawing.arrow((x, y), (x, gap), (entry, gap), (entry, rows[task]), colour=colour, looks="dashed")
     drawing.text(
         10,
-        286,
+        266,
         "dashed: seen by the head below; its gradient does not change the weights of the head above (frozen)",
         "left small",
     )
@@ -306,8 +306,8 @@ def progressive() -> Drawing:
 
 def projection() -> Drawing:
     """What PCGrad does to one gradient that conflicts with another."""
-    drawing = Drawing(860, 284, "Of two gradients at an obtuse angle, the first loses its part along the second.")
-    origin = (230.0, 246.0)
+    drawing = Drawing(860, 238, "Of two gradients at an obtuse angle, the first loses its part along the second.")
+    origin = (230.0, 204.0)
     scale = 170.0
 
     def at(x: float, y: float) -> Point:
@@ -333,9 +333,9 @@ def projection() -> Drawing:
     drawing.text(*at(first[0] + 0.09, first[1] + 0.03), "g_i", "bold", COLOURS["sst"])
     drawing.text(*at(freed[0] - 0.3, freed[1] - 0.04), "new g_i", "bold", COLOURS["shared"])
     notes = [
-        (70, COLOURS["shared"], "at a right angle to g_j: j does not lose"),
-        (112, COLOURS["individual"], "taken away: (g_i · g_j / |g_j|²) g_j"),
-        (162, COLOURS["sst"], "g_i · g_j < 0: descending along g_i, j loses"),
+        (40, COLOURS["shared"], "at a right angle to g_j: j does not lose"),
+        (80, COLOURS["individual"], "taken away: (g_i · g_j / |g_j|²) g_j"),
+        (126, COLOURS["sst"], "g_i · g_j < 0: descending along g_i, j loses"),
     ]
     for y, colour, note in notes:
         drawing.text(484, y, note, "left", colour)

@@ -125,8 +125,10 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     params = record["params"]
     sections = [[]]
     for cell in notebook["cells"]:
-        if cell["cell_type"] == "code" and name not in CODE_IS_SHOWN:
-            cell["metadata"]["tags"] = list({*cell["metadata"].get("tags", ()), "hide-input"})
+        tags = cell["metadata"].get("tags", ())
+        is_folded = name not in CODE_IS_SHOWN or "injected-parameters" in tags
+        if cell["cell_type"] == "code" and is_folded:
+            cell["metadata"]["tags"] = list({*tags, "hide-input"})
         if cell["cell_type"] == "markdown" and re.search(r"^#+ ", "".join(cell["source"]), re.MULTILINE):
             sections.append([])
         sections[-1].append(cell)

@@ -46,7 +46,7 @@ def test_by_hand_and_package_agree_in_every_section(executed, capsys):
             title = found[1]
         if "by-hand" in cell.metadata.get("tags", []):
             printed = "".join(output.get("text", "") for output in cell.outputs)
-            sections[title] = sections.get(title, 0) + printed.count("by hand and the package agree")
+            sections[title] = sections.get(title, 0) + printed.count(": both agree (")
     assert list(sections) == [
         "1 Sharing plans",
         "2 Adapters",
@@ -100,7 +100,9 @@ def test_a_head_that_feeds_another_must_not_be_trained_by_it(executed):
 
 def test_agreement_asks_for_shape_and_numbers(capsys):
     by_hand.agree("ones", torch.ones(2, 3), torch.ones(2, 3))
-    assert capsys.readouterr().out == "ones: by hand and the package agree (numbers: 2 x 3; the largest: 1)\n"
+    assert capsys.readouterr().out == "ones: both agree (2 x 3 numbers, up to 1)\n"
+    by_hand.agree("a count", 1234567, 1234567)
+    assert capsys.readouterr().out == "a count: both agree (1,234,567)\n"
     with pytest.raises(AssertionError, match=r"ones: by hand \(3,\), the package \(2, 3\)"):
         by_hand.agree("ones", torch.ones(3), torch.ones(2, 3))
     with pytest.raises(AssertionError, match="ones"):
