@@ -2,6 +2,8 @@
 
 import base64
 import re
+import shutil
+import subprocess
 from xml.etree import ElementTree
 
 import pytest
@@ -66,3 +68,21 @@ def test_every_task_of_the_hybrid_has_a_path_to_point_at():
     svg = diagrams.hybrid().svg(diagrams.HOVER)
     assert svg.count('<g class="path" tabindex="0">') == 3
     assert ":hover" in svg and ":focus" in svg and "<script" not in svg
+
+
+CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=3000 --dump-dom"
+LOOK = """<body>SVG<script>
+const paths = [...document.querySelectorAll(".path")];
+paths[1].focus();
+setTimeout(() => document.body.innerText = paths.map(path => getComputedStyle(path).opacity).join(), 1000);
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_in_chromium_one_path_lights_up_and_the_others_fade(tmp_path):
+    """By the keyboard, or a tap; the rule for a pointer is the same."""
+    page = tmp_path / "page.html"
+    page.write_text(LOOK.replace("SVG", diagrams.hybrid().svg(diagrams.HOVER)), encoding="utf8")
+    command = [*CHROMIUM.split(), f"--user-data-dir={tmp_path}/user", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert re.search(r"0\.13,1,0\.13", done.stdout), done.stdout[-500:]
