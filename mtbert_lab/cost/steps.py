@@ -67,7 +67,7 @@ class RandomRows:
             return None
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
-    def fixed_embeddings(self, rows: ndarray) -> Tensor:
+    def fixed_embeddings(self, model: MultitaskBert, rows: ndarray) -> Tensor:
         """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 
