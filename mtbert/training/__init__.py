@@ -8,7 +8,7 @@ from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.passes import Shapes, batch_shapes, step_parts, weighted_tokens
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
+from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits, task_rows
 
 __all__ = [
     "KEPT_FROM",
@@ -32,6 +32,7 @@ __all__ = [
     "step_parts",
     "stopping",
     "task_logits",
+    "task_rows",
     "train",
     "training_steps",
     "turn_ends",

@@ -53,8 +53,7 @@ class RandomRows:
         if config.pos_features:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
-    @property
-    def is_on_device(self) -> bool:
+    def is_on_device(self, model: MultitaskBert) -> bool:
         """As of `TaskRows`."""
         return not self.known or self.is_fixed
 
@@ -73,7 +72,7 @@ class RandomRows:
             return None
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
-    def fixed_embeddings(self, rows: ndarray | Tensor) -> Tensor:
+    def fixed_embeddings(self, model: MultitaskBert, rows: ndarray | Tensor) -> Tensor:
         """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 

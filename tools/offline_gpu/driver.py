@@ -267,7 +267,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert, build_encoder
     from mtbert.runtime import pick_device
-    from mtbert.training import TaskRows, Trainer, load_corpus, training_steps
+    from mtbert.training import Trainer, load_corpus, task_rows, training_steps
     from mtbert_lab.store import data_root
 
     config = RunConfig.from_params(run["config"]).but(batch_size=CHECK_BATCH, scheme="unified")
@@ -278,7 +278,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     model = MultitaskBert(config, build_encoder(config)).to(place)
     tables = {}
     for task, table in load_corpus(config, data_root(config)).train.items():
-        tables[task] = TaskRows(model, task, table, place)
+        tables[task] = task_rows(model, task, table, place)
     trainer = Trainer(model, tables, CHECK_STEPS)
     lengths = {task: rows.tokens.lengths for task, rows in tables.items()}
     losses = []
