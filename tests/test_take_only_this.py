@@ -41,7 +41,7 @@ def test_a_pal_in_the_own_bert_changes_its_states():
         attended = layer.attention(hidden)
         attended = attended[0] if isinstance(attended, tuple) else attended
         fed = layer.output.dense(layer.intermediate(attended))
-        hidden = layer.output.LayerNorm(attended + fed + pal.beside(depth, hidden, mask))
+        hidden = layer.output.LayerNorm(attended + fed + pal.parallel(depth, hidden, mask))
     torch.testing.assert_close(bert(ids).last_hidden_state, hidden, rtol=1e-5, atol=1e-5)
 
 

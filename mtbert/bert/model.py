@@ -9,6 +9,7 @@ batches together, padding included.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -224,26 +225,42 @@ class SelfAttention(nn.Module):
 
 
 class LayerHooks:
-    """The places of a layer where an adapter can change it; these hooks change nothing.
+    """What adapters do in a layer that several batches pass together: each changes the tokens of its own batch alone.
 
-    Every tensor has the shape of the layer's hidden states, (B, T, d) or (N, d).
+    adapters: one for each batch, or None, in the order of the tokens; masks: of each batch, (B, 1, 1, T), True =
+    attend. An adapter has a function for each place where it works, and None for the others (`mtbert.sharing.Adapter`).
     """
 
-    def after_attention(self, x: Tensor) -> Tensor:
-        """The output of W^O, before dropout and the residual connection."""
-        return x
+    def __init__(self, adapters: Sequence[nn.Module | None] = (), depth: int = 0, masks: Sequence[Tensor] = ()) -> None:
+        self.adapters = adapters
+        self.depth = depth
+        self.masks = list(masks)
 
-    def after_feed_forward(self, x: Tensor) -> Tensor:
-        """The output of the feed-forward block, before dropout and the residual connection."""
-        return x
+    def change(self, place: str, x: Tensor) -> Tensor:
+        """What the adapters make of x at a place: (N, d) -> (N, d)."""
+        hooks = self._hooks(place)
+        if not hooks:
+            return x
+        parts = apart(x, self.masks)  # (B, T, d) of each batch
+        for i, hook in hooks.items():
+            parts[i] = hook(self.depth, parts[i])
+        return together(parts)
 
-    def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
-        """The input of the second layer norm; hidden: input of the layer, attended: input of the feed-forward block."""
-        return residual
+    def add(self, place: str, residual: Tensor, x: Tensor) -> Tensor:
+        """The residual plus the adapters' terms TS(x) at a place: (N, d), (N, d) -> (N, d)."""
+        hooks = self._hooks(place)
+        if not hooks:
+            return residual
+        inputs = apart(x, self.masks)
+        sums = apart(residual, self.masks)
+        for i, hook in hooks.items():
+            sums[i] = sums[i] + hook(self.depth, inputs[i], self.masks[i])
+        return together(sums)
 
-    def after_layer(self, x: Tensor) -> Tensor:
-        """The layer's output."""
-        return x
+    def _hooks(self, place: str) -> dict[int, Callable]:
+        """Number of a batch -> the function that its adapter has for the place."""
+        hooks = {i: getattr(adapter, place, None) for i, adapter in enumerate(self.adapters)}
+        return {i: hook for i, hook in hooks.items() if hook is not None}
 
 
 NO_HOOKS = LayerHooks()
@@ -270,13 +287,15 @@ class BertLayer(nn.Module):
         a list of their masks -> (N, d). Attention is computed per batch (B, T), all else on the N tokens at once.
         """
         attended = self.attention_output(self.attention(hidden, mask))
-        attended = hooks.after_attention(attended)
+        attended = hooks.change("after_attention", attended)
         attended = self.attention_norm(hidden + self.dropout(attended))  # MHLN(h), equation 1
         fed = F.gelu(self.feed_forward_in(attended))  # (B, T, d_i)
         fed = self.feed_forward_out(fed)  # (B, T, d)
-        fed = hooks.after_feed_forward(fed)
-        residual = hooks.beside(attended + self.dropout(fed), hidden, attended)
-        return hooks.after_layer(self.output_norm(residual))  # BL(h), equation 2
+        fed = hooks.change("after_feed_forward", fed)
+        residual = attended + self.dropout(fed)
+        residual = hooks.add("parallel", residual, hidden)
+        residual = hooks.add("parallel_feed_forward", residual, attended)
+        return hooks.change("after_layer", self.output_norm(residual))  # BL(h), equation 2
 
 
 class Pooler(nn.Linear):

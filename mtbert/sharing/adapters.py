@@ -7,6 +7,7 @@ Houlsby et al. 2019; LHUC, learning hidden unit contributions: Swietojanski and 
 Symbols: B batch, T tokens, d hidden size, s adapter size, h heads, a = h floor(s / h), L layers of the encoder.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,36 +26,25 @@ class AdapterSizes:
 
 
 class Adapter(nn.Module):
-    """One task's adapter in a whole encoder; the encoder calls the hooks on the task's rows, at every depth from 0.
+    """One task's adapter in a whole encoder; its layers call the hooks on the task's rows, at every depth from 0.
 
-    A subclass overrides the hooks of the places where it works; the others change nothing.
+    A subclass has a method for each place where it works; at the others the hook is None, and the layer as it is.
     """
+
+    # The attention block's output after W^O, before dropout and residual: depth, (B, T, d) -> (B, T, d).
+    after_attention: Callable[[int, Tensor], Tensor] | None = None
+    # TS(h) of the layer's input: depth, (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d). It joins the residual
+    # of the second layer norm, LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): a parallel adapter.
+    parallel: Callable[[int, Tensor, Tensor | None], Tensor] | None = None
+    # The feed-forward block's output, before dropout and residual: depth, (B, T, d) -> (B, T, d).
+    after_feed_forward: Callable[[int, Tensor], Tensor] | None = None
+    # TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as of `parallel`.
+    parallel_feed_forward: Callable[[int, Tensor, Tensor | None], Tensor] | None = None
+    # The layer's output: depth, (B, T, d) -> (B, T, d).
+    after_layer: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__()
-
-    def after_attention(self, depth: int, x: Tensor) -> Tensor:
-        """The attention block's output after W^O, before dropout and residual: (B, T, d) -> (B, T, d)."""
-        return x
-
-    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-        """TS(h) of the layer's input: (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d), or None for no term.
-
-        It joins the residual of the second layer norm, LN(h_att + FFN(h_att) + TS(h)) (003, equation 2).
-        """
-        return None
-
-    def after_feed_forward(self, depth: int, x: Tensor) -> Tensor:
-        """The feed-forward block's output, before dropout and residual: (B, T, d) -> (B, T, d)."""
-        return x
-
-    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor | None:
-        """TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as in `beside`."""
-        return None
-
-    def after_layer(self, depth: int, x: Tensor) -> Tensor:
-        """The layer's output: (B, T, d) -> (B, T, d)."""
-        return x
 
 
 class PAL(Adapter):
@@ -78,7 +68,7 @@ class PAL(Adapter):
         self.attention = nn.ModuleList(SelfAttention(small, s) for _ in range(L))  # g
         _initialize(self)
 
-    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
         encoded = self.encode(hidden)  # (B, T, s)
         attended = self.attention[depth](encoded, mask)  # (B, T, a)
@@ -106,14 +96,14 @@ def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleList:
 
 
 class LowRank(Adapter):
-    """TS(h) = V_D GELU(V_E h) beside the layer, like a PAL; every layer has its own V_E and V_D."""
+    """TS(h) = V_D GELU(V_E h) parallel to the layer, like a PAL; every layer has its own V_E and V_D."""
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__(encoder, sizes)
         self.blocks = _bottlenecks(encoder, sizes.size)
         _initialize(self)
 
-    def beside(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
         return self.blocks[depth](hidden)
 
@@ -157,7 +147,7 @@ class HoulsbyPals(TwoBottlenecks):
     LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)); weights are drawn from N(0, 0.02).
     """
 
-    def beside_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
         """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""
         return self.feed_forward_blocks[depth](attended)
 

@@ -121,8 +121,9 @@ class SharedEncoder(nn.Module):
 
         masks: of the adapters, (B, 1, 1, T); in_order: those of the layer, in the order of the tokens.
         """
-        adapters = {task: self.adapters[task] for task in masks if task in self.adapters}
-        hooks = GroupHooks(adapters, depth, masks)
+        by_task = dict(self.adapters.items())
+        adapters = [by_task.get(task) for task in masks]
+        hooks = LayerHooks(adapters, depth, list(masks.values()))
         if self.checkpoint_layers and torch.is_grad_enabled():
             return checkpoint(layer, hidden, in_order, hooks, use_reentrant=False)
         return layer(hidden, in_order, hooks)
@@ -216,61 +217,3 @@ def _regroup(tokens: Tokens, groups: Collection[Group], masks: Masks) -> Tokens:
     for group in groups:
         regrouped[group] = together(parts[task] for task in group)
     return regrouped
-
-
-class GroupHooks(LayerHooks):
-    """The adapters of one depth in a layer that a group of tasks shares; each sees its own task's (B, T, d) alone.
-
-    masks: task -> (B, 1, 1, T) of the whole group, in the order of its tokens (N, d).
-    """
-
-    def __init__(self, adapters: dict[str, Adapter], depth: int, masks: Masks) -> None:
-        self.adapters = adapters
-        self.depth = depth
-        self.masks = masks
-
-    def after_attention(self, x: Tensor) -> Tensor:
-        """`Adapter.after_attention` of each task: (N, d) -> (N, d)."""
-        return self._through("after_attention", x)
-
-    def after_feed_forward(self, x: Tensor) -> Tensor:
-        """`Adapter.after_feed_forward` of each task: (N, d) -> (N, d)."""
-        return self._through("after_feed_forward", x)
-
-    def beside(self, residual: Tensor, hidden: Tensor, attended: Tensor) -> Tensor:
-        """LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): the sum without and with TS(h), each (N, d)."""
-        residual = self._plus("beside", residual, hidden)
-        return self._plus("beside_feed_forward", residual, attended)
-
-    def after_layer(self, x: Tensor) -> Tensor:
-        """`Adapter.after_layer` of each task: (N, d) -> (N, d)."""
-        return self._through("after_layer", x)
-
-    def _through(self, hook: str, x: Tensor) -> Tensor:
-        """The hook's output for each task's part of x."""
-        if not self._works(hook):
-            return x
-        parts = _apart(x, self.masks)
-        for task, adapter in self.adapters.items():
-            change = getattr(adapter, hook)
-            parts[task] = change(self.depth, parts[task])
-        return together(parts.values())
-
-    def _plus(self, hook: str, residual: Tensor, read: Tensor) -> Tensor:
-        """The residual plus the hook's term, which it computes from each task's part of `read`."""
-        if not self._works(hook):
-            return residual
-        inputs = _apart(read, self.masks)
-        sums = _apart(residual, self.masks)
-        for task, adapter in self.adapters.items():
-            compute = getattr(adapter, hook)
-            term = compute(self.depth, inputs[task], self.masks[task])
-            if term is not None:
-                sums[task] = sums[task] + term
-        return together(sums.values())
-
-    def _works(self, hook: str) -> bool:
-        """Whether an adapter overrides the hook; if none does, the tokens need not be split by task."""
-        unchanged = getattr(Adapter, hook)
-        kinds = {type(adapter) for adapter in self.adapters.values()}
-        return any(getattr(kind, hook) is not unchanged for kind in kinds)

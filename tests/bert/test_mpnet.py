@@ -195,7 +195,7 @@ def test_pals_see_no_relative_positions():
                 biased = encoder.embeddings[0].attention_mask(mask, mask.size(-1))
                 attended = layer.attention_norm(hidden + layer.attention_output(layer.attention(hidden, biased)))
                 fed = layer.feed_forward_out(torch.nn.functional.gelu(layer.feed_forward_in(attended)))
-                hidden = layer.output_norm(attended + fed + adapters[task].beside(depth, hidden, mask))
+                hidden = layer.output_norm(attended + fed + adapters[task].parallel(depth, hidden, mask))
             torch.testing.assert_close(hidden, together[task])
 
 

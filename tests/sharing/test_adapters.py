@@ -16,10 +16,10 @@ LENGTHS = [5, 2, 4]
 ENCODER = BertConfig(hidden_size=D, num_attention_heads=4, num_hidden_layers=L, intermediate_size=20)
 KINDS = {"pal": PAL, "low_rank": LowRank, "houlsby": Houlsby, "houlsby_pals": HoulsbyPals, "lhuc": LHUC}
 HOOKS = {
-    "pal": {"beside"},
-    "low_rank": {"beside"},
+    "pal": {"parallel"},
+    "low_rank": {"parallel"},
     "houlsby": {"after_attention", "after_feed_forward"},
-    "houlsby_pals": {"after_attention", "beside_feed_forward"},
+    "houlsby_pals": {"after_attention", "parallel_feed_forward"},
     "lhuc": {"after_layer"},
 }
 ALL = pytest.mark.parametrize("kind", list(KINDS))
@@ -39,7 +39,7 @@ def build(kind: str, encoder: BertConfig = ENCODER, **fields) -> Adapter:
 
 
 def call(adapter: Adapter, hook: str, depth: int, x: torch.Tensor, mask: torch.Tensor | None = None):
-    return getattr(adapter, hook)(depth, x, mask) if hook.startswith("beside") else getattr(adapter, hook)(depth, x)
+    return getattr(adapter, hook)(depth, x, mask) if hook.startswith("parallel") else getattr(adapter, hook)(depth, x)
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_pal_is_its_definition(hidden, mask, size, heads):
     pal = build("pal", adapter_size=size, adapter_heads=heads).double()
     hidden = hidden.double()
     for depth in range(L):
-        masked, unmasked = pal.beside(depth, hidden, mask), pal.beside(depth, hidden, None)
+        masked, unmasked = pal.parallel(depth, hidden, mask), pal.parallel(depth, hidden, None)
         for row, length in enumerate(LENGTHS):
             torch.testing.assert_close(masked[row], naive_pal(pal, depth, hidden[row], length))
             torch.testing.assert_close(unmasked[row], naive_pal(pal, depth, hidden[row], T))
-    assert not torch.allclose(pal.beside(0, hidden, mask), pal.beside(1, hidden, mask))
+    assert not torch.allclose(pal.parallel(0, hidden, mask), pal.parallel(1, hidden, mask))
 
 
 def test_pal_shares_its_projections_over_the_layers(hidden, mask):
@@ -91,7 +91,7 @@ def test_pal_shares_its_projections_over_the_layers(hidden, mask):
     assert sum(isinstance(m, torch.nn.Linear) and D in m.weight.shape for m in pal.modules()) == 2
     for depth in range(L):
         pal.zero_grad()
-        pal.beside(depth, hidden, mask).square().sum().backward()
+        pal.parallel(depth, hidden, mask).square().sum().backward()
         touched = {name for name, p in pal.named_parameters() if p.grad is not None and p.grad.any()}
         assert {"encode.weight", "decode.weight", "encode.bias", "decode.bias"} < touched
         assert {name.split(".")[1] for name in touched if name.startswith("attention")} == {str(depth)}
@@ -107,8 +107,8 @@ def test_pal_drops_attention_weights_alone(hidden, p, monkeypatch):
 
     monkeypatch.setattr("mtbert.bert.model.attend", watched)
     monkeypatch.setattr("torch.nn.functional.dropout", lambda *args, **kwargs: pytest.fail("another dropout"))
-    pal.train().beside(0, hidden, None)
-    pal.eval().beside(0, hidden, None)
+    pal.train().parallel(0, hidden, None)
+    pal.eval().parallel(0, hidden, None)
     assert seen == [p, 0.0]
 
 
@@ -116,17 +116,17 @@ def test_pal_drops_attention_weights_alone(hidden, p, monkeypatch):
 def test_low_rank_and_houlsby_are_their_definitions(hidden):
     low_rank, houlsby, pals = build("low_rank"), build("houlsby"), build("houlsby_pals")
     for depth in range(L):
-        first, second = pals.after_attention(depth, hidden), pals.beside_feed_forward(depth, hidden, None)
+        first, second = pals.after_attention(depth, hidden), pals.parallel_feed_forward(depth, hidden, None)
 
         def naive(block, token):
             return affine(block.decode, gelu(affine(block.encode, token)))
 
-        beside = low_rank.beside(depth, hidden, None)
+        parallel = low_rank.parallel(depth, hidden, None)
         attention, feed_forward = houlsby.after_attention(depth, hidden), houlsby.after_feed_forward(depth, hidden)
         for b in range(B):
             for t in range(T):
                 x = hidden[b, t]
-                torch.testing.assert_close(beside[b, t], naive(low_rank.blocks[depth], x))
+                torch.testing.assert_close(parallel[b, t], naive(low_rank.blocks[depth], x))
                 for result, blocks in (
                     (attention, houlsby.attention_blocks),
                     (feed_forward, houlsby.feed_forward_blocks),
@@ -157,15 +157,15 @@ def test_lhuc_scales_every_unit(hidden):
 
 
 @ALL
-def test_the_other_hooks_change_nothing(hidden, mask, kind):
+def test_an_adapter_has_the_hooks_of_its_places_alone(hidden, mask, kind):
     adapter = build(kind)
-    for hook in ("after_attention", "beside", "after_feed_forward", "beside_feed_forward", "after_layer"):
-        result = call(adapter, hook, 0, hidden, mask)
+    for hook in ("after_attention", "parallel", "after_feed_forward", "parallel_feed_forward", "after_layer"):
         if hook in HOOKS[kind]:
+            result = call(adapter, hook, 0, hidden, mask)
             assert result.shape == (B, T, D)
             assert not torch.equal(result, hidden)
         else:
-            assert result is (None if hook.startswith("beside") else hidden)
+            assert getattr(adapter, hook) is None
 
 
 @ALL

@@ -237,19 +237,21 @@ def test_task_encoder_leaves_frozen_levels_without_dropout():
 
 def naive_layer(layer, hidden, mask, adapter, depth):
     """A BERT layer with the adapter's places written out, on one task's rows."""
-    attended = layer.attention_output(layer.attention(hidden, mask))
-    if adapter is not None:
-        attended = adapter.after_attention(depth, attended)
+
+    def changed(place, x):
+        hook = getattr(adapter, place, None)
+        return x if hook is None else hook(depth, x)
+
+    def term(place, x):
+        hook = getattr(adapter, place, None)
+        return 0 if hook is None else hook(depth, x, mask)
+
+    attended = changed("after_attention", layer.attention_output(layer.attention(hidden, mask)))
     attended = layer.attention_norm(hidden + attended)
     feed_forward = layer.feed_forward_out(torch.nn.functional.gelu(layer.feed_forward_in(attended)))
-    if adapter is not None:
-        feed_forward = adapter.after_feed_forward(depth, feed_forward)
-    residual = attended + feed_forward
-    if adapter is not None:
-        for term in (adapter.beside(depth, hidden, mask), adapter.beside_feed_forward(depth, attended, mask)):
-            residual = residual if term is None else residual + term
-    output = layer.output_norm(residual)
-    return output if adapter is None else adapter.after_layer(depth, output)
+    feed_forward = changed("after_feed_forward", feed_forward)
+    residual = attended + feed_forward + term("parallel", hidden) + term("parallel_feed_forward", attended)
+    return changed("after_layer", layer.output_norm(residual))
 
 
 @pytest.mark.parametrize("text", ["S4", "S2(sst,quora|sts) I2", "F4", "I2 S2"])
