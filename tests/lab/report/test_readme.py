@@ -11,7 +11,9 @@ import yaml
 from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report.findings import best, write_tables
+from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import costs, read_runs
+from mtbert_lab.statistics import MEAN_MARGIN, margin_of
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf8")
 TEXT = " ".join(README.split())
@@ -73,6 +75,13 @@ def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     assert f"Shown not to matter: {counts['no difference that matters']} orders." in line
     assert f"Too few runs to tell: {counts['too few runs to tell']}." in line
     assert f"Another {(claims['verdict'] == 'not measured yet').sum()} claims wait" in line
+
+
+def test_the_margins_in_the_text_are_those_of_the_rule():
+    margins = ", ".join(f"{margin_of(task):g} on {TASK_LABELS[task]}" for task in ("sst", "quora", "sts"))
+    notebook = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text(encoding="utf8")
+    for text in (TEXT, notebook):
+        assert f"{margins}, {MEAN_MARGIN:g} overall" in text
 
 
 def test_its_figure_is_drawn_by_notebook_00():
