@@ -83,7 +83,7 @@ class LiveCurves:
             column = f"dev_{task}"
             if column in log:
                 points = log.dropna(subset=[column])
-                ax.plot(points["step"], points[column], label=plots.as_text(name), **look)
+                ax.plot(points["step"], points[column], label=plots.as_text(name), clip_on=False, **look)
 
     def _after_step(self, name: str, progress: ReadProgress, total: int) -> bool:
         """What the training loop calls after every step; False: it goes on."""
