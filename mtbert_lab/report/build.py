@@ -7,6 +7,7 @@ outputs, then what papermill executed. The site is rendered at the beginning, an
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -109,7 +110,7 @@ def build_report(
             for page in _read_pages(root, folder, profile):
                 _show_committed(page)
         index = _build_site(folder)
-        print(f"The site is at {os.path.relpath(index)}; {len(stale)} of its notebooks are executed now", flush=True)
+        print(f"The site: {os.path.relpath(index)}; notebooks to execute: {len(stale)}", flush=True)
         failures = _train(stale, profile, workers)
         failures += _execute_pages(stale, folder, workers)
     if failures:
@@ -292,6 +293,7 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
     """Execute these notebooks in the folder, and build the site whenever one has ended; what failed."""
     failures = []
     began = time.monotonic()
+    logging.getLogger("papermill").setLevel(logging.WARNING)
     with contextlib.chdir(folder):  # the notebooks' working directory: papermill's own would change in every thread
         for done, (page, failure) in enumerate(_executed(pages, workers), 1):
             seconds = time.monotonic() - began
@@ -306,11 +308,14 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
 
 
 def _executed(pages: list[_Page], workers: int) -> Iterator[tuple[_Page, str]]:
-    """Execute pages in threads; yields each with what failed, as it ends. After an interruption no kernel runs on."""
+    """Execute pages in threads; yields each with what failed, as it ends. After an interruption no kernel runs on.
+
+    The last one begins, as 10_demo trains and takes longest.
+    """
     stop = threading.Event()
     others = psutil.Process().children()
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, page, stop): page for page in pages}
+        futures = {pool.submit(_execute, page, stop): page for page in reversed(pages)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
