@@ -28,7 +28,7 @@ from benchmarks.peers import TransformersModel
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.runtime import MIB, PeakMemory
-from mtbert.training import TaskRows, Trainer
+from mtbert.training import TaskRows, Trainer, task_rows
 
 WARM_UP = 5  # steps, in which graphs are captured and code is compiled
 BLOCK = 20  # steps of a measurement
@@ -47,7 +47,7 @@ class Start(NamedTuple):
 
     def rows(self, model: MultitaskBert) -> dict[str, TaskRows]:
         """The tables for a model, on its device."""
-        return {task: TaskRows(model, task, table, model.device) for task, table in self.tables.items()}
+        return {task: task_rows(model, task, table, model.device) for task, table in self.tables.items()}
 
     def indices(self) -> dict[str, np.ndarray]:
         """Task -> all of its rows."""

@@ -119,7 +119,7 @@ def distillation_step(setting: Setting, B: int, T: int) -> Contest:
     teacher = RunConfig.from_params({"tasks": list(THREE), "encoder": setting.encoder})
     ours = on_words(setting, B, T, THREE, teachers=[teacher], distil=0.5)
     for table in ours.tables.values():
-        table.teachers = torch.zeros_like(table.logits())  # all numbers cost the same
+        table.teachers = torch.zeros_like(table.logits(ours.model))  # all numbers cost the same
     without = Peer(timed(on_words(setting, B, T, THREE).step))
     return Contest(f"3x{B}x{T}", timed(ours.step), {"ours, without teachers": without})
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from tqdm import tqdm
 
 from benchmarks.harness import Contest, Peer, Setting
 from mtbert.bert import MINILM, BertConfig, BertModel
@@ -39,10 +38,8 @@ def throughput(setting: Setting, count: int, workers: int) -> Contest:
         with _folders(), sweep.open_cluster(workers, None) as client:
 
             def train(chosen: Sequence[SweepRun]) -> None:
-                how = 1, None, "cpu", False, Stop(), tqdm(disable=True)
-                for _, outcome, _ in sweep.train_all(client, chosen, *how, sweep.Remaining(chosen, workers)):
-                    if not isinstance(outcome, float):
-                        raise outcome
+                if failed := sweep.train_on(client, chosen, Stop(), device="cpu"):
+                    raise RuntimeError(str(failed))
 
             train(_runs(WARM_UP * workers, first=count))
             chosen = _runs(count)

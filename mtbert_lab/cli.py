@@ -497,7 +497,7 @@ def plan(
     """List the runs of a grid that fit into a budget.
 
     They come with the scores of stored runs, the others with the reason why they do not fit. The first call times some
-    steps of each run, which takes some seconds for each.
+    steps, which takes about a minute; where there are too many kinds of steps, the next call times more of them.
     """
     from mtbert.runtime import pick_device
     from mtbert_lab import cost
@@ -509,8 +509,7 @@ def plan(
             typer.echo(path)
         return
     configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
-    with cost.Speeds(place, threads) as speeds:
-        table = cost.plan_table(configs, speeds, cost.parse_memory(memory), minutes, data, cuda=place == "cuda")
+    table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
 
 

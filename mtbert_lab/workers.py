@@ -1,15 +1,14 @@
 """What a worker of a dask cluster does: it is a process that trains one run at a time, and many one after another.
 
 A worker stops its run behind the current step, with a checkpoint, when its `Sweep` is taken from it: when the sweep is
-stopped, and when the worker closes, be it by SIGTERM or as its scheduler is lost. Imported by `sweep.train_all` alone,
-as dask is slow to import.
+stopped, and when the worker closes, because of SIGTERM or since its scheduler is lost. Only `sweep.train_on` imports
+this, as dask is slow to import.
 """
 
 import errno
 import logging
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextvars import copy_context
 from pathlib import Path
 
@@ -38,79 +37,95 @@ class Sweep(WorkerPlugin):
     stores: those that are read, the first of which is written to.
     """
 
-    def __init__(self, name: str, threads: int, data: str | None, stores: list[str], device: str) -> None:
+    def __init__(self, name: str, threads: int, data: str | Path | None, stores: Sequence[Path], device: str) -> None:
         self.name = name
         self.threads = threads
-        self.data = data
+        self.data = data and Path(data).resolve()
+        self.stores = [store.resolve() for store in stores]
         self.device = device
-        self.stores = [Path(store) for store in stores]
-        self.imports = [str(Path(file).resolve()) for file in imported]
+        self.imports = [Path(file).resolve() for file in imported]
         self.is_stopped = False
 
     def setup(self, worker: Worker) -> None:
-        """Import registered code. Leave Ctrl-C, which all processes of a terminal get, and rejects to the parent."""
+        """Import registered code, and leave the report of rejected rows to the process that leads the sweep."""
+        self.worker = worker
         if worker.nanny:
             import_files(self.imports)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)
 
     def teardown(self, worker: Worker) -> None:
         """Stop the run."""
         self.is_stopped = True
 
-    def train(self, worker: Worker, run_id: str, config: RunConfig, again: bool) -> tuple[str, float]:
-        """Train and store a run, unless it is 'stored'; its score. again: as of `load_or_run`.
+    def tell(self, run_id: str, state: str, minutes: float | None = None) -> None:
+        """Report how far a run is; minutes: that it will take, where that is known."""
+        self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes})
+
+    def train(self, run_id: str, config: RunConfig, again: bool) -> tuple[str, str]:
+        """Train and store a run, unless it is 'stored'; its score as text. again: as of `load_or_run`.
 
         Raises filelock.Timeout if the run, or a teacher that has to be trained first, is locked.
         """
-        if worker.state.nthreads != 1:
-            raise WorkerError(f"a worker has {worker.state.nthreads} threads; start it with --nthreads 1")
-        last = 0.0
-
-        def report(progress: Callable[[], dict], total: int) -> bool:
-            nonlocal last
-            if time.monotonic() - last > REPORT_SECONDS:
-                last = time.monotonic()
-                message = {"run_id": run_id, "worker": worker.address, "step": progress()["step"], "total": total}
-                worker.log_event(self.name, message)
-            return self.is_stopped
-
-        watch.set(report)
+        if self.worker.state.nthreads != 1:  # runs in one process would share torch's random generator
+            raise WorkerError(f"a worker has {self.worker.state.nthreads} threads; start it with --nthreads 1")
         torch.set_num_threads(self.threads)
-        if self.device != "cpu" and torch.cuda.is_available() and isinstance(worker.name, int):
-            torch.cuda.set_device(worker.name % torch.cuda.device_count())
+        if self.device != "cpu" and torch.cuda.is_available() and isinstance(self.worker.name, int):
+            torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
+        watch.set(Watch(self, run_id))
         with run_lock(run_id, blocking=False):
             state = "stored" if is_done(run_id, self.stores, again) else "trained"
             if state == "trained":
-                report(lambda: {"step": 0}, 0)
+                self.tell(run_id, "begins")
                 corpus = load_corpus(config, data_root(config, self.data))
                 if run_id != run_id_of(config, corpus):
                     raise WorkerError("a worker has other data, another encoder or another version of mtbert")
                 train_and_store(config, corpus, run_id, self.stores, self.device, False, self.data, wait=False)
-        return state, read_run(run_folder(run_id, self.stores), config).score()
+        return state, f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
 
 
-def train_run(sweep: str, run_id: str, config: RunConfig, again: bool) -> tuple[str, float | str, float]:
+class Watch:
+    """Called after every step of a run: reports it now and then; True: the run has to stop."""
+
+    def __init__(self, sweep: Sweep, run_id: str) -> None:
+        self.sweep = sweep
+        self.run_id = run_id
+        self.first: tuple[float, int] | None = None  # when this process did its first step, and the number of it
+        self.last = 0.0  # when it reported
+
+    def __call__(self, progress, total: int) -> bool:
+        now = time.monotonic()
+        if now - self.last > REPORT_SECONDS:
+            self.last = now
+            step = progress()["step"]
+            since, first = self.first = self.first or (now, step)
+            minutes = (now - since) / 60 * (total - first) / (step - first) if step > first else None
+            self.sweep.tell(self.run_id, f"{step}/{total}", minutes)
+        return self.sweep.is_stopped
+
+
+def train_run(sweep: str, run_id: str, config: RunConfig, again: bool, pause: float) -> tuple[str, str, float]:
     """A task of dask: trained, stored (by another process), busy (trained by another), failed or stopped; minutes.
 
-    Between them the score or the error. Raises errors that are not mtbert's own, so that dask tries again, except
-    those of a full or read-only disk: the same command goes on later.
+    Between them the score or the error. pause: seconds before it begins. Raises errors that are not mtbert's own, so
+    that dask tries again, except those of a full or read-only disk: the same command goes on later.
     """
-    worker = get_worker()
-    started = time.monotonic()
-    if sweep not in worker.plugins:
+    time.sleep(pause)
+    plugin = get_worker().plugins.get(sweep)
+    if plugin is None:
         return "stopped", "", 0.0
+    started = time.monotonic()
     try:
-        state, outcome = copy_context().run(worker.plugins[sweep].train, worker, run_id, config, again)
+        state, value = copy_context().run(plugin.train, run_id, config, again)
     except Timeout:
-        state, outcome = "busy", ""
+        plugin.tell(run_id, "is trained by another process")
+        state, value = "busy", ""
     except SystemExit:
-        state, outcome = "stopped", ""
+        state, value = "stopped", ""
     except Exception as error:
         is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
         if not is_own and getattr(error, "errno", None) not in NO_ROOM:
             raise
-        state, outcome = "failed", f"{type(error).__name__}: {error}"
+        state, value = "failed", f"{type(error).__name__}: {error}"
     finally:
         free_by_default()  # the memory goes back, as the worker goes on to other runs
-    return state, outcome, (time.monotonic() - started) / 60
+    return state, value, (time.monotonic() - started) / 60

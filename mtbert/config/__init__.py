@@ -1,7 +1,6 @@
 """RunConfig: everything that decides the numbers of a run; strict, typed, printable, hashable.
 
-The fields are in one file for each concern; a class has those of the file before, and checks its own:
-`TaskFields` < `EncoderFields` < `HeadFields` < `StepFields` < `UpdateFields` < `RunConfig`.
+`run.py` has the fields, `checks.py` what does not fit together, `fields.py` the table that users read.
 """
 
 from mtbert.config.fields import SOURCES, FieldRow, field_table

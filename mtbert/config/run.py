@@ -1,21 +1,48 @@
-"""RunConfig: all fields of a run, the name that they give it, and its errors."""
+"""RunConfig: the fields of a run in the order of a run, what follows from them, the name that they give it."""
 
 import difflib
 import hashlib
 import itertools
 import json
 import reprlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationError,
+    model_validator,
+)
 
 from mtbert.bert import MINILM, NAMED_ENCODERS, content_name
-from mtbert.config.updates import UpdateFields
-from mtbert.config.values import REGISTRIES, ConfigError, Real, TaskName
+from mtbert.config.checks import problems
+from mtbert.config.values import (
+    REGISTRIES,
+    ConfigError,
+    Count,
+    Dropout,
+    EncoderName,
+    Factor,
+    Factors,
+    Names,
+    PlanText,
+    Real,
+    Size,
+    TaskName,
+    Tasks,
+    one_of,
+)
 from mtbert.data import TASKS
+from mtbert.gradients import MEMORIES, PROJECTIONS
 from mtbert.metrics import OWN_METRICS
+from mtbert.optim import SCHEDULES
+from mtbert.samplers import SAMPLERS
+from mtbert.sharing import ADAPTERS, SharingPlan
 from mtbert.sources import SourceError, is_own, source_digest
 
 LONGEST = 2000  # characters of an error, which quotes what it is about
@@ -52,9 +79,175 @@ def _without_defaults(config: "RunConfig", info: SerializationInfo) -> dict[str,
 Teachers = tuple[Annotated["RunConfig", PlainSerializer(_without_defaults)], ...]
 
 
-class RunConfig(UpdateFields):
+class RunConfig(BaseModel):
     """One training run. Where the data lie and which device computes are no part of it: they do not name a run."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    # What is trained on, and what is scored.
+    corpus: Literal["demo", "course"] = Field(
+        default="demo", description="embedded demo corpus, or the course's datasets"
+    )
+    tasks: Tasks = Field(default=("sst",), description="the tasks to train on")
+    score_tasks: Tasks = Field(default=(), description="tasks scored on dev; empty: those trained on")
+    train_rows: Count | None = Field(
+        default=None, description="a random subset of each task's training rows; none: all"
+    )
+    augment: Literal["none", "swap"] = Field(
+        default="none", description="swap: every training pair is also there with its sentences swapped"
+    )
+
+    # Encoder: what turns tokens into an embedding.
+    encoder: EncoderName = Field(
+        default="minilm", description="'minilm', 'mpnet', a checkpoint folder, or a name on the hub"
+    )
+    weights: Literal["pretrained", "random"] = Field(
+        default="pretrained", description="random: the control, same sizes"
+    )
+    layers: Size | None = Field(default=None, description="use the first n layers of the encoder; none: all")
+    max_length: int = Field(default=512, ge=4, le=2**16, description="tokens of a sequence, [CLS] and [SEP] included")
+    attention_dropout: Dropout | None = Field(
+        default=None, description="of the attention weights; none: the checkpoint's; 0 saves much time on long texts"
+    )
+    pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
+
+    # Sharing: which layers of the encoder the tasks share, and what each has to itself.
+    frozen: bool = Field(default=False, description="train the heads only; another name of the plan 'frozen'")
+    plan: PlanText = Field(
+        default="1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2"
+    )
+    soft_sharing: Literal["none", "l2", "trace"] = Field(
+        default="none", description="what pulls the tasks' individual copies together"
+    )
+    soft_strength: Factor = Field(default=0.01, gt=0, description="factor of that pull in the loss")
+
+    adapter: Annotated[str, one_of(ADAPTERS, "none")] = Field(
+        default="none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
+    )
+    adapter_size: Size = Field(default=204, description="s, the width inside an adapter")
+    adapter_heads: Size = Field(
+        default=12, description="attention heads of a PAL, each of adapter_size / adapter_heads, rounded down"
+    )
+
+    # Heads: what turns embeddings into an output.
+    pairs: str = Field(
+        default="joint",
+        description="joint: one sequence with [SEP] (cross-encoder); or, of embeddings of the two sentences "
+        "(bi-encoder), some joined by +: sum, concat, product (Hadamard), difference (absolute), cosine",
+    )
+    pos_features: bool = Field(
+        default=False, description="append the shares of the part-of-speech tags to the features"
+    )
+    similarity: Literal["mse", "sigmoid_cosine"] = Field(
+        default="mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
+    )
+    head_layers: int = Field(default=1, ge=1, le=100, description="linear layers of a head, ReLU between them")
+    head_width: Size = Field(default=256, description="of a head's hidden layers")
+    head_norm: bool = Field(default=False, description="layer norm of the embeddings in front of the heads")
+    head_dropout: Dropout = Field(default=0.1, description="dropout of the heads")
+    dropout_place: Literal["before", "inside", "after"] = Field(
+        default="before", description="before the head, before each of its linear layers, or after the last one"
+    )
+    feeds: Names = Field(
+        default=(), description="progressive heads: 'sst>quora' shows the sst head's output to quora's head"
+    )
+    upstream: Literal["frozen", "slow", "free"] = Field(
+        default="frozen",
+        description="weights of the head that feeds while the fed task trains; slow: a tenth of the rate",
+    )
+    combine: Literal["concat", "attention"] = Field(
+        default="concat", description="how a head takes in what is fed to it"
+    )
+
+    # Steps: which tasks a step trains, on how many examples, and the sum of their losses.
+    scheme: Literal["sampled", "in_turn", "unified"] = Field(
+        default="sampled",
+        description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each",
+    )
+    sampling: Annotated[str, one_of(SAMPLERS)] = Field(
+        default="proportional",
+        description="which task a sampled step draws, by numbers of examples; loss: by the losses so far",
+    )
+    epochs: int = Field(default=3, ge=1, le=1000, description="of training on the tasks")
+    steps_per_epoch: int | None = Field(
+        default=None, ge=1, le=10**7, description="none: as many batches as the datasets hold"
+    )
+    batch_size: Size | dict[TaskName, Size] = Field(
+        default=32, description="examples of a step, of each task in a unified one; or a number for each task"
+    )
+    accumulation: Size = Field(default=1, description="parts that a batch is computed in, to save memory")
+    checkpoint_layers: bool = Field(
+        default=False,
+        description="compute each layer again in the backward pass: saves memory, takes a third more time",
+    )
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
+    r_drop: Factor | dict[TaskName, Factor] = Field(
+        default=0.0,
+        description="weight of the divergence between two passes with other dropout masks; or a weight for each task",
+    )
+    weighting: Literal["fixed", "uncertainty", "loss_ratio"] = Field(
+        default="fixed", description="of a unified step's losses"
+    )
+    task_weights: Factors = Field(
+        default=(), description="fixed weights of the losses, in the order of tasks; empty: all 1"
+    )
+
+    # Gradients: how those of a step's tasks combine.
+    gradients: Annotated[str, one_of(REGISTRIES["gradients"], "sum")] = Field(
+        default="sum", description="what is done about conflicts between tasks: sum, pcgrad, cagrad, gem or agem"
+    )
+    gradient_options: dict[str, Real] = Field(
+        default={}, description="constants of the method that gradients names, such as c of cagrad"
+    )
+    memory: Annotated[str, one_of(MEMORIES)] = Field(
+        default="reservoir", description="how GEM keeps examples of a task: reservoir or ring"
+    )
+    memory_size: Count = Field(default=256, description="examples that GEM keeps of a task")
+    memory_batch: Size = Field(default=32, description="of them, those that a step's constraint is computed on")
+    gem_margin: Factor = Field(default=0.0, description="lower bound of GEM's dual variables")
+    cosine_every: Count | None = Field(default=None, description="record the cosines of the tasks' gradients, in steps")
+
+    # Update: AdamW, its learning rate, averaged weights.
+    learning_rate: Real = Field(default=1e-4, gt=0, description="the schedule's peak")
+    schedule: Annotated[str, one_of(SCHEDULES)] = Field(
+        default="linear",
+        description="of the learning rate: none, linear, cosine, onecycle, each but none with a warm-up",
+    )
+    warmup: Real = Field(default=0.1, ge=0, lt=1, description="fraction of the steps")
+    layer_decay: Real = Field(
+        default=1.0, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
+    )
+    weight_decay: Real = Field(default=0.0, ge=0, description="of AdamW, times the learning rate in each step")
+    max_grad_norm: Factor | None = Field(default=None, gt=0, description="clip the gradient's norm; none: no clipping")
+    ema: Real | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay of the moving average of the weights, which is scored and kept; none: off",
+    )
+
+    # Masked language modelling before or after the training on the tasks.
+    pretrain: Literal["none", "before", "after", "both"] = Field(
+        default="none", description="masked language modelling on the texts, before or after training on the tasks"
+    )
+    pretrain_epochs: int = Field(default=1, ge=1, le=1000, description="epochs of masked language modelling")
+    pretrain_learning_rate: Real = Field(default=5e-5, gt=0, description="the peak of masked language modelling")
+
+    # Evaluation, and which step's weights are kept.
+    evals_per_epoch: int = Field(default=1, ge=1, le=1000, description="points of the learning curve")
+    eval_spacing: Literal["even", "log"] = Field(
+        default="even",
+        description="log: every point of the curve at half the steps of the next one, the last at the end",
+    )
+    curve_rows: Count | None = Field(
+        default=None,
+        description="dev examples of a task at a point of the learning curve, by which keep chooses; none: all",
+    )
+    keep: Literal["last", "best", "best_per_task"] = Field(
+        default="best", description="the model kept: of the last step, of the best overall dev score, or task by task"
+    )
+
+    # Teachers, from whose predictions the run learns.
     teachers: Annotated[Teachers | dict[TaskName, Teachers], BeforeValidator(_teachers)] = Field(
         default=(), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
     )
@@ -64,6 +257,8 @@ class RunConfig(UpdateFields):
     temperature: Real = Field(
         default=1.0, gt=0, le=100, description="of class probabilities, the teachers' and the student's"
     )
+
+    # Chance.
     seed: int = Field(default=1, ge=0, lt=2**32, description="of new weights, batches and dropout")
 
     @model_validator(mode="before")
@@ -75,27 +270,60 @@ class RunConfig(UpdateFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
-        for problem in self._problems():
+        for problem in problems(self):
             raise ValueError(problem)
         return self
 
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if isinstance(self.teachers, dict) and (not self.teachers or set(self.teachers) - set(self.tasks)):
-            yield f"teachers: name {list(self.teachers)}, not some of the tasks {list(self.tasks)}"
-        for task, teachers in self.teachers_by_task.items():
-            if not teachers:
-                yield f"teachers: {task} has none; leave it out"
-            if len(set(teachers)) != len(teachers):
-                yield f"teachers: {task} has one twice in {[teacher.digest for teacher in teachers]}"
-            for teacher in teachers:
-                if task not in teacher.tasks:
-                    yield f"teachers: {teacher.digest} is trained on {', '.join(teacher.tasks)}, not on {task}"
-                if teacher.corpus != self.corpus:
-                    yield f"teachers: {teacher.digest} is trained on corpus {teacher.corpus!r}, not {self.corpus!r}"
-        for name in ("distil", "temperature"):
-            if not self.teachers and getattr(self, name) != RunConfig.model_fields[name].default:
-                yield f"{name}: needs teachers"
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The tasks scored on the dev split: the training tasks, which select the best model, then `score_tasks`."""
+        return tuple(dict.fromkeys(self.tasks + self.score_tasks))
+
+    @property
+    def plan_text(self) -> str:
+        """The sharing plan, `frozen` taken into account."""
+        return "frozen" if self.frozen else self.plan
+
+    @property
+    def parsed_plan(self) -> SharingPlan:
+        """The sharing plan of the scored tasks, for as many layers as it names; PlanError if it cannot be read."""
+        return SharingPlan.parse(self.plan_text, self.scored)
+
+    @property
+    def encoder_is_fixed(self) -> bool:
+        """Whether the plan freezes every level that an embedding comes from."""
+        levels = dict(self.parsed_plan.levels)
+        if self.pooling != "pooler":
+            levels.pop("pooler", None)
+        return all(level.mode == "F" for level in levels.values())
+
+    @property
+    def has_deep_heads(self) -> bool:
+        """Whether a head has several layers, its own or attention in front of them, and starts as torch's do."""
+        return self.head_layers > 1 or (bool(self.feeds) and self.combine == "attention")
+
+    @property
+    def two_encodings(self) -> bool:
+        """Whether the sentences of a pair are encoded apart."""
+        return self.pairs != "joint"
+
+    def encodings(self, task: str) -> int:
+        """k, the embeddings of an example of a task: 2 for a pair whose sentences are encoded apart, else 1."""
+        return 2 if self.two_encodings and TASKS[task].is_pair else 1
+
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Training task -> examples of its batches."""
+        if isinstance(self.batch_size, dict):
+            return {task: self.batch_size[task] for task in self.tasks}
+        return dict.fromkeys(self.tasks, self.batch_size)
+
+    @property
+    def r_drops(self) -> dict[str, float]:
+        """Training task -> weight of its divergence, 0 for a task that `r_drop` does not name."""
+        if isinstance(self.r_drop, dict):
+            return {task: self.r_drop.get(task, 0.0) for task in self.tasks}
+        return dict.fromkeys(self.tasks, self.r_drop)
 
     @property
     def teachers_by_task(self) -> dict[str, Teachers]:
@@ -141,6 +369,23 @@ class RunConfig(UpdateFields):
         if self.teachers:
             fields["teachers"] = self._teacher_digests
         return fields
+
+    def _without_effect(self) -> set[str]:
+        """Fields about a part that this run does not have; it is the same run whatever they say."""
+        unused = set()
+        if self.adapter == "none":
+            unused |= {"adapter_size", "adapter_heads"}
+        if self.soft_sharing == "none":
+            unused |= {"soft_strength"}
+        if self.head_layers == 1:
+            unused |= {"head_width"}
+        if not self.feeds:
+            unused |= {"upstream", "combine"}
+        if self.gradients not in PROJECTIONS:
+            unused |= {"memory", "memory_size", "memory_batch", "gem_margin"}
+        if self.pretrain == "none":
+            unused |= {"pretrain_epochs", "pretrain_learning_rate"}
+        return unused
 
     @property
     def _teacher_digests(self) -> list[str] | dict[str, list[str]]:

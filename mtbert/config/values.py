@@ -57,6 +57,8 @@ def one_of(registry: Collection[str], *more: str, source: str = "") -> AfterVali
 
 
 TaskName = Annotated[str, one_of(TASKS, source="MTBERT_TASKS names the folder of tasks of your own")]
+EncoderName = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
+PlanText = Annotated[str, Field(max_length=1000)]
 Tasks = Annotated[tuple[TaskName, ...], BeforeValidator(_sequence)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence)]
 Real = Annotated[float, BeforeValidator(_number)]

@@ -3,16 +3,18 @@
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
+from mtbert.training.graphs import graphs_are_on
 from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
-from mtbert.training.passes import batch_shapes, step_parts, weighted_tokens
+from mtbert.training.passes import Shapes, batch_shapes, step_parts, weighted_tokens
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits
+from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits, task_rows
 
 __all__ = [
     "KEPT_FROM",
     "LOG",
     "TRAIN_ROWS",
+    "Shapes",
     "Stop",
     "TaskRows",
     "Trainer",
@@ -20,6 +22,7 @@ __all__ = [
     "batch_shapes",
     "evaluation_steps",
     "expected_passes",
+    "graphs_are_on",
     "load_corpus",
     "mean_logits",
     "metrics_of",
@@ -29,6 +32,7 @@ __all__ = [
     "step_parts",
     "stopping",
     "task_logits",
+    "task_rows",
     "train",
     "training_steps",
     "turn_ends",

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtbert.config import RunConfig
+from mtbert.multitask import MultitaskBert
 from mtbert.training.batches import Rows
 from mtbert.training.task_data import Tables
 
@@ -39,15 +39,16 @@ def graphs_are_on(device: torch.device) -> bool:
     return device.type == "cuda" and os.environ.get("MTBERT_GRAPHS", "1") != "0"
 
 
-def reason_for_eager(config: RunConfig, tables: Tables) -> str:
+def reason_for_eager(model: MultitaskBert, tables: Tables) -> str:
     """Why the steps of a run cannot be captured; empty where they can."""
+    config = model.run_config
     if config.weighting == "loss_ratio":
         return "the weights of losses depend on the losses of the step before"
     if config.teachers and config.distil == "annealed":
         return "the weight of the teachers changes from step to step"
     if config.checkpoint_layers:
         return "layers are computed twice, under the same dropout"
-    if not all(table.is_on_device for table in tables.values()):
+    if not all(table.is_on_device(model) for table in tables.values()):
         return "what frozen layers make of the texts is read from disk"
     return ""
 

@@ -31,7 +31,7 @@ from mtbert.training.masked_lm import pretrain, pretraining_texts
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.progress import Progress, steps_left
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows
+from mtbert.training.task_data import TaskRows, task_rows
 
 log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
@@ -118,8 +118,8 @@ def train(
     trainer.swap_average()
     if config.curve_rows is not None:  # the evaluations saw only some examples
         latest = {}
-    predictions = _dev_predictions(rows, known=latest)
-    step_scores = _step_scores(config, state, predictions, rows)
+    predictions = _dev_predictions(model, rows, known=latest)
+    step_scores = _step_scores(model, state, predictions, rows)
     score_seconds = time.perf_counter() - started
 
     if config.keep != "last":
@@ -129,7 +129,7 @@ def train(
 
     started = time.perf_counter()
     if not run.keeps_last_step(state):
-        predictions = _dev_predictions(rows, known={})
+        predictions = _dev_predictions(model, rows, known={})
     score_seconds += time.perf_counter() - started
 
     cost["score_seconds"] = round(score_seconds, 2)
@@ -206,11 +206,9 @@ class _Run:
         train = {}
         dev = {}
         for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
-            train[task] = TaskRows(model, task, table, self.place, times, teachers.get(task))
+            train[task] = task_rows(model, task, table, self.place, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
-            dev[task] = TaskRows(model, task, table, self.place, evaluations)
-        for rows in [*train.values(), *dev.values()]:
-            rows.make_features()
+            dev[task] = task_rows(model, task, table, self.place, evaluations)
         return _Rows(train, dev)
 
     def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, Predictions]:
@@ -292,7 +290,7 @@ class _Run:
         scores = {}
         for task in config.tasks:
             chosen = _subset(config.curve_rows, len(rows.dev[task]))
-            table = rows.dev[task].predictions("dev", chosen)
+            table = rows.dev[task].predictions(model, "dev", chosen)
             name, metric = next(iter(metrics_of(TASKS[task]).items()))
             score = metric(table["predicted"].to_numpy(), table["label"].to_numpy())
             predictions[task] = table
@@ -362,12 +360,8 @@ class _Run:
 
     def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
         """What the steps cost: seconds of the clock and of the processor, tokens."""
-        feature_seconds = 0.0
-        feature_cpu_seconds = 0.0
-        for table in rows.train.values():
-            seconds, processor_seconds = table.make_features()
-            feature_seconds += seconds
-            feature_cpu_seconds += processor_seconds
+        feature_seconds = sum(table.feature_seconds for table in rows.train.values())
+        feature_cpu_seconds = sum(table.feature_cpu_seconds for table in rows.train.values())
         return {
             "train_seconds": round(state.seconds, 2),
             "train_cpu_seconds": round(state.cpu_seconds, 2),
@@ -406,23 +400,24 @@ def _mean_loss_of(task: str, losses: list[Losses]) -> float:
     return float(np.mean(known))
 
 
-def _dev_predictions(rows: _Rows, known: Predictions) -> Predictions:
+def _dev_predictions(model: MultitaskBert, rows: _Rows, known: Predictions) -> Predictions:
     """Every task's predictions for dev; those that are known are not computed again."""
     predictions = {}
     for task, table in rows.dev.items():
-        predictions[task] = known[task] if task in known else table.predictions("dev")
+        predictions[task] = known[task] if task in known else table.predictions(model, "dev")
     return predictions
 
 
-def _step_scores(config: RunConfig, state: _Progress, last: Predictions, rows: _Rows) -> pd.DataFrame:
+def _step_scores(model: MultitaskBert, state: _Progress, last: Predictions, rows: _Rows) -> pd.DataFrame:
     """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve.
 
-    last: the predictions for dev after the last step.
+    model: that of the last step; last: its predictions for dev.
     """
+    config = model.run_config
     tables = []
     for task in config.tasks:
         chosen = _subset(TRAIN_ROWS, len(rows.train[task]))
-        train = rows.train[task].predictions("train", chosen)
+        train = rows.train[task].predictions(model, "train", chosen)
         for split, table in (("dev", last[task]), ("train", train)):
             scores = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
             tables.append(scores.assign(at="last", step=state.step))

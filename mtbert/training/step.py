@@ -71,7 +71,7 @@ class Trainer:
         self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         if graphs is None:
-            graphs = graphs_are_on(model.device) and not reason_for_eager(config, tables)
+            graphs = graphs_are_on(model.device) and not reason_for_eager(model, tables)
         self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
         self.weights = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None

@@ -1,6 +1,7 @@
-"""The tables of a run on a device: labels, tokens, and the features that a frozen encoder gives, computed once."""
+"""The tables of a run on a device: tokens, labels, and what frozen layers make of them, computed once."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, DeviceTokens, MappedArray, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, DeviceTokens, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
 from mtbert.training.batches import Rows
@@ -28,41 +29,24 @@ def load_corpus(config: RunConfig, root: Path) -> Corpus:
     return corpus.with_swapped_pairs() if config.augment == "swap" else corpus
 
 
+@dataclass(eq=False)
 class TaskRows:
-    """One split of one task on a device: its logits for any rows, in training and in evaluation.
+    """One split of one task on a device, as numbers: N rows of tokens, labels, and what is known of them beforehand.
 
-    passes: how often every row will be asked for. If that is more than once, what lies below the first trained layer is
-    kept on disk; if all rows will be asked for, a frozen encoder embeds them all at once.
-    teachers: the logits of the teachers for all rows, if it has some.
+    A model is handed to what computes with it; `task_rows` makes the rows that a model reads.
     """
 
-    def __init__(
-        self,
-        model: MultitaskBert,
-        task: str,
-        table: pd.DataFrame,
-        device: torch.device,
-        passes: float = 1.0,
-        teachers: Tensor | None = None,
-    ) -> None:
-        config = model.run_config
-        self.model = model
-        self.config = config
-        self.task = task
-        self.table = table
-        self.device = device
-        self.tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
-        self.labels = None
-        if "label" in table:
-            labels = table["label"].to_numpy(copy=True)
-            self.labels = torch.tensor(labels, device=device)
-        self.teachers = None if teachers is None else teachers.to(device)
-        self.tags = None
-        if config.pos_features:
-            tags = pos_features(task, table)
-            self.tags = torch.from_numpy(tags).to(device)
-        self._keeps_embeddings = passes >= 1
-        self._keeps_states = passes >= KEPT_FROM and model.encoder.frozen_depth > 0 and not model.features_are_fixed
+    task: str
+    table: pd.DataFrame
+    tokens: TokenizedTable
+    device: torch.device
+    labels: Tensor | None = None  # (N,); None where the table has none
+    teachers: Tensor | None = None  # the teachers' logits for all rows, if the task has teachers
+    tags: Tensor | None = None  # (N, p), part-of-speech features, where the configuration asks for them
+    embeddings: Tensor | None = None  # (N, k, d), kept where the whole encoder is frozen
+    states: TokenStates | None = None  # below the first trained layer, kept on disk
+    feature_seconds: float = 0.0  # of embeddings or states when they were computed, by this run or by another one
+    feature_cpu_seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.table)
@@ -80,38 +64,42 @@ class TaskRows:
     def _on_device(self) -> DeviceTokens:
         return DeviceTokens(self.tokens, self.device)
 
-    @property
-    def is_on_device(self) -> bool:
-        """Whether a batch can be made on the device: not where it has to be looked up on disk, row by row."""
-        if self.model.features_are_fixed:
-            return self._keeps_embeddings
-        return not self._keeps_states
+    def is_on_device(self, model: MultitaskBert) -> bool:
+        """Whether a step can be made on the device: not where its input is looked up on disk, or made in batches."""
+        if model.features_are_fixed:
+            return self.embeddings is not None
+        return self.states is None
 
-    def _in_batches(self, rows: ndarray, compute: Callable[[ndarray], Any]) -> Iterator[tuple[ndarray, Any]]:
-        """`MultitaskBert.in_batches` of these rows: positions in `rows`, and what `compute` gives for them."""
-        lengths = self.tokens.lengths[rows]
-        return self.model.in_batches(lengths, lambda positions: compute(rows[positions]))
+    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
+        """Hidden states (B, T, d) below the first trained layer, where they are kept."""
+        return None if self.states is None else self.states.batch(rows, batch.attention_mask)
 
-    def logits(self, rows: ndarray | None = None) -> Tensor:
-        """Logits of these rows, by default of all, in their order."""
+    def fixed_embeddings(self, model: MultitaskBert, rows: ndarray | Tensor) -> Tensor:
+        """(B, k, d) of these rows, where they are a function of the text alone."""
+        if self.embeddings is not None:
+            return self.embeddings[rows]
+        return in_order(_embedded(model, self, rows))
+
+    def logits(self, model: MultitaskBert, rows: ndarray | None = None) -> Tensor:
+        """The model's logits of these rows, by default of all, in their order."""
         if rows is None:
             rows = np.arange(len(self))
 
         def compute(part: ndarray) -> Tensor:
             length = None
-            if self.device.type == "cuda" and self.is_on_device:
+            if self.device.type == "cuda" and self.is_on_device(model):
                 length = int(self.tokens.lengths[part].max())
                 part = torch.from_numpy(part).to(self.device)
-            return task_logits(self.model, {self.task: self}, {self.task: part}, length)[self.task]
+            return task_logits(model, {self.task: self}, {self.task: part}, length)[self.task]
 
-        return in_order(self._in_batches(rows, compute))
+        return in_order(_in_batches(model, self, rows, compute))
 
-    def predictions(self, split: str, rows: ndarray | None = None) -> pd.DataFrame:
+    def predictions(self, model: MultitaskBert, split: str, rows: ndarray | None = None) -> pd.DataFrame:
         """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
         table = self.table
         if rows is not None:
             table = table.iloc[rows].reset_index(drop=True)
-        predicted, confidence = predict(TASKS[self.task], self.logits(rows))
+        predicted, confidence = predict(TASKS[self.task], self.logits(model, rows))
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
             result["label"] = table["label"]
@@ -119,62 +107,83 @@ class TaskRows:
         result["confidence"] = confidence.cpu().numpy()
         return result
 
-    def fixed_embeddings(self, rows: ndarray | Tensor) -> Tensor:
-        """(B, k, d) of these rows, where they are a function of the text alone."""
-        if self._keeps_embeddings:
-            return self._kept_embeddings[rows]
-        return in_order(self._in_batches(rows, self._embed))
 
-    def _embed(self, rows: ndarray) -> Tensor:
-        batch = self.batch(rows)
-        return self.model.embed({self.task: batch})[self.task]
+def task_rows(
+    model: MultitaskBert,
+    task: str,
+    table: pd.DataFrame,
+    device: torch.device,
+    passes: float = 1.0,
+    teachers: Tensor | None = None,
+) -> TaskRows:
+    """The rows of a table as this model reads them, with what its frozen layers make of them.
 
-    @cached_property
-    def _kept_embeddings(self) -> Tensor:
-        """(N, k, d) of all rows, on the device."""
-        return torch.from_numpy(self._embeddings_on_disk.array).to(self.device)
+    passes: how often every row will be asked for. If that is more than once, what lies below the first trained layer is
+    kept on disk; if all rows will be asked for, a frozen encoder embeds them all at once. Both are computed here, or
+    found on disk, before the first row is asked for.
+    teachers: the logits of the teachers for all rows, if it has some.
+    """
+    config = model.run_config
+    tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
+    rows = TaskRows(task, table, tokens, device)
+    if "label" in table:
+        labels = table["label"].to_numpy(copy=True)
+        rows.labels = torch.tensor(labels, device=device)
+    if teachers is not None:
+        rows.teachers = teachers.to(device)
+    if config.pos_features:
+        tags = pos_features(task, table)
+        rows.tags = torch.from_numpy(tags).to(device)
+    if model.features_are_fixed and passes >= 1:
+        _keep_embeddings(model, rows)
+    if not model.features_are_fixed and model.encoder.frozen_depth > 0 and passes >= KEPT_FROM:
+        _keep_states(model, rows)
+    return rows
 
-    @cached_property
-    def _embeddings_on_disk(self) -> MappedArray:
-        about = f"{self.config.pooling} {self._arithmetic}"
-        batches = self._in_batches(np.arange(len(self)), self._embed)
-        k = self.config.encodings(self.task)
-        return embeddings_of_all_rows(self.model.encoder, self.tokens, k, about, batches)
 
-    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
-        """Hidden states (B, T, d) below the first trained layer, where they are kept; made at the first call."""
-        if not self._keeps_states:
-            return None
-        return self._states.batch(rows, batch.attention_mask)
+def _keep_embeddings(model: MultitaskBert, rows: TaskRows) -> None:
+    config = model.run_config
+    about = f"{config.pooling} {_arithmetic(model, rows)}"
+    batches = _embedded(model, rows, np.arange(len(rows)))
+    k = config.encodings(rows.task)
+    mapped = embeddings_of_all_rows(model.encoder, rows.tokens, k, about, batches)
+    rows.embeddings = torch.from_numpy(mapped.array).to(rows.device)
+    rows.feature_seconds, rows.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
 
-    def make_features(self) -> tuple[float, float]:
-        """Compute what frozen layers make of all rows, or find it on disk, before the first row is asked for.
 
-        Returns the seconds that it took when it was computed, by this run or by another one: of the clock, and of the
-        processor. Zeros where nothing is kept.
-        """
-        if self._keeps_states:
-            mapped = self._states.mapped
-        elif self._keeps_embeddings and self.model.features_are_fixed:
-            mapped = self._embeddings_on_disk
-        else:
-            return 0.0, 0.0
-        return mapped.seconds, mapped.cpu_seconds
+def _keep_states(model: MultitaskBert, rows: TaskRows) -> None:
+    def compute(part: ndarray) -> tuple[Tensor, Tensor]:
+        batch = rows.batch(part)
+        with autocast(model.run_config, rows.device):
+            states = model.encoder.below({rows.task: batch})[rows.task]
+        return states, batch.attention_mask
 
-    @cached_property
-    def _states(self) -> TokenStates:
-        def compute(rows: ndarray) -> tuple[Tensor, Tensor]:
-            batch = self.batch(rows)
-            with autocast(self.config, self.device):
-                states = self.model.encoder.below({self.task: batch})[self.task]
-            return states, batch.attention_mask
+    batches = _in_batches(model, rows, np.arange(len(rows)), compute)
+    rows.states = TokenStates(model.encoder, rows.tokens, _arithmetic(model, rows), batches)
+    mapped = rows.states.mapped
+    rows.feature_seconds, rows.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
 
-        batches = self._in_batches(np.arange(len(self)), compute)
-        return TokenStates(self.model.encoder, self.tokens, self._arithmetic, batches)
 
-    @property
-    def _arithmetic(self) -> str:
-        return f"{self.config.precision} {self.device.type}"
+def _arithmetic(model: MultitaskBert, rows: TaskRows) -> str:
+    """What the bits of kept features depend on beside weights and tokens."""
+    return f"{model.run_config.precision} {rows.device.type}"
+
+
+def _embedded(model: MultitaskBert, rows: TaskRows, chosen: ndarray) -> Iterator[tuple[ndarray, Tensor]]:
+    """The embeddings (B, k, d) of some rows, batch by batch; with them their positions in `chosen`."""
+
+    def compute(part: ndarray) -> Tensor:
+        return model.embed({rows.task: rows.batch(part)})[rows.task]
+
+    return _in_batches(model, rows, chosen, compute)
+
+
+def _in_batches(
+    model: MultitaskBert, rows: TaskRows, chosen: ndarray, compute: Callable[[ndarray], Any]
+) -> Iterator[tuple[ndarray, Any]]:
+    """`MultitaskBert.in_batches` of some rows: positions in `chosen`, and what `compute` gives for the rows there."""
+    lengths = rows.tokens.lengths[chosen]
+    return model.in_batches(lengths, lambda positions: compute(chosen[positions]))
 
 
 Tables = dict[str, TaskRows]  # by task
@@ -192,7 +201,7 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
     if model.features_are_fixed:
         logits = {}
         for task, part in rows.items():
-            embeddings = tables[task].fixed_embeddings(part)
+            embeddings = tables[task].fixed_embeddings(model, part)
             logits[task] = model.heads(task, embeddings, tags.get(task))
         return logits
     batches = {}
@@ -210,4 +219,5 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known."""
     place = pick_device(device)
-    return TaskRows(model.to(place), task, table, place).predictions(split)
+    model = model.to(place)
+    return task_rows(model, task, table, place).predictions(model, split)

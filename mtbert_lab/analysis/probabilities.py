@@ -16,7 +16,7 @@ from mtbert.bert import CheckpointError
 from mtbert.data import TASKS, DataError, load_table
 from mtbert.paths import replacing
 from mtbert.runtime import pick_device
-from mtbert.training import TaskRows
+from mtbert.training import task_rows
 from mtbert_lab.paths import find_result
 from mtbert_lab.store import Run, data_root, load_model
 
@@ -71,7 +71,7 @@ def probabilities(
         table = dev_table(run, task, data)
         place = pick_device(device)
         model = load_model(run.run_id).to(place)
-        logits = TaskRows(model, task, table, place).logits()
+        logits = task_rows(model, task, table, place).logits(model)
         p = logits.float().softmax(-1).cpu().numpy()
         return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 

@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 from mtbert.config import RunConfig
 from mtbert.multitask import meta_model
 from mtbert.runtime import MIB
-from mtbert_lab.cost.steps import Shapes, Steps
+from mtbert.training import Shapes
+from mtbert_lab.cost.steps import Steps
 
 # moments: AdamW's, and averaged weights; task gradients: the flat ones of PCGrad and GEM
 PARTS = ["weights", "moments", "gradients", "task gradients", "activations", "temporary"]

@@ -21,8 +21,9 @@ from torch.autograd import profiler
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import MIB, pick_device
+from mtbert.training import Shapes
 from mtbert_lab.cost.dry_run import PARTS, DryRun, at_peak
-from mtbert_lab.cost.steps import Shapes, Steps
+from mtbert_lab.cost.steps import Steps
 from mtbert_lab.store import read_grid
 
 MARK = "mtbert: measured from here"

@@ -17,16 +17,15 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import COURSE, DataError
 from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
-from mtbert_lab.cost.forecast import Forecast, cost_key
-from mtbert_lab.cost.lengths import LENGTHS, KnownLengths, count_lengths
+from mtbert_lab.cost.forecast import cost_key, cost_table
+from mtbert_lab.cost.lengths import LENGTHS, count_lengths
 from mtbert_lab.cost.memory import measure_grid, measured_steps
-from mtbert_lab.cost.time import Speeds
 from mtbert_lab.paths import shipped, stores
 from mtbert_lab.store import Run, overall_interval, read_grid, read_run, stored_runs, write_table
 
 log = logging.getLogger(__name__)
 COLUMNS = [  # of `plan_table`; fits: memory, and at least one step; steps_that_fit, minutes: where memory fits
-    "name", "fits", "why", "score", "low", "high", "steps", "steps_that_fit", "minutes", "process_mib", "parameters",
+    "name", "fits", "why", "score", "low", "high", "steps", "steps_that_fit", "minutes", "mib", "parameters",
     "trained_parameters",
 ]  # fmt: skip
 
@@ -76,53 +75,59 @@ def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str
 
 def plan_table(
     configs: Mapping[str, RunConfig],
-    speeds: Speeds,
     memory_mib: float = math.inf,
     minutes: float = math.inf,
     data: str | Path | None = None,
-    cuda: bool = False,
+    device: str = "cpu",
+    threads: int | None = None,
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    speeds: of the machine that would train. data: as of `read_lengths`; the stored runs give the scores. Sorted by what
-    fits, score, minutes. A configuration that a run would refuse with ConfigError, PlanError or CheckpointError does
-    not fit. Raises BudgetError unless minutes are above 0, and DataError.
+    data, device, threads: as of `cost_table`; the stored runs give the scores. Sorted by what fits, score, minutes. A
+    configuration that a run would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises
+    BudgetError unless minutes are above 0, and DataError.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
         stored.setdefault(_score_key(content["config"]), []).append(folder)
-    lengths = KnownLengths(data)
+    costs = cost_table(configs.items(), device, threads, data).to_dict("index")
     rows = []
     for name, config in configs.items():
-        try:
-            forecast = Forecast(config, lengths.of(config), speeds, cuda)
-        except (ConfigError, PlanError, CheckpointError) as error:
-            row = {"why": f"cannot be predicted: {error}"}
-        else:
-            row = _needs(forecast, memory_mib, minutes)
+        row = _needs(costs[cost_key(config)], memory_mib, minutes)
         if not row["why"]:
             runs = [read_run(folder) for folder in stored.get(_score_key(config), [])]
             row |= expected_score(runs, row["steps_that_fit"])
-        rows.append({"name": name, "fits": not row["why"], **row})
+        rows.append({**row, "name": name, "fits": not row["why"]})
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
 
 
-def _needs(forecast: Forecast, memory_mib: float, minutes: float) -> dict:
-    """What a run needs, and why that does not fit into a budget: columns of `plan_table`."""
-    mib = forecast.process_mib()
-    row = {"why": "", "steps": len(forecast.steps), "process_mib": mib, **forecast.counts}
-    if mib > memory_mib:
-        row["why"] = f"needs {_gigabytes(mib)} GB of memory, {_gigabytes(memory_mib)} are allowed"
+def _needs(cost: dict, memory_mib: float, minutes: float) -> dict:
+    """What a run needs, a row of `cost_table`, and why that does not fit into a budget: columns of `plan_table`."""
+    error = cost["error"]
+    if isinstance(error, ConfigError | PlanError | CheckpointError):
+        return {"why": f"cannot be predicted: {error}"}
+    if isinstance(error, Exception):
+        raise error
+    row = {**cost, "why": ""}
+    if cost["mib"] > memory_mib:
+        row["why"] = f"needs {_gigabytes(cost['mib'])} GB of memory, {_gigabytes(memory_mib)} are allowed"
+        row["minutes"] = math.nan
         return row
-    row["minutes"] = forecast.minutes
-    row["steps_that_fit"] = forecast.steps_within(minutes)
+    row["steps_that_fit"] = steps_within(cost, minutes)
     if row["steps_that_fit"] == 0:
-        needed = f"needs {row['minutes']:.1f} minutes"
-        row["why"] = f"{needed}, in {minutes:g} not one of its {row['steps']} steps ends"
+        needed = f"needs {cost['minutes']:.1f} minutes"
+        row["why"] = f"{needed}, in {minutes:g} not one of its {cost['steps']:g} steps ends"
     return row
+
+
+def steps_within(cost: dict, minutes: float) -> int:
+    """How many of a run's steps end within these minutes, with their share of the evaluations."""
+    once = cost["features"] + cost["pretraining"]
+    share = (minutes - once) / (cost["minutes"] - once)
+    return int(cost["steps"] * min(1.0, max(0.0, share)))
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
@@ -138,7 +143,7 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
                 "expected score": score,
                 "minutes": f"{row.minutes:.1f}",
                 "steps": f"{row.steps_that_fit:g} of {row.steps:g}",
-                "memory (GB)": _gigabytes(row.process_mib),
+                "memory (GB)": _gigabytes(row.mib),
                 "parameters (M)": f"{row.parameters / 1e6:.1f}",
                 "trained (M)": f"{row.trained_parameters / 1e6:.1f}",
             }
@@ -175,36 +180,35 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     return {"score": score, "low": math.nan, "high": math.nan}
 
 
-def check_runs(store: Path, speeds: Speeds, data: str | Path | None) -> pd.DataFrame:
-    """Predictions for a CPU against the stored runs, a row a run.
+def check_runs(store: Path, data: str | Path | None, threads: int | None = None, again: bool = False) -> pd.DataFrame:
+    """Predictions for a CPU against the stored runs, a row a run; threads, again: as of `Speeds`.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
     the pass that makes features. Left out are runs of a GPU, of older code, which do not have it, and of an encoder or
     data that are not here. Seeds of a configuration share a prediction.
     """
-    lengths = KnownLengths(data)
-    forecasts: dict[str, Forecast] = {}
-    rows = []
+    runs = []
     for _, content in stored_runs([store]):
-        config, cost = content["config"], content["cost"]
         on_cpu = content["provenance"]["device"].startswith("cpu")
-        if not on_cpu or "train_cpu_seconds" not in cost:
-            continue
-        key = cost_key(config)
-        try:
-            if key not in forecasts:
-                forecasts[key] = Forecast(config, lengths.of(config), speeds)
-        except (DataError, CheckpointError) as error:
-            log.warning("%s: no prediction (%s)", content["run_id"], error)
+        if on_cpu and "train_cpu_seconds" in content["cost"]:
+            runs.append(content)
+    named = [(content["run_id"], content["config"]) for content in runs]
+    costs = cost_table(named, "cpu", threads, data, again=again).to_dict("index")
+    rows = []
+    for content in runs:
+        predicted = costs[cost_key(content["config"])]
+        measured = content["cost"]
+        if isinstance(predicted["error"], Exception):
+            log.warning("%s: no prediction (%s)", content["run_id"], predicted["error"])
             continue
         rows.append(
             {
                 "run_id": content["run_id"],
                 "mtbert": content["provenance"]["mtbert"],
-                "predicted_mib": forecasts[key].process_mib(),
-                "peak_memory_mib": cost["peak_memory_mib"],
-                "predicted_seconds": forecasts[key].train_seconds,
-                "train_cpu_seconds": cost["train_cpu_seconds"] + cost.get("feature_cpu_seconds", 0.0),
+                "predicted_mib": predicted["mib"],
+                "peak_memory_mib": measured["peak_memory_mib"],
+                "predicted_seconds": 60 * (predicted["features"] + predicted["training"]),
+                "train_cpu_seconds": measured["train_cpu_seconds"] + measured.get("feature_cpu_seconds", 0.0),
             }
         )
     return pd.DataFrame(rows)
@@ -220,5 +224,4 @@ def renew_measurements(store: Path, device: str, threads: int | None, data: str 
         yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
     except DataError:
         pass
-    with Speeds(device, threads, again=True) as speeds:
-        yield write_table(check_runs(store, speeds, data), store / "runs_predicted.csv")
+    yield write_table(check_runs(store, data, threads, again=True), store / "runs_predicted.csv")

@@ -9,9 +9,7 @@ from mtbert.bert import Batch
 from mtbert.config import RunConfig
 from mtbert.data import TAGS, TASKS
 from mtbert.multitask import MultitaskBert
-from mtbert.training import Trainer
-
-Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
+from mtbert.training import Shapes, Trainer
 
 
 def padded_tokens(config: RunConfig, shapes: Shapes) -> int:
@@ -23,7 +21,8 @@ class RandomRows:
     """Stands for `TaskRows`: rows of random tokens, of these lengths (N,).
 
     The first `remembered` rows have another label than the rest, so that their gradients conflict.
-    known: whether the states below the first trained layer are read from disk.
+    known: whether the states below the first trained layer are read from disk. On a GPU the tokens are made there, so
+    that the steps can be graphs, as those of `TaskRows`.
     """
 
     teachers = None  # to read their logits takes no time worth counting
@@ -42,6 +41,7 @@ class RandomRows:
         self.tokens = self  # it has lengths and batches, as a `TokenizedTable`
         self.lengths = lengths
         self.known = known
+        self.is_fixed = model.features_are_fixed
         self.device = model.device
         self.sequences = config.encodings(task)
         self.vocabulary = sizes.vocab_size
@@ -53,21 +53,26 @@ class RandomRows:
         if config.pos_features:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
-    def batch(self, rows: ndarray, length: int | None = None) -> Batch:
-        """A batch of these rows, padded to the longest; `length` is that of rows on a GPU, which these are not."""
-        longest = int(self.lengths[rows].max())
-        ids = torch.randint(self.vocabulary, (self.sequences * len(rows), longest))
-        mask = torch.ones(ids.shape, dtype=torch.bool)
-        types = torch.zeros_like(ids) if self.has_types else None
-        return Batch(ids, mask, types).to(self.device)
+    def is_on_device(self, model: MultitaskBert) -> bool:
+        """As of `TaskRows`."""
+        return not self.known or self.is_fixed
 
-    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
+    def batch(self, rows: ndarray | Tensor, length: int | None = None) -> Batch:
+        """A batch of these rows, padded to the longest; where rows are numbers on a device, to `length` tokens."""
+        if length is None:
+            length = int(self.lengths[rows].max())
+        ids = torch.randint(self.vocabulary, (self.sequences * len(rows), length), device=self.device)
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        types = torch.zeros_like(ids) if self.has_types else None
+        return Batch(ids, mask, types)
+
+    def below(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
         if not self.known:
             return None
         return torch.zeros(*batch.input_ids.shape, self.width, device=self.device)
 
-    def fixed_embeddings(self, rows: ndarray) -> Tensor:
+    def fixed_embeddings(self, model: MultitaskBert, rows: ndarray | Tensor) -> Tensor:
         """Sentence embeddings (B, k, d) of these rows."""
         return torch.zeros(len(rows), self.sequences, self.width, device=self.device)
 
@@ -76,22 +81,37 @@ class Steps:
     """Training steps and evaluations of a model on random tokens, dry or real.
 
     memory: task -> tokens of the longest example that GEM draws. known: the tasks whose states below the first trained
-    layer are read from disk.
+    layer are read from disk. graphs: as of `Trainer`.
     """
 
-    def __init__(self, model: MultitaskBert, memory: dict[str, int], known: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: MultitaskBert,
+        memory: dict[str, int],
+        known: tuple[str, ...] = (),
+        graphs: bool | None = False,
+    ) -> None:
         self.model = model
         self.config = model.run_config
         self.memory = memory
         self.known = known
         self.tables: dict[str, RandomRows] = {}
-        self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=False)
+        self.kept: list[RandomRows] = []  # a graph reads the rows with which it was captured
+        for task in self.config.tasks:
+            self.tables[task] = RandomRows(model, task, np.zeros(0, int), known=task in known)
+        self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=graphs)
         for parameter in self.trainer.trained:  # AdamW makes its moments
             parameter.grad = torch.zeros_like(parameter)
         self.trainer.update({})
+        self.has_graphs = self.trainer.graphs is not None
         self.is_sum = self.trainer.is_sum
         self.remembered = min(self.config.memory_batch, self.config.memory_size)
         self.trainer.remember({task: np.arange(self.remembered) for task in memory})
+
+    def train(self, shapes: Shapes) -> None:
+        """A whole step."""
+        self.gradients(shapes)
+        self.update()
 
     def gradients(self, shapes: Shapes) -> None:
         """The part of a step before the update. shapes: of the whole batches, which the step may cut into parts."""
@@ -103,6 +123,8 @@ class Steps:
             self.tables[task] = RandomRows(self.model, task, lengths, self.remembered, task in self.known)
             if task in shapes:
                 rows[task] = np.arange(self.remembered, len(lengths))
+        if self.has_graphs:
+            self.kept += self.tables.values()
         self.trainer.gradients(1, rows)
 
     def update(self) -> None:

@@ -294,7 +294,7 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
     failures = []
     began = time.monotonic()
     logging.getLogger("papermill").setLevel(logging.WARNING)
-    with contextlib.chdir(folder):  # the notebooks' working directory: papermill's own would change in every thread
+    with contextlib.chdir(folder):  # put back at the end: papermill and Sphinx change it for a moment
         for done, (page, failure) in enumerate(_executed(pages, workers), 1):
             seconds = time.monotonic() - began
             if failure:
@@ -330,12 +330,14 @@ def _executed(pages: list[_Page], workers: int) -> Iterator[tuple[_Page, str]]:
 
 
 def _execute(page: _Page, stop: threading.Event) -> str:
-    """Execute a notebook in the working directory, and make it the page; returns what failed."""
+    """Execute a notebook in the folder of the pages, and make it the page; returns what failed."""
     unfinished = page.file.parent / "unfinished" / page.file.name
     unfinished.parent.mkdir(exist_ok=True)
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
-    how = {"kernel_name": "python3", "progress_bar": False, "config": config}
+    # The kernel's folder; papermill's own `cwd` would be that of all threads.
+    resources = {"metadata": {"path": str(page.file.parent)}}
+    how = {"kernel_name": "python3", "progress_bar": False, "config": config, "resources": resources}
     for attempt in range(1, ATTEMPTS + 1):
         try:
             papermill.execute_notebook(page.notebook, unfinished, page.values, **how)

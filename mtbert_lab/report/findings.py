@@ -1,19 +1,20 @@
-"""What was found: the box that opens README.md, notebook 00 and the site, and the tables of README.md.
+"""What was found: the sentences that open README.md, notebook 00 and the site, and the tables of README.md.
 
-The sentences of the box are written by hand, with places for numbers that the stored runs fill. Each names the verdicts
-that it rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left
-out.
+The sentences are written by hand, with places for numbers that the stored runs fill. Each names the verdicts that it
+rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left out.
 
-`python -m mtbert_lab.report.findings` writes box and tables into README.md between `<!-- NAME -->` and `<!-- end -->`.
+`python -m mtbert_lab.report.findings` writes them and the tables into README.md between `<!-- NAME -->` and
+`<!-- end -->`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -47,16 +48,29 @@ from mtbert_lab.statistics import (
     decide,
     verdict_text,
 )
-from mtbert_lab.store import BASELINES, Run, difference, overall_interval, summarize
+from mtbert_lab.store import BASELINES, difference, overall_interval, summarize
 
-PAPERS = {  # what papers report for a bert-base of each task's own, by the names of the runs
-    "SST frozen": "0.399 (000)",
-    "SST fine-tuned": "0.519 (000), 0.523 (001), 0.513 (002)",
-    "CFIMDB frozen": "0.751 (000)",
-    "CFIMDB fine-tuned": "0.955 (000)",
-    "Quora fine-tuned": "0.780 (001), 0.868 (002)",
-    "STS fine-tuned": "0.521 (001), 0.872 (002)",
+EXAMPLES = {  # of each task: its question, an example of our own with the right answer, the answers, the score
+    "sst": (
+        "SST-5: how positive is a sentence of a film review?",
+        "*The plot drags, yet the last half hour is a joy.* → 3",
+        "a class from 0 (very negative) to 4 (very positive)",
+        "accuracy",
+    ),
+    "quora": (
+        "Quora: do two questions ask the same?",
+        "*How do I get ink out of wool?* / *What takes ink off a woollen coat?* → 1",
+        "1 (duplicate) or 0",
+        "accuracy",
+    ),
+    "sts": (
+        "STS: how similar are two sentences?",
+        "*The ferry leaves at noon.* / *At noon two ferries arrive.* → 2.4",
+        "a number from 0 (unrelated) to 5 (equal)",
+        "Pearson correlation",
+    ),
 }
+MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
@@ -102,6 +116,13 @@ def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
     return next(rows.itertuples())
 
 
+def told(sentence: Callable[[Path | None], str], store: Path | None = None) -> str:
+    """What a function of this file says, nothing where its runs are not stored."""
+    with suppress(KeyError, FileNotFoundError):
+        return sentence(store)
+    return ""
+
+
 def box(store: Path | None = None) -> str:
     """The sentences as a list in Markdown. store: default `stores()`."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
@@ -109,10 +130,7 @@ def box(store: Path | None = None) -> str:
     plans = compare(read("hybrids"), "plan")
     singles = compare(read("singles"), "pairs")
     gradients = read("gradients")
-    methods = [
-        compare(adapters, "adapter", "adapter_size", "adapter_heads"),
-        compare(gradients, *GRADIENTS, where=_is_unified),
-    ]
+    methods = _methods(adapters, gradients)
     sentences = {
         "What sharing costs": lambda: sharing_costs(plans),
         "What it saves": lambda: sharing_saves(plans),
@@ -123,11 +141,170 @@ def box(store: Path | None = None) -> str:
         "What GEM is for": lambda: gem_is_for(gradients),
         "What became of the papers' findings": lambda: _claims_checked(store),
     }
-    told = []
+    lines = []
     for heading, sentence in sentences.items():
         with suppress(KeyError, FileNotFoundError):  # its runs are not stored
-            told.append(f"- **{heading}.** {sentence()}")
-    return "\n".join(told)
+            lines.append(f"- **{heading}.** {sentence()}")
+    return "\n".join(lines)
+
+
+def _methods(adapters: Grid, gradients: Grid) -> list[Comparison]:
+    """Adapters beside none, and gradient methods beside the plain sum where a step has all tasks."""
+    return [
+        compare(adapters, "adapter", "adapter_size", "adapter_heads"),
+        compare(gradients, *GRADIENTS, where=_is_unified),
+    ]
+
+
+def _largest_gain(plans: Comparison) -> Any:
+    """The largest difference overall of a plan from 1-bert; raises KeyError where none is stored."""
+    row_of(plans, "3-bert")
+    return next(plans.overall.sort_values("value", ascending=False).itertuples())
+
+
+def recommendation(store: Path | None = None) -> str:
+    """Three sentences: when to share everything, when to split, what to leave; raises KeyError without the runs."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    plans = compare(read("hybrids"), "plan")
+    millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
+    share = tell(
+        "**Share everything** where memory or speed decides: overall, no plan that splits the encoder scores more "
+        "than {largest:size} above *1-bert*, less than the margin.",
+        largest=Place(_largest_gain(plans), SMALL),
+    )
+    split = tell(
+        "**Split the upper half** (*hybrid-3*) where Quora, the task with the most examples, matters: it gains "
+        "{quora:size} there with {half} million parameters, and an encoder for each task needs {three}.",
+        quora=Place(row_of(plans, "hybrid-3", "quora"), "better"),
+        half=millions["hybrid-3"],
+        three=millions["3-bert"],
+    )
+    leave = _none_gains(
+        "**Do not bother** with PALs and other adapters, or with PCGrad, CAGrad and GEM in steps of all tasks: none "
+        "of their {count} differences is shown to be a gain above the margin.",
+        pd.concat([comparison.differences for comparison in _methods(read("pals_samplers"), read("gradients"))]),
+    )
+    return f"{share} {split} {leave}"
+
+
+def in_use(store: Path | None = None) -> str:
+    """What a prediction costs under the plans; raises KeyError or FileNotFoundError without the verdict."""
+    claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
+    halves = _claimed(claims, "later layers gain more from being a task's own than earlier ones (three")
+    return tell(
+        "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times; under "
+        "*hybrid-3* it passes through the lower half once. Splitting the lower half instead is shown to make no "
+        "difference that matters to scores, and saves no pass.",
+        half=Place(halves, NO_DIFFERENCE),
+    )
+
+
+def _claimed(claims: pd.DataFrame, start: str) -> SimpleNamespace:
+    """The verdict of the claim that starts so, as a row of `decide`; raises KeyError where there is none."""
+    rows = claims[claims["claim"].str.startswith(start)]
+    if rows.empty:
+        raise KeyError(start)
+    row = rows.iloc[0]
+    return SimpleNamespace(
+        value=row["our_number"],
+        low=row["low"],
+        high=row["high"],
+        verdict=row["verdict"],
+        is_small=row["is_small"] in (True, "True"),  # the column has empty cells
+        seeds_needed=row["seeds_needed"],
+    )
+
+
+def limits(store: Path | None = None) -> str:
+    """What the findings rest on, as a list in Markdown; raises KeyError without the runs."""
+    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    short = read("hybrids").runs["1-bert"][0]
+    names = ["1-bert, long", "3-bert, long"]
+    long = compare(read("distil_long").only(names), "plan")
+    passes = short.cost["steps"] * short.config.batch_size["quora"] / short.provenance["rows"]["train quora"]
+    steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
+    overall = next(long.overall.itertuples())
+    lines = [
+        "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them.",
+        "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
+        tell(
+            "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* is still better there than "
+            "*1-bert*, by {quora:size}; overall there are too few runs to tell.",
+            short=steps[0],
+            passes=passes,
+            long=steps[1],
+            quora=Place(row_of(long, names[1], "quora"), "better"),
+            overall=Place(overall, TOO_FEW),
+        ),
+        "One domain: short English texts, and tasks that are near each other.",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def tasks_table(store: Path | None = None) -> str:
+    """The three tasks, a row each: an example of our own, what is predicted, how it is scored, how many examples."""
+    lines = [
+        "| task | example of ours → answer | predicted | score | train / dev |",
+        "|---|---|---|---|---|",
+    ]
+    sizes = _sizes(store)
+    for task, cells in EXAMPLES.items():
+        lines.append(_line([*cells, sizes.get(task, "–")]))
+    cfimdb = (
+        f"CFIMDB, positive or negative film reviews ({sizes.get('cfimdb', '–')}), is trained alone, in notebook 03."
+    )
+    return "\n".join([*lines, "", cfimdb])
+
+
+def _sizes(store: Path | None) -> dict[str, str]:
+    """Task -> examples of train and dev, as text, of those that stored runs read."""
+    rows = {}
+    for grid in ("hybrids", "single_task"):
+        for runs in read_runs("cpu", grid, store=store, train_missing=False).runs.values():
+            rows |= runs[0].provenance["rows"]
+    return {task: f"{rows[f'train {task}']:,} / {rows[f'dev {task}']:,}" for task in TASKS if f"dev {task}" in rows}
+
+
+def plan_points(plans: Comparison, task: str) -> pd.DataFrame:
+    """A row per plan of PLANS that is stored, for its figure: name, parameters (million), value, low, high.
+
+    value: the score on a task minus that of 1-bert, which has no interval.
+    """
+    rows = []
+    for name in PLANS:
+        if name not in plans.runs:
+            continue
+        about = {"name": name, "parameters": plans.runs[name][0].cost["parameters"] / 1e6}
+        if name in plans.references:
+            row = row_of(plans, name, task)
+            rows.append(about | {"value": row.value, "low": row.low, "high": row.high})
+        else:
+            rows.append(about | {"value": 0.0})
+    return pd.DataFrame(rows, columns=["name", "parameters", "value", "low", "high"])
+
+
+def plan_differences(plans: Comparison) -> str:
+    """A row per plan: parameters, seeds, and dev scores minus those of 1-bert, which has its scores."""
+    lines = ["| plan | parameters | seeds | SST | Quora | STS | overall |", "|---|---|---|---|---|---|---|"]
+    for name in PLANS:
+        if not (runs := plans.runs.get(name)):
+            continue
+        columns = [*runs[0].config.tasks, None]
+        if name in plans.references:
+            cells = [_marked(row_of(plans, name, task)) for task in columns]
+        else:
+            scores = [summarize(runs, task)["value"] for task in columns[:-1]]
+            cells = [f"{score:.3f}" for score in [*scores, overall_interval(runs)[0]]]
+        lines.append(_line([name, f"{runs[0].cost['parameters'] / 1e6:.1f} M", len(runs), *cells]))
+    return "\n".join(lines)
+
+
+def _marked(row: Any) -> str:
+    """A difference as MARKS says: +0.013 in bold where an order is shown."""
+    number = f"{row.value:+.3f}"
+    if row.verdict in MARKS:
+        return MARKS[row.verdict].format(number)
+    return f"*{number}*" if row.is_small else f"**{number}**"
 
 
 def _is_unified(config: RunConfig) -> bool:
@@ -148,16 +325,13 @@ def sharing_costs(plans: Comparison) -> str:
 
 def sharing_saves(plans: Comparison) -> str:
     """What the plans differ by overall, beside their parameters; raises KeyError without the runs."""
-    row_of(plans, "3-bert")
     sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f} million" for name, runs in plans.runs.items()}
-    largest = plans.overall.sort_values("value").iloc[-1]
     return tell(
         "One encoder has {one} parameters, three have {three}. Overall no plan scores more than "
-        "{largest:size} above one encoder, less than the margin of {margin}. So overall every plan matches every "
-        "other, and memory decides.",
+        "{largest:size} above one encoder, less than the margin of {margin}.",
         one=sizes["1-bert"],
         three=sizes["3-bert"],
-        largest=Place(largest, SMALL),
+        largest=Place(_largest_gain(plans), SMALL),
         margin=MEAN_MARGIN,
     )
 
@@ -324,54 +498,20 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
 
 
 def _tables(store: Path) -> dict[str, str]:
-    """Name -> the table or sentence of the README, in Markdown."""
-    read = partial(read_runs, "cpu", store=store, train_missing=False)
-    hybrids = read("hybrids")
-    models = read("best_model")
-    students = read("distil_best")
-    best_model = best(models)
-    taught = Comparison(models | students, dict.fromkeys(students.configs, best_model))
-    tables = {
+    """Name -> the table or sentences of the README, in Markdown."""
+    hybrids = read_runs("cpu", "hybrids", store=store, train_missing=False)
+    return {
+        "recommendation": told(recommendation, store),
+        "in use": told(in_use, store),
+        "limits": told(limits, store),
         "findings": box(store),
-        "single tasks": single_tasks(read("singles")),
-        "plans": plans(hybrids, PLANS),
-        "plan differences": compare(hybrids, "plan").answer,
-        "best model": f"{taught.answer}\n\n{plans(taught.grid, [best_model, *students.configs])}".strip(),
-        "longer training": longer_training(hybrids | read("distil_long")),
+        "tasks": tasks_table(store),
+        "plans": plan_differences(compare(hybrids, "plan")),
     }
-    path = store / "claims.csv"
-    if path.exists():
-        claims = pd.read_csv(path)
-        counts = claim_counts(claims).reset_index()
-        lines = [_line(counts.columns), _line(["---"] * counts.shape[1])]
-        lines += [_line(row) for row in counts.to_numpy()]
-        tables["claims"] = "\n".join([*lines, "", unchecked(claims)]).strip()
-    return tables
 
 
 def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def single_tasks(grid: Grid) -> str:
-    """A row per task alone, frozen or fine-tuned: dev score with its interval, seeds, what papers report."""
-    lines = ["| run | dev score, 95 % interval | seeds | papers (bert-base) |", "|---|---|---|---|"]
-    for name, paper in PAPERS.items():
-        if runs := grid.runs.get(name):
-            lines.append(_line([name, _score(runs), len(runs), paper]))
-    return "\n".join(lines)
-
-
-def plans(grid: Grid, names: Iterable[str | None]) -> str:
-    """A row per run of three tasks: dev scores and overall with their intervals, seeds, parameters."""
-    lines = ["| run | SST | Quora | STS | overall | seeds | parameters |", "|---|---|---|---|---|---|---|"]
-    for name in names:
-        if runs := grid.runs.get(name):
-            scores = [_score(runs, task) for task in runs[0].config.tasks]
-            overall = _shown(*overall_interval(runs))
-            parameters = f"{runs[0].cost['parameters'] / 1e6:.1f} M"
-            lines.append(_line([name, *scores, overall, len(runs), parameters]))
-    return "\n".join(lines)
 
 
 def longer_training(grid: Grid) -> str:
@@ -400,15 +540,6 @@ def best(grid: Grid) -> str | None:
         if runs[0].cost["parameters"] <= MOST_PARAMETERS:
             means[name] = sum(run.score() for run in runs) / len(runs)
     return max(means, key=means.get, default=None)
-
-
-def _score(runs: list[Run], task: str | None = None) -> str:
-    found = summarize(runs, task)
-    return _shown(found["value"], found["low"], found["high"])
-
-
-def _shown(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

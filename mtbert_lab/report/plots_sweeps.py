@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from seaborn.utils import relative_luminance
@@ -225,6 +226,51 @@ def _arrows_at_bottom(table: pd.DataFrame, x: str, floor: float, ax: Axes) -> No
             ha="center",
             arrowprops={"arrowstyle": "-|>", "color": VERMILION},
         )
+
+
+def plans_by_size(table: pd.DataFrame, levels: dict[str, Sequence[int]], margin: float, ax: Axes | None = None) -> Axes:
+    """Differences of plans from the first one against their parameters, each point with a drawing of its plan.
+
+    table: columns name, parameters (million), value, low, high (nan: no interval). levels: name -> the number of copies
+    of every level, from the input upward. Differences within the margin, the grey band, do not matter.
+    """
+    ax = ax or plt.gca()
+    ax.axhspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
+    ax.axhline(0, color="black", lw=0.8)
+    top = table["high"].fillna(table["value"])
+    reach = top.max()
+    room = 0.05 * reach
+    width = 0.062 * np.ptp(table["parameters"])
+    height = 0.26 * reach
+    for row, above in zip(table.itertuples(), top + room, strict=True):
+        x = row.parameters
+        spread = [[row.value - row.low], [row.high - row.value]]
+        filling = "white" if np.isnan(row.low) else BLACK
+        ax.errorbar(x, row.value, spread, marker="o", ms=6, capsize=3, color=BLACK, mfc=filling)
+        inset = ax.inset_axes((x - width / 2, above, width, height), transform=ax.transData)
+        _drawing(levels[row.name], inset)
+        name = as_text(row.name)
+        ax.annotate(name, (x, above + height), (0, 2), textcoords="offset points", ha="center", fontsize="x-small")
+    ax.text(table["parameters"].max(), -0.9 * margin, "too small to matter", ha="right", fontsize="small")
+    ax.set_ylim(-1.15 * margin, 1.5 * reach)
+    ax.margins(x=0.07)
+    ax.grid(axis="x", visible=False)
+    ax.set_xlabel("parameters (million)")
+    looks = {"one copy for all tasks": COLOURS["shared"], "a copy for each task": COLOURS["individual"]}
+    boxes = [Patch(label=label, color=colour) for label, colour in looks.items()]
+    ax.legend(handles=boxes, loc="lower center", bbox_to_anchor=(0.63, 0.6), fontsize="small", frameon=False)
+    return ax
+
+
+def _drawing(levels: Sequence[int], ax: Axes) -> None:
+    """A plan as rows of boxes, a row per level, a box per copy."""
+    for height, copies in enumerate(levels):
+        colour = COLOURS["shared"] if copies == 1 else COLOURS["individual"]
+        width = 1 / copies
+        gap = 0.3 * width if copies > 1 else 0
+        for left in np.arange(copies) * width:
+            ax.barh(height, width - gap, left=left + gap / 2, height=0.7, color=colour, linewidth=0)
+    ax.set_axis_off()
 
 
 def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

@@ -39,6 +39,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
+from mtbert.samplers import task_probabilities
 from mtbert.training import LOG, load_corpus, train
 from mtbert_lab.analysis.errors import COLUMNS, error_kinds
 from mtbert_lab.paths import check_writable
@@ -77,7 +78,7 @@ ENCODERS = {
 }
 
 
-def _is_live() -> bool:
+def is_live() -> bool:
     """Whether a Jupyter server started this kernel, so that somebody can use controls."""
     return "JPY_SESSION_NAME" in os.environ
 
@@ -137,7 +138,7 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         display(figure)
         plt.close(figure)
 
-    if not _is_live():
+    if not is_live():
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
         plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
         return
@@ -148,6 +149,32 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         layer=IntSlider(layer, 1, config.num_hidden_layers, description="layer"),
         head=IntSlider(head, 1, config.num_attention_heads, description="head"),
     )
+
+
+def sampler_figure(sizes: dict[str, int], epoch: int, epochs: int) -> plt.Figure:
+    """The probability of each task in one epoch, for the samplers of the papers. sizes: examples of each task."""
+    names = ("round_robin", "sqrt", "proportional", "annealed")
+    shares = [task_probabilities(list(sizes.values()), name, epoch, epochs) for name in names]
+    labels = [name.replace("_", "-") for name in names]
+    table = pd.DataFrame(shares, index=labels, columns=list(sizes)).rename(columns=plots.TASK_LABELS)
+    colours = [look["color"] for look in plots.styles(sizes).values()]
+    figure, ax = plt.subplots(figsize=(7.5, 2.8))
+    table.plot.bar(ax=ax, color=colours, rot=0, ylim=(0, 1), ylabel="probability of a step")
+    ax.legend(frameon=False)
+    ax.set_title(f"epoch {epoch} of {epochs}")
+    return figure
+
+
+def sampler_viewer(sizes: dict[str, int], epochs: int) -> None:
+    """A slider over the epochs for `sampler_figure`; without a server nothing."""
+
+    def draw(epoch: int) -> None:
+        figure = sampler_figure(sizes, epoch, epochs)
+        display(figure)
+        plt.close(figure)
+
+    if is_live():
+        _view(draw, epoch=IntSlider(1, 1, epochs, description="epoch"))
 
 
 def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
@@ -236,7 +263,7 @@ def error_browser(errors: pd.DataFrame) -> None:
         notebook.say(NO_TEXTS)
         examples = one_row_an_example(demo_errors())
         notebook.listing(examples.groupby("task", sort=False).head(2))
-    if not _is_live():
+    if not is_live():
         return
     controls = {}
     for name in ("task", "model", "kind"):
@@ -347,7 +374,7 @@ def two_sentences(first: str, second: str) -> None:
     def draw(first: str, second: str) -> None:
         notebook.listing(what_it_says(demo_model(), first, second))
 
-    if not _is_live():
+    if not is_live():
         draw(first, second)
         return
     _view(draw, first=_wide_text(first, "first"), second=_wide_text(second, "second"))

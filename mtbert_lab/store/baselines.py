@@ -16,7 +16,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
-from mtbert.training import TaskRows, load_corpus, score_table
+from mtbert.training import load_corpus, score_table, task_rows
 from mtbert_lab.store.runs import data_root
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
@@ -66,7 +66,7 @@ def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> 
     place = pick_device(device)
     untrained = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")
     model = MultitaskBert(untrained).to(place)
-    rows = TaskRows(model, task, table.reset_index(drop=True), place)
+    rows = task_rows(model, task, table.reset_index(drop=True), place)
     with torch.no_grad():
-        first, second = rows.fixed_embeddings(np.arange(len(table))).unbind(1)
+        first, second = rows.fixed_embeddings(model, np.arange(len(table))).unbind(1)
     return F.cosine_similarity(first, second, dim=-1).cpu().numpy()

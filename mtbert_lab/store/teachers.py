@@ -23,7 +23,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, sealed_arrays
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import is_sealed
-from mtbert.training import TaskRows, mean_logits
+from mtbert.training import mean_logits, task_rows
 from mtbert_lab.store.models import model_folder, run_lock
 
 TEACHERS = "teachers"  # of a store
@@ -96,5 +96,5 @@ def _load(teacher: RunConfig, run_id: str) -> MultitaskBert:
 def _compute(load: Callable[[], MultitaskBert], task: str, table: pd.DataFrame, device: torch.device) -> list[ndarray]:
     """The logits of a model for all rows of a task's table, in half precision."""
     model = load().to(device)
-    logits = TaskRows(model, task, table, device).logits()
+    logits = task_rows(model, task, table, device).logits(model)
     return [logits.cpu().numpy().astype(np.float16)]

@@ -24,15 +24,17 @@ class FixedSpeeds:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def of(self, config, steps, memory, known) -> Speed:
-        self.asked.append(config)
-        return self.speed
+    def of(self, kinds) -> dict[str, Speed]:
+        self.asked += [kind.config for kind in kinds]
+        return {kind.key: self.speed for kind in kinds}
 
     def beside_mib(self) -> float:
         return 300.0
 
 
 @pytest.fixture
-def speeds() -> FixedSpeeds:
+def speeds(monkeypatch) -> FixedSpeeds:
     """A machine on which nothing is timed: a token takes a microsecond."""
-    return FixedSpeeds(1e-6)
+    speeds = FixedSpeeds(1e-6)
+    monkeypatch.setattr("mtbert_lab.cost.forecast.Speeds", lambda device, threads, again: speeds)
+    return speeds

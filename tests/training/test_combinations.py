@@ -25,7 +25,7 @@ from mtbert.sharing.plan import SharingPlan
 from mtbert.training import task_data as rows
 from mtbert.training.batches import training_steps
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, load_corpus
+from mtbert.training.task_data import load_corpus, task_rows
 
 PLANS = (
     "1-bert", "3-bert", "frozen", "hybrid-1", "S1 I1", "I1 S1", "F1 S1", "F1 I1", "S1 F1", "I2 pool:S",
@@ -179,7 +179,7 @@ def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
     with torch.no_grad():
         for parameter in model.parameters():  # nowhere 0: weight decay moves whatever a step trains
             parameter += 0.02 * torch.randn_like(parameter)
-    tables = {task: TaskRows(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
+    tables = {task: task_rows(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
     trainer = Trainer(model, tables, total_steps=3)
     users, remembered = trained_by(config, model), set()
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
@@ -204,7 +204,7 @@ def test_every_scored_task_gets_predictions(params, tiny_encoder, corpus):
     model = MultitaskBert(config)
     for task in config.scored:
         table = corpus.train[task]
-        predicted = TaskRows(model, task, table, torch.device("cpu")).predictions("train")
+        predicted = task_rows(model, task, table, torch.device("cpu")).predictions(model, "train")
         assert predicted["id"].tolist() == table["id"].tolist()
         assert np.isfinite(predicted["predicted"]).all()
         assert predicted["confidence"].isna().all() == TASKS[task].is_number, "numbers have no confidence"

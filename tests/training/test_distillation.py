@@ -17,7 +17,7 @@ from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.training import TaskRows, Trainer, load_corpus, mean_logits, train
+from mtbert.training import Trainer, load_corpus, mean_logits, task_rows, train
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert_lab import sweep
@@ -254,7 +254,7 @@ def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, store
     corpus = load_corpus(student, course_folder)
     models = {config: load_model(stored(config).run_id) for config in student.teachers["quora"]}
     probabilities = [
-        TaskRows(model, "quora", corpus.train["quora"], CPU).logits().sigmoid() for model in models.values()
+        task_rows(model, "quora", corpus.train["quora"], CPU).logits(model).sigmoid() for model in models.values()
     ]
     found = outputs_of(student, course_folder).mean_logits(corpus, CPU)
     assert found.keys() == {"quora"}
@@ -291,7 +291,7 @@ def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, store
     for task, table in corpus.train.items():
         kept = torch.from_numpy(np.load(folder / f"{task}-{run_id.rpartition('-')[2]}.npz")["logits"])
         assert kept.dtype == torch.float16 and len(kept) == len(table)
-        logits = TaskRows(model, task, table, CPU).logits(rows)
+        logits = task_rows(model, task, table, CPU).logits(model, rows)
         labels = torch.from_numpy(table["label"].to_numpy(copy=True))[rows]
         loss = distillation_loss(TASKS[task], logits, labels, kept[rows], 1.0)
         own = distillation_loss(TASKS[task], logits, labels, logits, 1.0)  # the entropy, or 0

@@ -16,7 +16,7 @@ from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.training import frozen_features
 from mtbert.training import task_data as module
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, load_corpus, task_logits
+from mtbert.training.task_data import load_corpus, task_logits, task_rows
 
 CPU = torch.device("cpu")
 TIMES = ("feature_seconds", "feature_cpu_seconds")
@@ -113,7 +113,7 @@ def test_states_of_a_batch(config, course_folder):
     torch.manual_seed(0)
     model = MultitaskBert(config).eval()
     table = load_corpus(config, course_folder).train["sts"]
-    kept, fresh = (TaskRows(model, "sts", table, CPU, passes) for passes in (2, 1))
+    kept, fresh = (task_rows(model, "sts", table, CPU, passes) for passes in (2, 1))
     chosen = np.array([7, 0, 31])
     batch = kept.tokens.batch(chosen)
     assert fresh.below(chosen, batch) is None

@@ -19,7 +19,7 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
 from mtbert.training import passes
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, load_corpus
+from mtbert.training.task_data import TaskRows, load_corpus, task_rows
 
 THREE = ("sst", "quora", "sts")
 ROWS = {"sst": np.arange(5), "quora": np.arange(3, 10), "sts": np.arange(10, 14)}  # a step's; numbers differ
@@ -77,7 +77,7 @@ def step_of(calm_encoder, course_folder) -> Callable[..., Step]:
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
         corpus = load_corpus(config, course_folder)
-        tables = {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+        tables = {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
         return Step(model.train(), tables, Trainer(model, tables, total_steps=10))
 
     return build

@@ -10,7 +10,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
 from mtbert.multitask.model import MultitaskBert
-from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_logits
+from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_logits, task_rows
 
 
 def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
@@ -49,7 +49,7 @@ def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[st
     config = tiny_config.but(tasks=["sst", "sts"], pairs="concat")
     model = MultitaskBert(config).eval()
     corpus = load_corpus(config, course_folder)
-    return model, {task: TaskRows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+    return model, {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
 
 
 def batches_of(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Batch]:
@@ -65,7 +65,7 @@ def test_several_tasks_are_encoded_together(model_and_tables):
     for task, part in rows.items():
         alone = model.embed(batches_of(tables, {task: part}))
         torch.testing.assert_close(together[task], alone[task], rtol=1e-5, atol=1e-5)
-        everything = tables[task].fixed_embeddings(np.arange(40))
+        everything = tables[task].fixed_embeddings(model, np.arange(40))
         torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
 
 
@@ -77,13 +77,13 @@ def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
     config = tiny_config.but(frozen=True)
     model = MultitaskBert(config).train()
     table = load_corpus(config, course_folder).train["sst"]
-    rows = TaskRows(model, "sst", table, torch.device("cpu"), passes)
     seen = []
     real = model.embed
     monkeypatch.setattr(model, "embed", lambda batches: (seen.append(len(batches["sst"].input_ids)), real(batches))[1])
-    parts = [rows.fixed_embeddings(np.array(part)) for part in ([3, 1], [7, 8, 0])]
+    rows = task_rows(model, "sst", table, torch.device("cpu"), passes)
+    parts = [rows.fixed_embeddings(model, np.array(part)) for part in ([3, 1], [7, 8, 0])]
     assert seen == encoded and model.training  # without dropout all the same:
-    fresh = TaskRows(model.eval(), "sst", table, torch.device("cpu"))
+    fresh = task_rows(model.eval(), "sst", table, torch.device("cpu"))
     expected = model.embed({"sst": fresh.tokens.batch(np.array([7, 8, 0]))})
     torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
     assert not parts[1].requires_grad
@@ -114,13 +114,13 @@ def test_part_of_speech_features_reach_the_heads(course_folder, tiny_config, mon
     monkeypatch.setattr("mtbert.training.task_data.pos_features", shares)
     config = tiny_config.but(tasks=["sts"], pos_features=True)
     model = MultitaskBert(config).eval()
-    rows = TaskRows(model, "sts", load_corpus(config, course_folder).train["sts"], torch.device("cpu"))
+    rows = task_rows(model, "sts", load_corpus(config, course_folder).train["sts"], torch.device("cpu"))
     weight = model.heads.by_task["sts"].layers[0].weight
     assert weight.shape == (1, 32 + 24)
     with torch.no_grad():
         weight.zero_()
         weight[0, -1] = 2.0
-    assert rows.logits().tolist() == [2.0 * i for i in range(40)]
+    assert rows.logits(model).tolist() == [2.0 * i for i in range(40)]
 
 
 @pytest.mark.parametrize("pairs", ["joint", "concat+cosine"])

@@ -81,7 +81,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     docs = [Path(shutil.copy2(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
     config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in records)]
     context = {"records": records, "versions": versions(), "docs": docs, "fields": field_table()}
-    context["pareto"] = figure_of_front_page(folder)
+    context["hero"] = figure_of_front_page(folder)
     context["is_demo"] = any(record["profile"] == "demo" for record in records.values())
     templates = Environment(loader=FileSystemLoader(app.confdir), trim_blocks=True)
     templates.filters |= {"escaped": escaped, "fence": fence, "anchor": anchor}
@@ -93,7 +93,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 def figure_of_front_page(folder: Path) -> str:
     """Its path from the folder of the pages; empty where it is not there."""
-    figure = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "05_pareto.svg")
+    figure = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "00_plans.svg")
     return os.path.relpath(figure, folder) if figure.exists() else ""
 
 
@@ -111,6 +111,7 @@ def read_page(file: Path) -> dict:
     texts = [*chain("".join(data.get("text/markdown", "")) for data in said), *rest]
     about = {"title": title.lstrip("# "), "question": question, "is_synthetic": SYNTHETIC in texts}
     about["answer"] = next((text for text in texts if text.startswith("**Answer")), "")
+    about["findings"] = next((text for text in texts if text.startswith("**Findings.**")), "")
     return metadata["mtbert"] | about | metadata.get("papermill", {})
 
 

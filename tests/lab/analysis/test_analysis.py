@@ -12,7 +12,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
-from mtbert.training import TaskRows
+from mtbert.training import task_rows
 from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies, systems
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.statistics import Estimate, Resamples
@@ -215,7 +215,7 @@ def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_f
 def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder):
     model = MultitaskBert(shared_config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
-    rows = TaskRows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
+    rows = task_rows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
     whole = interference._gradient(model, "sst", rows, np.arange(len(rows)), shared)
     single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
     assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)

@@ -1,14 +1,20 @@
-"""Steps are timed once for each kind, and a kind is all that decides what a step computes."""
+"""Steps are timed once for each kind, a kind is all that decides what a step computes, and timing ends in time."""
 
 import pytest
 import torch
 
 from mtbert.multitask import MultitaskBert
+from mtbert.training.graphs import StepGraphs
 from mtbert_lab.cost import time
 from mtbert_lab.cost.steps import Steps, padded_tokens
-from mtbert_lab.cost.time import Speed, Speeds
+from mtbert_lab.cost.time import Kind, Speed, Speeds, kind_of
 
 STEPS = [{"sst": (8, T)} for T in (10, 40, 20, 30, 50)]
+
+
+def kind(config, name="run", steps=STEPS, known=(), training=3.0, **fields) -> Kind:
+    config = config.but(**fields)
+    return kind_of(config, steps, name=name, memory={}, known=known, training=training, evaluation=1.0)
 
 
 class Here:
@@ -30,11 +36,11 @@ class Here:
 
 @pytest.fixture
 def timed(monkeypatch) -> list:
-    """Nothing is timed; a list of (configuration, steps, device, threads) that would be."""
+    """Nothing is timed; a list of (kind, device, threads) that would be."""
     calls = []
 
-    def token_seconds(config, steps, memory, known, device, threads):
-        calls.append((config, steps, device, threads))
+    def token_seconds(kind, device, threads):
+        calls.append((kind, device, threads))
         return [len(calls) / 1000, len(calls) / 3000]
 
     monkeypatch.setattr(time, "ProcessPoolExecutor", Here)
@@ -44,35 +50,60 @@ def timed(monkeypatch) -> list:
 
 
 def test_a_kind_of_steps_is_timed_once(tiny_config, timed, capsys):
+    one, longer = kind(tiny_config), kind(tiny_config, seed=2, epochs=9, learning_rate=1e-5)
     with Speeds(threads=1) as speeds:
-        first = speeds.of(tiny_config, STEPS, {}, ())
-        assert first == Speed(1 / 1000, 1 / 3000) and speeds.beside_mib() == 400
-        assert speeds.of(tiny_config.but(seed=2, epochs=9, learning_rate=1e-5), STEPS[:2], {}, ()) == first
-    assert Speeds(threads=1).of(tiny_config, STEPS, {}, ()) == first  # from the cache
-    assert len(timed) == 1 and capsys.readouterr().err.count("timing steps on this machine") == 1
-    [(_, steps, *machine)] = timed
-    assert [shapes["sst"][1] for shapes in steps] == [50, 20, 40] and machine == ["cpu", 1]
+        assert speeds.of([one, longer]) == {one.key: Speed(1 / 1000, 1 / 3000)} and speeds.beside_mib() == 400
+    assert Speeds(threads=1).of([longer]) == {one.key: Speed(1 / 1000, 1 / 3000)}  # from the cache
+    assert len(timed) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("timing steps on this machine") and last == "timed in 0 s: steps of run"
+    [(some, *machine)] = timed
+    assert [shapes["sst"][1] for shapes in some.steps] == [50, 20, 40] and machine == ["cpu", 1]
 
 
 def test_what_changes_a_step_is_timed_again(tiny_config, timed):
-    speeds = Speeds(threads=1)
-    speeds.of(tiny_config, STEPS, {}, ())
-    for fields in ({"precision": "bf16"}, {"batch_size": 4}, {"plan": "F1 S1"}, {"pooling": "cls"}, {"r_drop": 1.0}):
-        speeds.of(tiny_config.but(**fields), STEPS, {}, ())
-    speeds.of(tiny_config.but(plan="F1 S1"), STEPS, {}, ("sst",))
-    assert len(timed) == 7
-    Speeds(threads=2).of(tiny_config, STEPS, {}, ())
-    again = Speeds(threads=2, again=True)
-    again.of(tiny_config, STEPS, {}, ())
-    again.of(tiny_config, STEPS, {}, ())
+    changes = ({"precision": "bf16"}, {"batch_size": 4}, {"plan": "F1 S1"}, {"pooling": "cls"}, {"r_drop": 1.0})
+    kinds = [kind(tiny_config), *(kind(tiny_config, **fields) for fields in changes)]
+    kinds.append(kind(tiny_config, plan="F1 S1", known=("sst",)))
+    assert len(Speeds(threads=1).of(kinds)) == len(timed) == 7
+    Speeds(threads=2).of(kinds[:1])
+    Speeds(threads=2, again=True).of(kinds[:1])
     assert len(timed) == 9
 
 
+def test_kinds_that_are_left_when_time_is_up_are_scaled(tiny_config, timed, monkeypatch, capsys):
+    """The most different ones are timed first; the others have the time of the most similar one, by their work."""
+    kinds = [
+        kind(tiny_config, "one"),
+        kind(tiny_config, "half", plan="F1 S1", training=1.5),
+        kind(tiny_config, "other", precision="bf16", pooling="cls", ema=0.9),
+    ]
+    monkeypatch.setattr(time, "TIMING_SECONDS", -1.0)
+    found = Speeds(threads=1).of(kinds)
+    assert [call[0].name for call in timed] == ["one"]
+    assert found[kinds[1].key] == Speed(0.5 / 1000, 1 / 3000) and found[kinds[2].key] == found[kinds[0].key]
+    assert capsys.readouterr().err.splitlines()[-1] == "scaled from the most similar that were timed: other; half"
+    Speeds(threads=1).of(kinds)
+    assert [call[0].name for call in timed] == ["one", "other"], "the next call times more"
+    Speeds(threads=1, again=True).of(kinds)
+    assert len(timed) == 5
+
+
+def test_steps_that_fail_are_not_timed(tiny_config, timed, monkeypatch, caplog):
+    kinds = [kind(tiny_config), kind(tiny_config, "large", batch_size=4)]
+    measure = time._token_seconds
+    monkeypatch.setattr(time, "_token_seconds", lambda one, *how: 1 / 0 if one.name == "large" else measure(one, *how))
+    found = Speeds(threads=1).of(kinds)
+    assert found[kinds[1].key] == found[kinds[0].key] and "large: steps cannot be timed (Zero" in caplog.text
+    alone = Speeds(threads=1).of(kinds[1:])
+    assert str(alone[kinds[1].key]) == "Speed(training=nan, evaluation=nan)"
+
+
 def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):
-    Speeds(threads=1).of(tiny_config, STEPS, {}, ())
+    Speeds(threads=1).of([kind(tiny_config)])
     for file in (isolated / "cache" / "speed").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
-    Speeds(threads=1).of(tiny_config, STEPS, {}, ())
+    Speeds(threads=1).of([kind(tiny_config)])
     assert len(timed) == 2
 
 
@@ -86,17 +117,18 @@ def test_the_first_step_does_not_count(tiny_config, monkeypatch):
         now += next(seconds)
 
     monkeypatch.setattr(time.time, "process_time", lambda: now)
-    monkeypatch.setattr(Steps, "gradients", spend)
-    monkeypatch.setattr(Steps, "update", lambda self: None)
+    monkeypatch.setattr(Steps, "train", spend)
     monkeypatch.setattr(Steps, "evaluate", spend)
     steps = [{"sst": (1, T)} for T in (50, 10, 20)]
-    assert time._token_seconds(tiny_config, steps, {}, (), "cpu", 1) == pytest.approx([1.0, 0.1])
+    some = Kind("run", tiny_config, steps, {}, (), 3.0, 1.0)
+    assert time._token_seconds(some, "cpu", 1) == pytest.approx([30 / 30, 3 / 30])
 
 
 def test_real_steps_are_timed(tiny_config):
     config = tiny_config.but(gradients="gem", tasks=("sst", "sts"), scheme="unified", pairs="sum")
     steps = [{"sst": (8, 12), "sts": (8, 16)}] * 3
-    training, evaluation = time._token_seconds(config, steps, {"sst": 12, "sts": 16}, (), "cpu", 1)
+    some = Kind("run", config, steps, {"sst": 12, "sts": 16}, (), 3.0, 1.0)
+    training, evaluation = time._token_seconds(some, "cpu", 1)
     assert training > evaluation > 0
     assert padded_tokens(config, steps[0]) == 8 * 12 + 2 * 8 * 16
 
@@ -104,8 +136,18 @@ def test_real_steps_are_timed(tiny_config):
 def test_a_step_trains(tiny_config):
     model = MultitaskBert(tiny_config)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    run = Steps(model, {"sst": 9})
-    run.gradients({"sst": (8, 9)})
-    run.update()
+    Steps(model, {"sst": 9}).train({"sst": (8, 9)})
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert any("layers.0" in name for name in changed) and any("heads" in name for name in changed)
+
+
+@pytest.mark.parametrize("fields", [{}, {"plan": "frozen"}, {"gradients": "pcgrad"}, {"gradients": "gem"}], ids=str)
+def test_rows_of_a_graph_are_made_on_the_device(tiny_config, fields, monkeypatch):
+    """As on a GPU, without the capture: rows are tensors, and all tasks have one length, a multiple of 16."""
+    config = tiny_config.but(tasks=("sst", "sts"), scheme="unified", pairs="sum", pos_features=True, **fields)
+    run = Steps(MultitaskBert(config), {"sst": 9, "sts": 9}, graphs=True)
+    asked = []
+    ask = StepGraphs.__call__
+    monkeypatch.setattr(StepGraphs, "__call__", lambda *args: asked.append(args[1]) or ask(*args))
+    run.train({"sst": (4, 9), "sts": (4, 20)})
+    assert asked and {table.is_on_device(run.model) for table in run.tables.values()} == {True}

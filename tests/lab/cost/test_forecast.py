@@ -13,7 +13,8 @@ from mtbert.training.task_data import load_corpus
 from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.forecast import Forecast
 from mtbert_lab.cost.lengths import Lengths, count_lengths, read_lengths
-from mtbert_lab.cost.planner import check_runs
+from mtbert_lab.cost.planner import check_runs, steps_within
+from mtbert_lab.cost.time import Speed
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.folders import write_table
 from mtbert_lab.store.runs import load_or_run
@@ -26,13 +27,13 @@ def config(tiny_config) -> RunConfig:
     return tiny_config.but(tasks=THREE, scheme="unified", epochs=2)
 
 
-def test_shapes_are_those_of_the_batches(config, speeds, course_data):
+def test_shapes_are_those_of_the_batches(config, course_data):
     lengths = read_lengths(config)
     corpus = load_corpus(config, course_data)
     tokens = {task: tokenize(task, table, config.encoder) for task, table in corpus.train.items()}
     steps = training_steps(config, {task: part.lengths for task, part in tokens.items()})
     batches = [{task: tuple(tokens[task].batch(rows).input_ids.shape) for task, rows in step.items()} for step in steps]
-    assert Forecast(config, lengths, speeds).steps == batches and len(batches) == 10
+    assert Forecast(config, lengths).steps == batches and len(batches) == 10
 
 
 def test_lengths_without_the_data(config, course_data, monkeypatch):
@@ -58,100 +59,118 @@ def test_lengths_without_the_data(config, course_data, monkeypatch):
         read_lengths(config)
 
 
-def forecast(config, speeds, train=(10, 12), dev=(10,), copies=20) -> Forecast:
+SPEED = Speed(60.0, 20.0)  # a minute of training, a third of it to evaluate
+
+
+def forecast(config, train=(10, 12), dev=(10,), copies=20) -> Forecast:
     def tile(part):
         return {task: np.tile(part, copies) for task in config.scored}
 
-    return Forecast(config, Lengths(tile(train), tile(dev)), speeds)
+    return Forecast(config, Lengths(tile(train), tile(dev)))
 
 
-def test_the_longest_batch_decides(config, speeds):
+def test_the_longest_batch_decides(config):
     lengths = Lengths({task: np.array([10] * 39 + [60]) for task in THREE}, {task: np.array([10]) for task in THREE})
-    run = Forecast(config, lengths, speeds)
+    run = Forecast(config, lengths)
     assert max(step["sst"][1] for step in run.steps) == 60
     peaks = [at_peak(DryRun(config, run.memory).step(step))["total"] for step in run.steps]
     assert run.peak["total"] == pytest.approx(max(peaks), rel=1e-4)
     best = run.counts["trained_parameters"] * 4 / 2**20
-    assert run.process_mib() == pytest.approx(300 + run.peak["total"] + best + 2 * SLACK_MIB, rel=1e-3)
+    assert run.process_mib(300) == pytest.approx(300 + run.peak["total"] + best + 2 * SLACK_MIB, rel=1e-3)
 
 
-def test_the_longest_batch_of_a_task_decides_where_tasks_have_passes_of_their_own(config, speeds):
-    run = forecast(config.but(gradients="pcgrad"), speeds)
+def test_the_longest_batch_of_a_task_decides_where_tasks_have_passes_of_their_own(config):
+    run = forecast(config.but(gradients="pcgrad"))
     run.steps = [{"sst": (16, 10), "quora": (16, 96), "sts": (16, 10)}, dict.fromkeys(THREE, (16, 56))]
     dry = DryRun(run.config, run.memory)
     peaks = [at_peak(dry.step(step))["total"] for step in run.steps]
     assert run.peak["total"] == pytest.approx(max(peaks), rel=1e-4) and peaks[0] > 1.01 * peaks[1]
 
 
-def test_time_is_that_of_the_padded_tokens(config, speeds):
-    run = forecast(config, speeds)
-    padded = sum(B * T for step in run.steps for B, T in step.values())
-    assert len(run.steps) == 10 and run.once_seconds == 0
-    assert run.train_seconds == pytest.approx(padded * run.speed.training)
-    tokens = 3 * (2 * 20 * 10 + 20 * 22)  # two points, and the training examples at the end
-    assert run.evaluation_seconds == pytest.approx(tokens * run.speed.evaluation)
-    assert run.minutes * 60 == pytest.approx(run.train_seconds + run.evaluation_seconds)
-    fractions = (0.0, 0.55, 1.0, 2.0)
-    assert [run.steps_within(fraction * run.minutes) for fraction in fractions] == [0, 5, 10, 10]
-    once, twice = (forecast(config.but(pretrain=stage), speeds) for stage in ("before", "both"))
-    assert once.pretrain_seconds == pytest.approx(3.5 * once.speed.evaluation * 22 * 20 * (1 + 1 / 2 + 1 / 2))
-    assert twice.minutes - run.minutes == pytest.approx(2 * (once.minutes - run.minutes)) and run.pretrain_seconds == 0
-    assert once.steps_within((once.pretrain_seconds + 30 * run.minutes) / 60) == 5, "it comes first"
+def test_time_is_that_of_the_padded_tokens(config):
+    run = forecast(config)
+    assert len(run.steps) == 10 and run.feature_tokens == run.pretraining_tokens == 0
+    assert run.training_tokens == sum(B * T for step in run.steps for B, T in step.values())
+    assert run.evaluation_tokens == 3 * (2 * 20 * 10 + 20 * 22)  # two points, and the training examples at the end
+    minutes = run.minutes(SPEED)
+    assert minutes["training"] == run.training_tokens and minutes["evaluation"] == run.evaluation_tokens / 3
+    assert minutes["minutes"] == minutes["training"] + minutes["evaluation"]
+    assert minutes["teaching"] == 3 * 20 * 22 / 3
+    once, twice = (forecast(config.but(pretrain=stage)) for stage in ("before", "both"))
+    assert once.pretraining_tokens == 22 * 20 * (1 + 1 / 2 + 1 / 2)
+    assert twice.minutes(SPEED)["pretraining"] == pytest.approx(2 * 3.5 * once.pretraining_tokens / 3)
 
 
-def test_the_points_of_the_learning_curve(config, speeds):
+def test_the_steps_that_end_in_time():
+    cost = {"steps": 10.0, "minutes": 30.0, "features": 0.0, "pretraining": 0.0}
+    assert [steps_within(cost, minutes) for minutes in (0.0, 16.5, 30.0, 60.0)] == [0, 5, 10, 10]
+    assert steps_within(cost | {"minutes": 50.0, "features": 12.0, "pretraining": 8.0}, 35.0) == 5, "they come first"
+
+
+def test_the_points_of_the_learning_curve(config):
     """Each on curve_rows of the dev examples, and the scores at the end on all, and on the training examples."""
-    some = forecast(config.but(curve_rows=5, evals_per_epoch=2), speeds)
-    assert some.evaluation_seconds == pytest.approx(some.speed.evaluation * 3 * (10 * (4 * 5 + 20) + 20 * 22))
-    turns = forecast(config.but(scheme="in_turn"), speeds)  # scored after each task's pass
-    assert turns.evaluation_seconds == pytest.approx(turns.speed.evaluation * 3 * (6 * 10 * 20 + 20 * 22))
+    some = forecast(config.but(curve_rows=5, evals_per_epoch=2))
+    assert some.evaluation_tokens == 3 * (10 * (4 * 5 + 20) + 20 * 22)
+    turns = forecast(config.but(scheme="in_turn"))  # scored after each task's pass
+    assert turns.evaluation_tokens == 3 * (6 * 10 * 20 + 20 * 22)
 
 
-def test_sentences_of_a_pair_that_are_encoded_apart_both_count(config, speeds):
-    apart = forecast(config.but(pairs="sum"), speeds)
-    assert apart.evaluation_seconds == pytest.approx(apart.speed.evaluation * (1 + 2 + 2) * (2 * 20 * 10 + 20 * 22))
-    frozen = forecast(config.but(pairs="sum", plan="frozen"), speeds)
-    assert frozen.once_seconds == pytest.approx(frozen.speed.evaluation * (1 + 2 + 2) * 20 * 22)
-    joint, alone = (forecast(config.but(tasks=("quora",), pairs=pairs), speeds) for pairs in ("joint", "sum"))
-    assert alone.train_seconds == pytest.approx(2 * joint.train_seconds)
+def test_sentences_of_a_pair_that_are_encoded_apart_both_count(config):
+    apart = forecast(config.but(pairs="sum"))
+    assert apart.evaluation_tokens == (1 + 2 + 2) * (2 * 20 * 10 + 20 * 22)
+    frozen = forecast(config.but(pairs="sum", plan="frozen"))
+    assert frozen.feature_tokens == (1 + 2 + 2) * 20 * 22
+    joint, alone = (forecast(config.but(tasks=("quora",), pairs=pairs)) for pairs in ("joint", "sum"))
+    assert alone.training_tokens == 2 * joint.training_tokens
 
 
-def test_frozen_layers_are_computed_once(config, speeds):
-    whole = forecast(config, speeds)
-    once = 3 * 20 * 22 * whole.speed.evaluation
-    half = forecast(config.but(plan="F1 S1"), speeds)
-    assert half.known == THREE and half.once_seconds == pytest.approx(once / 2)
-    dev = 3 * 20 * 10 * whole.speed.evaluation
-    assert half.evaluation_seconds == pytest.approx(dev / 2 + (2 * dev + once) / 2)  # the lower half reads dev once
-    frozen = forecast(config.but(plan="frozen"), speeds)
-    assert frozen.once_seconds == pytest.approx(once)
-    assert frozen.evaluation_seconds == pytest.approx(dev)
-    few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1), speeds)
-    assert few.once_seconds == pytest.approx(once * config.batch_size / 40)  # of the examples that it sees
-    assert forecast(config.but(plan="F1 S1", epochs=1), speeds).known == ()  # one pass: nothing to gain
+def test_frozen_layers_are_computed_once(config):
+    once = 3 * 20 * 22
+    half = forecast(config.but(plan="F1 S1"))
+    assert half.known == THREE and half.feature_tokens == once / 2
+    dev = 3 * 20 * 10
+    assert half.evaluation_tokens == dev / 2 + (2 * dev + once) / 2  # the lower half reads dev once
+    frozen = forecast(config.but(plan="frozen"))
+    assert frozen.feature_tokens == once
+    assert frozen.evaluation_tokens == dev
+    few = forecast(config.but(plan="frozen", epochs=1, steps_per_epoch=1))
+    assert few.feature_tokens == pytest.approx(once * config.batch_size / 40)  # of the examples that it sees
+    assert forecast(config.but(plan="F1 S1", epochs=1)).known == ()  # one pass: nothing to gain
 
 
-def test_gem_draws_from_its_memory(config, speeds):
-    run = forecast(config.but(gradients="gem", scheme="sampled"), speeds)
+def test_work_of_a_token_is_that_of_the_layers_it_passes(config):
+    """A trained layer counts five times, a frozen one once, or where its output is kept not at all."""
+    whole, once, kept, frozen = (
+        forecast(config.but(**fields)).kind
+        for fields in ({}, {"plan": "F1 S1", "epochs": 1}, {"plan": "F1 S1"}, {"plan": "frozen"})
+    )
+    layer = whole.training / 11
+    assert (once.training, kept.training, frozen.training) == (7 * layer, 6 * layer, layer)
+    assert whole.evaluation == frozen.evaluation == 3 * layer
+
+
+def test_gem_draws_from_its_memory(config):
+    run = forecast(config.but(gradients="gem", scheme="sampled"))
     assert run.memory == dict.fromkeys(THREE, 12)
     assert run.peak["task gradients"] > 0
 
 
 def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
     run, other = (load_or_run(config.but(epochs=1, seed=seed), device="cpu", progress=False) for seed in (1, 2))
-    table = check_runs(results_dir(), speeds, course_data).set_index("run_id")
-    row, expected = table.loc[run.run_id], Forecast(run.config, read_lengths(run.config), speeds)
-    assert row["predicted_mib"] == pytest.approx(expected.process_mib(), rel=0.01)
-    assert row["predicted_seconds"] == pytest.approx(expected.train_seconds, rel=0.05)  # of one of the seeds
+    table = check_runs(results_dir(), course_data).set_index("run_id")
+    row, expected = table.loc[run.run_id], Forecast(run.config, read_lengths(run.config))
+    assert row["predicted_mib"] == pytest.approx(expected.process_mib(speeds.beside_mib()), rel=0.01)
+    seconds = expected.training_tokens * speeds.speed.training
+    assert row["predicted_seconds"] == pytest.approx(seconds, rel=0.05)  # of one of the seeds
     assert row["peak_memory_mib"] == run.cost["peak_memory_mib"]
     assert row["train_cpu_seconds"] == run.cost["train_cpu_seconds"]
-    assert table.loc[other.run_id, "predicted_seconds"] == row["predicted_seconds"] and len(speeds.asked) == 2
+    assert table.loc[other.run_id, "predicted_seconds"] == row["predicted_seconds"] and len(speeds.asked) == 1
 
 
 def test_a_stored_run_that_cannot_be_predicted_is_left_out(config, speeds, course_data, monkeypatch, caplog):
     run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
     monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
-    assert check_runs(results_dir(), speeds, None).empty
+    assert check_runs(results_dir(), None).empty
     assert f"{run.run_id}: no prediction" in caplog.text
 
 
@@ -162,7 +181,7 @@ def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, 
     path.write_text(path.read_text().replace('"feature_cpu_seconds": 0.0', '"feature_cpu_seconds": 100.0'))
     (path.parent / CHECKSUMS).unlink()
     write_checksums(path.parent, sorted(file.name for file in path.parent.iterdir()))
-    [spent] = check_runs(results_dir(), speeds, course_data)["train_cpu_seconds"]
+    [spent] = check_runs(results_dir(), course_data)["train_cpu_seconds"]
     assert spent == run.cost["train_cpu_seconds"] + 100
 
 
@@ -170,4 +189,4 @@ def test_runs_of_the_old_code_are_left_out(config, speeds, course_data):
     run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
     path = results_dir() / "runs" / run.run_id / "run.json"
     path.write_text(path.read_text().replace("train_cpu_seconds", "other_seconds"))
-    assert check_runs(results_dir(), speeds, course_data).empty
+    assert check_runs(results_dir(), course_data).empty

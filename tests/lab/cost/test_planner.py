@@ -34,9 +34,9 @@ def test_memory_that_cannot_be_read(text):
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan])
-def test_minutes_that_cannot_be(minutes, speeds):
+def test_minutes_that_cannot_be(minutes):
     with pytest.raises(BudgetError, match="minutes is"):
-        plan_table({}, speeds, minutes=minutes)
+        plan_table({}, minutes=minutes)
 
 
 def test_candidates_of_a_profile(tmp_path, tiny_encoder):
@@ -74,24 +74,23 @@ def test_r_drop_by_task_goes_with_other_tasks(tmp_path, tiny_encoder):
 def test_the_plans_that_fit_come_first(config, speeds, course_data):
     run = load_or_run(config, device="cpu", progress=False)
     configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
-    everything = plan_table(configs, speeds, data=course_data)
+    everything = plan_table(configs, data=course_data)
     assert everything["fits"].all() and everything["name"][0] == "1-bert"
     one = everything.iloc[0]
     assert one["score"] == pytest.approx(run.score()) and one["low"] < one["score"] < one["high"]
     assert one["steps"] == one["steps_that_fit"] == 5
     assert everything.loc[1:, "minutes"].is_monotonic_increasing  # no scores: the fastest first
-    need = everything.set_index("name")["process_mib"]
-    small = plan_table(configs, speeds, need["1-bert"], data=course_data)
+    need = everything.set_index("name")["mib"]
+    small = plan_table(configs, need["1-bert"], data=course_data)
     assert small.set_index("name")["fits"].to_dict() == {"1-bert": True, "frozen": True, "3-bert": False}
     assert small["name"].iloc[-1] == "3-bert"
 
 
 def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, monkeypatch):
-    monkeypatch.setattr(
-        speeds, "of", lambda run, *about: Speed(*(2e-6, 1e-6) if run.precision == "fp32" else (1e-6, 5e-7))
-    )
+    speed_of = {"fp32": Speed(2e-6, 1e-6), "bf16": Speed(1e-6, 5e-7)}
+    monkeypatch.setattr(speeds, "of", lambda kinds: {kind.key: speed_of[kind.config.precision] for kind in kinds})
     configs = {precision: config.but(precision=precision) for precision in ("fp32", "bf16")}
-    minutes = plan_table(configs, speeds, data=course_data).set_index("name")["minutes"]
+    minutes = plan_table(configs, data=course_data).set_index("name")["minutes"]
     assert minutes["fp32"] == pytest.approx(2 * minutes["bf16"])
 
 
@@ -101,10 +100,10 @@ def test_a_part_of_a_run_has_the_score_of_its_curve(config, speeds, course_data)
     assert part["score"] == run.curve["dev_score"][2] and math.isnan(part["low"])
     assert math.isnan(expected_score([run], steps=0)["score"]) and math.isnan(expected_score([], steps=5)["score"])
     like = {"alike": config.but(evals_per_epoch=5, seed=3, accumulation=2), "unlike": config}
-    whole = plan_table(like, speeds, data=course_data).set_index("name")
+    whole = plan_table(like, data=course_data).set_index("name")
     assert whole["score"]["alike"] == pytest.approx(run.score()) and math.isnan(whole["score"]["unlike"])
     minutes = 0.7 * whole["minutes"]["alike"]
-    table = plan_table(like, speeds, minutes=minutes, data=course_data).set_index("name")
+    table = plan_table(like, minutes=minutes, data=course_data).set_index("name")
     assert table["steps_that_fit"]["alike"] == 3 and table["score"]["alike"] == part["score"]
 
 
@@ -127,9 +126,9 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_da
         "no layer 9": config.but(layers=9),
         "3-bert": config.but(plan="3-bert"),
     }
-    table = plan_table(configs, speeds, data=course_data)
-    need = table.set_index("name")["process_mib"]
-    table = plan_table(configs, speeds, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
+    table = plan_table(configs, data=course_data)
+    need = table.set_index("name")["mib"]
+    table = plan_table(configs, (need["fits"] + need["3-bert"]) / 2, 30.0, data=course_data)
     first, _, fits, *others = describe(table, "4GB", 30.0).splitlines()
     assert first == "1 of 3 plans fit into 4GB and 30 minutes"
     assert fits.split()[0] == "fits" and " to " in fits and "5 of 5" in fits
@@ -137,16 +136,15 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_da
     assert sorted(others)[1] == (
         f"no layer 9 does not fit: cannot be predicted: layers: 9, but the encoder {config.encoder!r} has 2"
     )
-    late = plan_table({"slow": config}, speeds, minutes=1e-9, data=course_data)
+    late = plan_table({"slow": config}, minutes=1e-9, data=course_data)
     assert "slow does not fit: needs 0.0 minutes, in 1e-09 not one of its 5 steps ends" in describe(late, "4GB", 1e-9)
-    nothing = plan_table({"no layer 9": configs["no layer 9"]}, speeds, data=course_data)
+    nothing = plan_table({"no layer 9": configs["no layer 9"]}, data=course_data)
     assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
 
 
 def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
     measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
     monkeypatch.setattr(planner, "measure_grid", lambda configs, device: measured)
-    monkeypatch.setattr(planner, "Speeds", lambda device, threads, again: speeds)
     monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
     paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
     assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "runs_predicted.csv"]

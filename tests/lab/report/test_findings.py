@@ -73,6 +73,46 @@ def synthetic_sequences(monkeypatch):
     return make
 
 
+def test_the_recommendation_has_three_sentences_and_the_runs_still_say_them():
+    store = REPOSITORY / "results"
+    text = findings.recommendation(store)
+    assert re.findall(r"\*\*(.+?)\*\*", text) == ["Share everything", "Split the upper half", "Do not bother"]
+    assert len(re.findall(r"\.(?: |$)", text)) == 3
+    assert len(findings.limits(store).splitlines()) == 4
+    for told in (text, findings.limits(store), findings.in_use(store)):
+        assert "no longer say this" not in told
+
+
+@pytest.mark.parametrize("sentence", [findings.recommendation, findings.limits, findings.in_use])
+def test_a_sentence_without_its_runs_is_left_out(sentence, tmp_path):
+    assert findings.told(sentence, tmp_path) == ""
+
+
+def test_the_tasks_have_the_sizes_that_stored_runs_read(tmp_path):
+    text = findings.tasks_table(REPOSITORY / "results")
+    assert "| 141,505 / 20,212 |" in text and "(1,707 / 245)" in text
+    assert findings.tasks_table(tmp_path).count("| – |") == 3
+
+
+def test_a_difference_is_marked_with_its_verdict(plans):
+    lines = findings.plan_differences(plans).splitlines()[2:]
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == list(findings.PLANS)
+    marks = {"better": r"\*\*\+", NO_DIFFERENCE: r"= \|", TOO_FEW: r"\? \|"}
+    of_quora = re.compile(r"(?:[^|]*\|){5}([^|]*)\|")
+    for row in plans.differences[plans.differences["task"] == "quora"].itertuples():
+        [cell] = [of_quora.match(line)[1] for line in lines if line.startswith(f"| {row.run} ")]
+        mark = r"\*\+" if row.is_small else marks[row.verdict]
+        assert re.search(mark, cell) and f"{row.value:+.3f}" in cell
+
+
+def test_the_points_of_the_figure_are_the_differences(plans):
+    points = findings.plan_points(plans, "quora").set_index("name")
+    assert list(points.index) == list(findings.PLANS)
+    assert points.loc["1-bert", "value"] == 0 and math.isnan(points.loc["1-bert", "low"])
+    rows = plans.differences[plans.differences["task"] == "quora"].set_index("run")
+    assert points.loc[rows.index, "value"].tolist() == rows["value"].tolist()
+
+
 @pytest.mark.parametrize("line", box(REPOSITORY / "results").splitlines())
 def test_a_sentence_has_few_numbers(line):
     assert 1 <= len(re.findall(r"\b\d+\.\d+|\b\d+\b(?!-)", line)) <= 7

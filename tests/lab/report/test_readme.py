@@ -1,10 +1,12 @@
 """The README's numbers are those of the results store."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
@@ -25,7 +27,7 @@ def test_the_tables_are_what_the_store_gives(tmp_path):
 def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
-    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are findings, single tasks, plans, plan"):
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are recommendation, in use, limits"):
         write_tables(path, store=tmp_path)
 
 
@@ -48,6 +50,46 @@ def test_the_best_model_in_the_text_is_that_of_the_store():
 
 def test_no_sentence_of_the_box_says_what_the_runs_no_longer_say():
     assert "no longer say this" not in README
+
+
+def test_it_is_short():
+    """1,200 words outside of code and tables."""
+    prose = re.sub(r"```.*?```|<!--.*?-->|^\|.*?$", "", README, flags=re.DOTALL | re.MULTILINE)
+    assert len([word for word in prose.split() if re.search(r"\w", word)]) <= 1200
+
+
+def test_the_counts_of_claims_are_those_of_the_table_of_claims():
+    """A fact counts once, with the least favourable verdict of its claims; here without the code that writes them."""
+    claims = pd.read_csv(REPOSITORY / "results" / "claims.csv", dtype={"paper": str})
+    order = ["contradicted", "too few runs to tell", "no difference that matters", "reproduced"]
+    checked = claims[claims["run_ids"].notna() & claims["verdict"].isin(order) & (claims["kind"] == "finding")]
+    facts = checked["fact"].fillna(checked["paper"] + checked["place"] + checked["claim"])
+    worst = checked["verdict"].map(order.index).groupby(facts).min()
+    counts = worst.map(lambda i: order[i]).value_counts().reindex(order, fill_value=0)
+    [line] = [line for line in README.splitlines() if "What became of the papers' findings" in line]
+    assert f"Our runs check {len(worst)}." in line
+    assert f"Reproduced: {counts['reproduced']}," in line
+    assert f"Contradicted: {counts['contradicted']}." in line
+    assert f"Shown not to matter: {counts['no difference that matters']} orders." in line
+    assert f"Too few runs to tell: {counts['too few runs to tell']}." in line
+    assert f"Another {(claims['verdict'] == 'not measured yet').sum()} claims wait" in line
+
+
+def test_its_figure_is_drawn_by_notebook_00():
+    [name] = re.findall(r"\]\(figures/(\w+)\.svg\)", README)
+    assert (REPOSITORY / "figures" / f"{name}.svg").exists()
+    assert f'\\"{name}\\"' in (REPOSITORY / "notebooks" / "00_start.ipynb").read_text(encoding="utf8")
+
+
+def test_the_site_is_published_by_the_commands_of_the_readme():
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "pages.yml").read_text(encoding="utf8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    printed = re.findall(r"^(\./run_all\.sh.*?) +#", README, re.MULTILINE)
+    assert commands == printed[::-1] == ["./run_all.sh test", "./run_all.sh"]  # a site that was not tested stays away
+    [published] = [step["with"]["path"] for step in steps if "pages-artifact" in step.get("uses", "")]
+    assert f"builds {published}/index.html" in README
+    assert workflow["jobs"]["deploy"]["needs"] == "build"
 
 
 BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]

@@ -197,7 +197,7 @@ OUTSIDE = re.compile(r"""(?:https?:|^|["'(=])//[\w.-]+\.\w+""")
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_another_host(site):
     pages = {path.name: Links(path) for path in site.glob("*.html")}
     assert pages.keys() >= {f"{path.stem}.html" for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
-    assert "_images/05_pareto.svg" in pages["index.html"].loaded
+    assert "_images/00_plans.svg" in pages["index.html"].loaded
     for name, page in pages.items():
         assert not page.outside, name
         for link in page.links:

@@ -1,0 +1,170 @@
+"""What does not fit together in the fields of a run: a function for each section of RunConfig that has checks.
+
+A problem is a sentence that begins with the field it is about.
+"""
+
+import reprlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mtbert.data import TASKS
+from mtbert.gradients import WEIGHTS, check_options
+from mtbert.pairs import PAIR_FEATURES
+from mtbert.sharing import PlanError
+
+if TYPE_CHECKING:  # run.py imports this file
+    from mtbert.config.run import RunConfig
+
+
+def problems(config: "RunConfig") -> Iterator[str]:
+    """All problems of a run, in the order of its fields.
+
+    A check may rely on those before it: who reads on after the first problem may meet an exception.
+    """
+    yield from _of_tasks(config)
+    yield from _of_sharing(config)
+    yield from _of_heads(config)
+    yield from _of_steps(config)
+    yield from _of_pretraining(config)
+    yield from _of_evaluation(config)
+    yield from _of_teachers(config)
+
+
+def _of_tasks(config: "RunConfig") -> Iterator[str]:
+    if not config.tasks:
+        yield "tasks: at least one task to train on is needed"
+    for name in ("tasks", "score_tasks"):
+        tasks = getattr(config, name)
+        if len(set(tasks)) != len(tasks):
+            yield f"{name}: a task is given twice in {reprlib.repr(list(tasks))}"
+    if config.augment == "swap" and not any(TASKS[task].is_pair for task in config.tasks):
+        yield f"augment: swap is for pairs, and {', '.join(config.tasks)} reads single sentences"
+
+
+def _of_sharing(config: "RunConfig") -> Iterator[str]:
+    if config.frozen and config.plan != "1-bert":
+        yield f"frozen: is the plan 'frozen', and plan is {config.plan!r}; set one of the two"
+    try:
+        plan = config.parsed_plan
+    except PlanError as error:
+        yield f"plan: {error}"
+    has_copies = len(config.tasks) > 1 and any(level.mode == "I" for level in plan.levels.values())
+    if config.soft_sharing != "none" and not has_copies:
+        yield f"soft_sharing: the plan {config.plan_text!r} has no individual copies of several training tasks"
+    if config.adapter == "pal" and config.adapter_heads > config.adapter_size:
+        yield f"adapter_heads: {config.adapter_heads} heads are more than adapter_size {config.adapter_size}"
+
+
+def _of_heads(config: "RunConfig") -> Iterator[str]:
+    parts = config.pairs.split("+")
+    is_known = set(parts) <= PAIR_FEATURES.keys() and len(set(parts)) == len(parts)
+    if config.two_encodings and not is_known:
+        yield f"pairs: {config.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
+    if config.similarity == "sigmoid_cosine":
+        yield from _of_cosine(config)
+    yield from _of_feeds(config)
+
+
+def _of_cosine(config: "RunConfig") -> Iterator[str]:
+    if not config.two_encodings:
+        yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
+    is_fixed = config.encoder_is_fixed and config.adapter == "none" and not config.head_norm
+    if is_fixed and any(TASKS[task].kind == "similarity" for task in config.tasks):
+        yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
+
+
+def _of_feeds(config: "RunConfig") -> Iterator[str]:
+    fed: dict[str, set[str]] = {}  # task -> the tasks whose heads feed its own
+    for feed in config.feeds:
+        upstream, arrow, task = feed.partition(">")
+        if not arrow or {upstream, task} - set(config.scored) or upstream == task:
+            yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(config.scored)}"
+        if upstream in fed.setdefault(task, set()):
+            yield f"feeds: {feed!r} is given twice"
+        if config.two_encodings and TASKS[upstream].is_pair and not TASKS[task].is_pair:
+            yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
+        for name in (upstream, task):
+            if config.similarity == "sigmoid_cosine" and TASKS[name].kind == "similarity":
+                yield f"feeds: {feed!r}: with similarity sigmoid_cosine {name} has no head"
+        fed[task].add(upstream)
+    while ready := [task for task in fed if not fed[task] & set(fed)]:
+        for task in ready:
+            del fed[task]
+    if fed:
+        yield f"feeds: {', '.join(sorted(fed))} feed one another in a circle"
+
+
+def _of_steps(config: "RunConfig") -> Iterator[str]:
+    has_several = len(config.tasks) > 1
+    if config.gradients != "sum" and not has_several:
+        yield f"gradients: {config.gradients} needs at least two tasks"
+    for name, default in (("weighting", "fixed"), ("task_weights", ()), ("cosine_every", None)):
+        if getattr(config, name) != default and not (has_several and config.scheme == "unified"):
+            yield f"{name}: needs scheme 'unified' and at least two tasks"
+    try:
+        check_options(config.gradients, config.gradient_options, len(config.tasks))
+    except ValueError as error:
+        yield f"gradient_options: {error}"
+    if config.gradients in WEIGHTS and config.scheme != "unified":
+        yield f"gradients: {config.gradients} needs several tasks in a step; scheme is {config.scheme!r}, not 'unified'"
+    if config.task_weights and len(config.task_weights) != len(config.tasks):
+        yield f"task_weights: {len(config.task_weights)} weights for {len(config.tasks)} tasks"
+    if config.task_weights and config.weighting != "fixed":
+        yield f"task_weights: are fixed, but weighting is {config.weighting!r}"
+    if config.steps_per_epoch is not None and config.scheme == "in_turn" and has_several:
+        yield "steps_per_epoch: an epoch of scheme 'in_turn' is one pass over every task"
+    yield from _of_batches(config)
+
+
+def _of_batches(config: "RunConfig") -> Iterator[str]:
+    tasks = ", ".join(config.tasks)
+    if isinstance(config.batch_size, dict) and set(config.batch_size) != set(config.tasks):
+        yield f"batch_size: names {', '.join(config.batch_size)}; the tasks are {tasks}"
+    if isinstance(config.r_drop, dict) and not (config.r_drop and set(config.r_drop) <= set(config.tasks)):
+        named = ", ".join(config.r_drop) or "none"
+        yield f"r_drop: names {named}; the tasks are {tasks}"
+    smallest = min(config.batch_sizes.values())
+    if config.accumulation > smallest:
+        yield f"accumulation: {config.accumulation} parts of a batch of {smallest} examples"
+
+
+def _of_pretraining(config: "RunConfig") -> Iterator[str]:
+    is_one_encoder = config.plan_text == "1-bert" and config.adapter == "none"
+    if config.pretrain in ("after", "both") and not is_one_encoder:
+        yield f"pretrain: {config.pretrain!r} trains the one encoder of plan '1-bert' without adapters"
+
+
+def _of_evaluation(config: "RunConfig") -> Iterator[str]:
+    if config.keep == "best_per_task" and (tie := _what_ties_tasks(config)):
+        yield f"keep: best_per_task needs tasks that share no trained weights, but {tie}"
+
+
+def _what_ties_tasks(config: "RunConfig") -> str:
+    """Why the weights of the training tasks cannot come from different steps; empty if they can."""
+    for name, level in config.parsed_plan.levels.items():
+        for group in level.groups:
+            if level.mode != "F" and len(group) > 1:
+                return f"{', '.join(group)} share {name} under plan {config.plan_text!r}"
+    if config.feeds or config.head_norm:
+        return "feeds and head_norm tie the heads to one another"
+    if config.pretrain in ("after", "both"):
+        return "pretraining trains them together"
+    return ""
+
+
+def _of_teachers(config: "RunConfig") -> Iterator[str]:
+    if isinstance(config.teachers, dict) and (not config.teachers or set(config.teachers) - set(config.tasks)):
+        yield f"teachers: name {list(config.teachers)}, not some of the tasks {list(config.tasks)}"
+    for task, teachers in config.teachers_by_task.items():
+        if not teachers:
+            yield f"teachers: {task} has none; leave it out"
+        if len(set(teachers)) != len(teachers):
+            yield f"teachers: {task} has one twice in {[teacher.digest for teacher in teachers]}"
+        for teacher in teachers:
+            if task not in teacher.tasks:
+                yield f"teachers: {teacher.digest} is trained on {', '.join(teacher.tasks)}, not on {task}"
+            if teacher.corpus != config.corpus:
+                yield f"teachers: {teacher.digest} is trained on corpus {teacher.corpus!r}, not {config.corpus!r}"
+    for name in ("distil", "temperature"):
+        if not config.teachers and getattr(config, name) != type(config).model_fields[name].default:
+            yield f"{name}: needs teachers"

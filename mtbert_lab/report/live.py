@@ -1,0 +1,108 @@
+"""The curves of some runs, drawn while they train: again and again in a live notebook, elsewhere once at the end."""
+
+import functools
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import HTML, DisplayHandle, display
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, Corpus
+from mtbert.training import metrics_of, train, watch
+from mtbert.training.checkpoint import ReadProgress
+from mtbert.training.loop import TrainedRun
+from mtbert_lab.report import plots
+from mtbert_lab.report.viewers import is_live
+
+SECONDS = 3.0  # between two drawings; one takes about half a second of the processor
+
+
+class LiveCurves:
+    """Training loss and each task's dev score by step, a line for every run that `train` has been called for.
+
+    baselines: task -> a score that needs no training, which is drawn as a dashed line; its tasks have an axis each.
+    """
+
+    def __init__(self, baselines: Mapping[str, float]) -> None:
+        self.baselines = dict(baselines)
+        self.logs: dict[str, list[dict]] = {}  # name of a run -> its rows so far, those of the training loop's log
+        self.steps = 1  # of the longest run
+        self._handle: DisplayHandle | None = None
+        self._drawn = -math.inf  # when
+
+    def train(self, name: str, config: RunConfig, corpus: Corpus) -> TrainedRun:
+        """`mtbert.training.train` on the processor, with its curve in the figure."""
+        self.logs[name] = []
+        self._draw(f"{name}: preparing the sentences")
+        token = watch.set(functools.partial(self._after_step, name))
+        try:
+            with TemporaryDirectory() as folder:  # the loop can only be watched where it could save a checkpoint
+                file = Path(folder) / "run.pt"
+                return train(config, corpus, "cpu", checkpoint=file, checkpoint_seconds=math.inf, progress=False)
+        finally:
+            watch.reset(token)
+
+    def finish(self, name: str, alt: str) -> None:
+        """Show the whole figure as `plots.show` does, in place of the one that changed."""
+        if self._handle is not None:
+            self._handle.update(HTML(""))
+            self._handle = None
+        plots.show(self.figure(), name, alt)
+
+    def figure(self) -> plt.Figure:
+        """The curves so far."""
+        figure, axes = plt.subplots(1, 1 + len(self.baselines), figsize=(11, 3))
+        axes[0].set(title="training loss")
+        for ax, (task, score) in zip(axes[1:], self.baselines.items(), strict=True):
+            metric = next(iter(metrics_of(TASKS[task])))
+            label = plots.METRIC_LABELS.get(metric, metric)
+            ax.set(title=f"{plots.TASK_LABELS[task]}: {label}", ylim=(min(0.0, score), 1))
+            ax.axhline(score, color=plots.GREY, linestyle="--", label="baseline")
+        looks = plots.styles(self.logs)
+        for name, log in self.logs.items():
+            self._add(axes, name, pd.DataFrame(log), looks[name])
+        for ax in axes:
+            ax.set(xlabel="step", xlim=(0, self.steps))  # from the start, so that one sees how far it is
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        return figure
+
+    def _add(self, axes: list[Axes], name: str, log: pd.DataFrame, look: dict) -> None:
+        """Add the lines of one run, which may have no point yet."""
+        if log.empty:
+            return
+        axes[0].plot(log["step"], log["train_loss"], color=look["color"], linewidth=1)
+        for ax, task in zip(axes[1:], self.baselines, strict=True):
+            column = f"dev_{task}"
+            if column in log:
+                points = log.dropna(subset=[column])
+                ax.plot(points["step"], points[column], label=plots.as_text(name), **look)
+
+    def _after_step(self, name: str, progress: ReadProgress, total: int) -> bool:
+        """What the training loop calls after every step; False: it goes on."""
+        now = progress()
+        self.logs[name] = now["log"]
+        self.steps = max(self.steps, total)
+        if time.monotonic() - self._drawn >= SECONDS:
+            self._draw(f"{name}: step {now['step']} of {total}")
+        return False
+
+    def _draw(self, title: str) -> None:
+        """Draw the curves so far in place of the last drawing; nothing where nobody watches."""
+        if not is_live():
+            return
+        figure = self.figure()
+        figure.suptitle(plots.as_text(title), fontsize="medium")
+        if self._handle is None:
+            self._handle = display(figure, display_id=True)
+        else:
+            self._handle.update(figure)
+        plt.close(figure)
+        self._drawn = time.monotonic()

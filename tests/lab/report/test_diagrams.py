@@ -1,0 +1,89 @@
+"""The drawings: well-formed, nothing outside their edges, legible in light and dark."""
+
+import base64
+import re
+import shutil
+import subprocess
+from xml.etree import ElementTree
+
+import pytest
+
+from mtbert_lab.paths import figures_dir
+from mtbert_lab.report import diagrams
+
+DRAWINGS = ("hybrid", "pal", "one_or_two", "progressive", "projection", "distillation")
+WIDTH = 8.4  # pixels that a letter of the text takes at most, on average; a small one 7.1
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_keeps_within_its_edges(name):
+    drawing = getattr(diagrams, name)()
+    root = ElementTree.fromstring(drawing.svg())
+    places = [(0.0, 0.0)]
+    for element in root.iter():
+        kind = element.tag.partition("}")[2]
+        about = element.attrib
+        if kind == "rect":
+            x, y, width, height = (float(about[key]) for key in ("x", "y", "width", "height"))
+            places += [(x, y), (x + width, y + height)]
+        elif kind in ("polyline", "polygon"):
+            places += [tuple(map(float, point.split(","))) for point in about["points"].split()]
+        elif kind == "text":
+            looks = about.get("class", "")
+            width = len("".join(element.itertext())) * (7.1 if "small" in looks else WIDTH)
+            left = 0 if "left" in looks else width if "right" in looks else width / 2
+            x, y = float(about["x"]), float(about["y"])
+            places += [(x - left, y - 12), (x - left + width, y + 4)]
+    assert min(x for x, _ in places) >= 0 and max(x for x, _ in places) <= drawing.width
+    assert min(y for _, y in places) >= 0 and max(y for _, y in places) <= drawing.height
+
+
+def test_a_drawing_has_a_dark_side_and_a_label():
+    svg = diagrams.pal().svg()
+    assert "prefers-color-scheme: dark" in svg and "currentcolor" in svg
+    assert ElementTree.fromstring(svg).attrib["aria-label"]
+
+
+def test_an_index_is_lower_and_markup_is_text():
+    drawing = diagrams.Drawing(100, 100, "a < b")
+    drawing.text(50, 50, "V_E < 1\nsecond")
+    svg = drawing.svg()
+    assert "V<tspan dy=" in svg and "&lt; 1" in svg and 'aria-label="a &lt; b"' in svg
+    assert len(ElementTree.fromstring(svg).findall(".//{*}text")) == 2
+
+
+def test_a_shown_drawing_is_stored_and_needs_no_other_file(isolated, monkeypatch):
+    shown = []
+    monkeypatch.setattr(diagrams, "display", lambda output: shown.append(output.data))
+    diagrams.show("a", diagrams.pal(), "What <b>to see</b>.")
+    diagrams.show("b", diagrams.hybrid(), "Point at it.", diagrams.HOVER)
+    stored = [(figures_dir() / f"{name}.svg").read_text(encoding="utf8") for name in "ab"]
+    for html, svg in zip(shown, stored, strict=True):
+        assert base64.b64encode(svg.encode()).decode() in html and "http" not in re.sub(r'base64,[^"]+', "", html)
+    assert "<object" not in shown[0] and "<figcaption>What <b>to see</b>.</figcaption>" in shown[0]
+    assert "<object" in shown[1] and "<img" in shown[1], "an image where no object is allowed"
+
+
+def test_every_task_of_the_hybrid_has_a_path_to_point_at():
+    svg = diagrams.hybrid().svg(diagrams.HOVER)
+    assert svg.count('<g class="path" tabindex="0">') == 3
+    assert ":hover" in svg and ":focus" in svg and "<script" not in svg
+
+
+CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=3000 --dump-dom"
+LOOK = """<body>SVG<script>
+const paths = [...document.querySelectorAll(".path")];
+for (const path of paths) path.style.transition = "none"; // virtual time would stop within one
+paths[1].focus();
+setTimeout(() => document.body.innerText = paths.map(path => getComputedStyle(path).opacity).join(), 1000);
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_in_chromium_one_path_lights_up_and_the_others_fade(tmp_path):
+    """By the keyboard, or a tap; the rule for a pointer is the same."""
+    page = tmp_path / "page.html"
+    page.write_text(LOOK.replace("SVG", diagrams.hybrid().svg(diagrams.HOVER)), encoding="utf8")
+    command = [*CHROMIUM.split(), f"--user-data-dir={tmp_path}/user", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert re.search(r"0\.13,1,0\.13", done.stdout), done.stdout[-500:]
