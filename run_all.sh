@@ -7,8 +7,8 @@ usage() {
 usage: ./run_all.sh [--profile demo|cpu|gpu] [--only 03] [--data DIR] [--force] [--workers N]
        ./run_all.sh test
 
-Without a word: installs what is needed into .venv, executes every notebook on the stored runs of the real
-datasets, and builds build/report/index.html, a site that shows each notebook as soon as it has been executed.
+Without a word: installs what is needed into .venv, builds build/report/index.html, a site of the committed
+outputs, then executes every notebook on the stored runs of the real datasets, and replaces page by page.
 It needs no dataset. What is up to date is not executed again; after an interruption the same command goes on.
 
   --profile P   cpu:  the stored runs with the 6-layer MiniLM encoder, and your own (default)

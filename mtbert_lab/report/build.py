@@ -7,6 +7,7 @@ outputs, then what papermill executed. The site is rendered at the beginning, an
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -109,7 +110,7 @@ def build_report(
             for page in _read_pages(root, folder, profile):
                 _show_committed(page)
         index = _build_site(folder)
-        print(f"The site is at {os.path.relpath(index)}; {len(stale)} of its notebooks are executed now", flush=True)
+        print(f"The site: {os.path.relpath(index)}; notebooks to execute: {len(stale)}", flush=True)
         failures = _train(stale, profile, workers)
         failures += _execute_pages(stale, folder, workers)
     if failures:
@@ -292,7 +293,8 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
     """Execute these notebooks in the folder, and build the site whenever one has ended; what failed."""
     failures = []
     began = time.monotonic()
-    with contextlib.chdir(folder):  # the notebooks' working directory: papermill's own would change in every thread
+    logging.getLogger("papermill").setLevel(logging.WARNING)
+    with contextlib.chdir(folder):  # put back at the end: papermill and Sphinx change it for a moment
         for done, (page, failure) in enumerate(_executed(pages, workers), 1):
             seconds = time.monotonic() - began
             if failure:
@@ -306,11 +308,14 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
 
 
 def _executed(pages: list[_Page], workers: int) -> Iterator[tuple[_Page, str]]:
-    """Execute pages in threads; yields each with what failed, as it ends. After an interruption no kernel runs on."""
+    """Execute pages in threads; yields each with what failed, as it ends. After an interruption no kernel runs on.
+
+    The last one begins, as 10_demo trains and takes longest.
+    """
     stop = threading.Event()
     others = psutil.Process().children()
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, page, stop): page for page in pages}
+        futures = {pool.submit(_execute, page, stop): page for page in reversed(pages)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -325,12 +330,14 @@ def _executed(pages: list[_Page], workers: int) -> Iterator[tuple[_Page, str]]:
 
 
 def _execute(page: _Page, stop: threading.Event) -> str:
-    """Execute a notebook in the working directory, and make it the page; returns what failed."""
+    """Execute a notebook in the folder of the pages, and make it the page; returns what failed."""
     unfinished = page.file.parent / "unfinished" / page.file.name
     unfinished.parent.mkdir(exist_ok=True)
     # Kernels warn on stderr when others on this machine could read their traffic.
     config = Config(KernelManager={"transport_encryption": "auto"})
-    how = {"kernel_name": "python3", "progress_bar": False, "config": config}
+    # The kernel's folder; papermill's own `cwd` would be that of all threads.
+    resources = {"metadata": {"path": str(page.file.parent)}}
+    how = {"kernel_name": "python3", "progress_bar": False, "config": config, "resources": resources}
     for attempt in range(1, ATTEMPTS + 1):
         try:
             papermill.execute_notebook(page.notebook, unfinished, page.values, **how)

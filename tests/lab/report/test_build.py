@@ -80,7 +80,7 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     assert str(root) not in (root / "build/report/_sources/01_tiny.ipynb").read_text()
     assert os.environ["MTBERT_RESULTS"] == before
     shown = capsys.readouterr().out
-    first = r"The site is at .*index\.html; 1 of its notebooks are executed now"
+    first = r"The site: .*index\.html; notebooks to execute: 1"
     assert re.fullmatch(first + r"\n\[1/1\] after \d+ s: 01_tiny\n", shown)
 
     assert "profile demo" in (root / "build/report/01_tiny.html").read_text()
@@ -264,16 +264,16 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, no_site, monkeypat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, number):
-    write_notebook(root, "01_tiny", COUNT)
+    write_notebook(root, "09_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
     call = f'from mtbert_lab.report.build import build_report; build_report("demo", workers=1, root={str(root)!r})'
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
-    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text())
+    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="09_tiny.html"' in front.read_text())
     process.send_signal(number)
     process.wait()
-    assert executed(root) == ["01_tiny"]
+    assert executed(root) == ["09_tiny"]
     kernel = int((output / "pid").read_text())
     wait_for(lambda: not is_alive(kernel))
 
@@ -298,7 +298,7 @@ def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsy
     assert len(list(Path(os.environ["MTBERT_RESULTS"]).glob("runs/*/run.json"))) == 3
     capsys.readouterr()
     build_report("cpu", "02", grids=[grids[0], grids[2]], root=root)
-    assert "0 of its notebooks are executed now" in capsys.readouterr().out
+    assert "notebooks to execute: 0" in capsys.readouterr().out
     build_report("cpu", "01", root=root)
     assert (root / "build/executed/02_batch-one.ipynb").exists(), "the pages of grids stay"
     (root / "other").mkdir()
