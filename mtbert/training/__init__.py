@@ -1,10 +1,10 @@
 """The training loop and its parts: batches, steps, metrics, checkpoints, masked language modelling."""
 
 from mtbert.training.batches import expected_passes, training_steps, turn_ends
-from mtbert.training.checkpoint import Stop, TrainingError, stopping, watch
+from mtbert.training.checkpoint import ReadProgress, Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.graphs import graphs_are_on
-from mtbert.training.loop import LOG, TRAIN_ROWS, evaluation_steps, train
+from mtbert.training.loop import LOG, TRAIN_ROWS, TrainedRun, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_table
 from mtbert.training.passes import Shapes, batch_shapes, step_parts, weighted_tokens
 from mtbert.training.step import Trainer
@@ -14,9 +14,11 @@ __all__ = [
     "KEPT_FROM",
     "LOG",
     "TRAIN_ROWS",
+    "ReadProgress",
     "Shapes",
     "Stop",
     "TaskRows",
+    "TrainedRun",
     "Trainer",
     "TrainingError",
     "batch_shapes",

@@ -15,9 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus
-from mtbert.training import metrics_of, train, watch
-from mtbert.training.checkpoint import ReadProgress
-from mtbert.training.loop import TrainedRun
+from mtbert.training import ReadProgress, TrainedRun, metrics_of, train, watch
 from mtbert_lab.report import plots
 from mtbert_lab.report.viewers import is_live
 
