@@ -574,7 +574,10 @@ def report(
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
     ] = None,
 ) -> None:
-    """Build OUT/report/index.html: first from the committed outputs, then page by page as notebooks are executed."""
+    """Build the site of notebooks, OUT/report/index.html.
+
+    First from the committed outputs, then page by page as notebooks are executed.
+    """
     from mtbert.paths import REPOSITORY
     from mtbert_lab.paths import check_writable, shipped
     from mtbert_lab.report.build import build_report
