@@ -152,7 +152,7 @@ def differences(
     another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
     baselines among the scores. Runs whose scores say little (`doubts`) are named first.
     """
-    _tell_doubts(doubts(comparison.runs, constants))
+    tell_doubts(comparison, constants)
     if comparison.answer:
         references = dict.fromkeys(comparison.references.values())  # each once
         label = label or f"dev score minus that of {' or '.join(references)}"
@@ -166,8 +166,9 @@ def differences(
     say(f"{comparison.stored} {comparison.lent}".strip())
 
 
-def _tell_doubts(found: pd.DataFrame) -> None:
+def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
     """What makes scores say little, before any difference: some by name, all of several in a folded table."""
+    found = doubts(comparison.runs, constants)
     if found.empty:
         return
     first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]

@@ -249,6 +249,23 @@ def test_notebook_05_has_no_difference_of_runs_of_other_tasks(executed_for_own_g
     assert "*other and slow* minus *first*" in text and "*other*" not in text
 
 
+EQUAL = """
+base: {{corpus: demo, encoder: {encoder}, tasks: [sst, tickets], scheme: unified, batch_size: 4, epochs: 1,
+  steps_per_epoch: 2, train_rows: 40, max_length: 32, learning_rate: 1.0e-12}}
+runs:
+  whole: {{plan: 1-bert}}
+  half: {{plan: hybrid-1}}
+"""
+
+
+def test_notebook_05_has_no_order_of_plans_with_equal_scores(executed_for_own_grid, tickets):
+    """The doubts come before the answer; no plan is the highest and the lowest at once, and the front has one plan."""
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 5, 6, 39], EQUAL)
+    assert text.index("**Scores that say little:**") < text.index("**Answer.**")
+    assert "highest overall score" not in text and "dearer" not in text
+    assert "No plan scores higher than whole" in text
+
+
 def assigned(cells) -> set[str]:
     """The global names that cells assign, functions and imports left out."""
     nodes = [node for cell in cells for statement in ast.parse(cell.source).body for node in ast.walk(statement)]
