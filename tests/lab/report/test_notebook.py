@@ -250,7 +250,7 @@ def test_notebook_05_has_no_difference_of_runs_of_other_tasks(executed_for_own_g
 
 
 EQUAL = """
-base: {{corpus: demo, encoder: {encoder}, tasks: [sst, tickets], scheme: unified, batch_size: 4, epochs: 1,
+base: {{corpus: demo, encoder: {encoder}, tasks: [sst, sts, tickets], scheme: unified, batch_size: 4, epochs: 1,
   steps_per_epoch: 2, train_rows: 40, max_length: 32, learning_rate: 1.0e-12}}
 runs:
   whole: {{plan: 1-bert}}
