@@ -5,8 +5,8 @@ import hashlib
 import importlib.util
 import json
 import logging
+import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -105,13 +105,26 @@ def check_folder(folder: Path) -> None:
 
 def _digests(path: Path) -> list[str]:
     """The SHA-256 of a file, and of a tokenizer.json that of the same without padding and truncation."""
-    found = [sha256(path)]
-    if path.name == "tokenizer.json":
-        with suppress(Exception):  # of no type of their own: it is damaged
-            tokenizer = Tokenizer.from_file(str(path))
-            _remove_padding(tokenizer)
-            found.append(hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest())
-    return found
+    if path.name != "tokenizer.json":
+        return [sha256(path)]
+    return [sha256(path), hashlib.sha256(_unpadded(path.read_bytes())).hexdigest()]
+
+
+def _unpadded(tokenizer: bytes) -> bytes:
+    """A tokenizer.json with null for its padding and truncation, which a tokenizer keeps from the call before.
+
+    The other bytes stay, and all of them where there is neither, or where it is no JSON: then it is damaged.
+    """
+    try:
+        text = tokenizer.decode("utf8")
+        for name in ("truncation", "padding"):
+            if entry := re.search(rf'"{name}"\s*:\s*(?={{)', text):
+                _, end = json.JSONDecoder().raw_decode(text, entry.end())
+                text = f"{text[: entry.end()]}null{text[end:]}"
+        is_rest_alike = json.loads(text) == json.loads(tokenizer) | {"truncation": None, "padding": None}
+    except (ValueError, TypeError, RecursionError):
+        return tokenizer
+    return text.encode() if is_rest_alike else tokenizer
 
 
 def _remove_padding(tokenizer: Tokenizer) -> None:
@@ -129,7 +142,10 @@ def content_name(folder: str | Path) -> str:
 
 
 def content_digest(folder_or_name: str | Path) -> str:
-    """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder."""
+    """16 hex digits of a checkpoint's files (configuration, weights, tokenizer), whatever their folder.
+
+    The padding and truncation of a tokenizer.json do not count, as they change no number here.
+    """
     files = []
     for path in present(locate(folder_or_name)).values():
         about = path.stat()
@@ -140,7 +156,14 @@ def content_digest(folder_or_name: str | Path) -> str:
 @functools.lru_cache
 def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     """files: path, time of the last change and size, so that a changed file is read again."""
-    return _digest_of((path.name, sha256(path)) for path, *_ in files)
+    return _digest_of((path.name, _counted(path)) for path, *_ in files)
+
+
+def _counted(path: Path) -> str:
+    """The SHA-256 of what counts of a file; of those of NAMED_ENCODERS every byte, as their digests are published."""
+    as_it_is, *unpadded = _digests(path)
+    is_published = any(as_it_is == files.get(path.name) for files in NAMED_ENCODERS.values())
+    return as_it_is if is_published or not unpadded else unpadded[0]
 
 
 def _digest_of(files: Iterable[tuple[str, str]]) -> str:

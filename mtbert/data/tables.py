@@ -219,7 +219,7 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     about = TASKS[task]
     faults = []
     if len(report.rejects) > MOST_REJECTED * report.rows:
-        faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected")
+        faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected, more than {MOST_REJECTED:.0%}")
     if split == "train" and not about.is_number:
         counts = class_counts(task, table)
         if empty := [name for name, count in counts.items() if not count]:
@@ -287,15 +287,16 @@ def _read_table(
         needed.insert(0, task.id_column)
     if split != "test" and not to_predict:
         needed.append(task.label_column)
+    is_own = task.name not in COURSE
     is_cut = lines[-1] != ""
     lines = lines if is_cut else lines[:-1]
     if lines[0].lstrip().startswith("["):
         raise DataError(f"{path} is a JSON array, not JSON Lines. Write each object on a line of its own.")
     if _is_json(lines):
-        names = _checked_columns(_json_names(lines[0], path), needed, path)
+        names = _checked_columns(_json_names(lines[0], path), needed, path, is_own)
         records = _json_records(lines, names, task)
     else:
-        names = _checked_columns(_header(lines[0], task, needed, path), needed, path)
+        names = _checked_columns(_header(lines[0], task, needed, path), needed, path, is_own)
         is_row = functools.partial(_is_row, names=names, needed=needed, task=task)
         cut_line = len(lines) if by_line and is_cut else None
         records = _csv_records(lines, len(names), task, by_line, is_row, cut_line)
@@ -554,12 +555,18 @@ def _in_other_case(columns: list[str], names: list[str]) -> list[str]:
     return [name for name in names if name.casefold() in folded and name not in columns]
 
 
-def _checked_columns(names: list[str], columns: list[str], path: Path) -> list[str]:
-    """The columns of a file; raises DataError unless each of `columns` is among them once."""
+def _checked_columns(names: list[str], columns: list[str], path: Path, is_own: bool = False) -> list[str]:
+    """The columns of a file; raises DataError unless each of `columns` is among them once.
+
+    is_own: the file is of a task of the user, who can change what it asks for.
+    """
     if missing := [name for name in columns if name not in names]:
         found = ", ".join(map(shortened, names))
+        instead = ", or write `id_column: null` in the task's file" if is_own and missing == ["id"] else ""
         case = "; capital letters count" if _in_other_case(missing, names) else ""
-        raise DataError(f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it.")
+        raise DataError(
+            f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{instead}."
+        )
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise DataError(f"{path} has two columns {', '.join(map(repr, twice))}. Remove or rename one.")
     return names

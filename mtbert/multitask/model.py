@@ -271,7 +271,8 @@ def _table_of(texts: Sequence[Any], task: str) -> pd.DataFrame:
         is_single = isinstance(given, str) or not isinstance(given, Iterable)
         example = (given,) if is_single else tuple(given)
         if len(example) != len(columns):
-            raise ConfigError(f"texts: {task} takes {len(columns)} sentence(s) an example; not so: number {i}")
+            expected = f"{len(columns)} text{'s' * (len(columns) > 1)} ({', '.join(columns)})"
+            raise ConfigError(f"texts: an example of {task} has {expected}; number {i} has {len(example)}")
         if not all(map(_is_text, example)):
             raise ConfigError(f"texts: number {i} is no text in UTF-8")
         examples.append(example)

@@ -15,13 +15,14 @@ from IPython.display import HTML, Markdown, display
 
 from mtbert import __version__
 from mtbert.config import ConfigError
+from mtbert.data import TASKS
 from mtbert.names import escaped
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import pick_device
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
 from mtbert_lab.report import plots, plots_sweeps
-from mtbert_lab.report.tables import Comparison, Grid, read_runs
+from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
 from mtbert_lab.store import doubts
 from mtbert_lab.sweep import SweepRun
 
@@ -77,7 +78,8 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
     """The runs of the grids params/<profile>/<name>.yaml; with a `grid` of one's own, those of that file for each name.
 
     given: `parameters(globals())` with profile, grid (a path from here or from the repository), only (a part of the
-    names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost.
+    names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost. It says
+    what the scores of a `grid` are.
     """
     files = names
     if given["grid"]:
@@ -92,17 +94,37 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
             say(_what_is_trained(given, list(missing.values())))
             grids = _read(given, files, train_missing=True)
     if given["grid"]:
+        say(_scores_text(grids[0]))
         return grids * len(names)
     if given["profile"] == "demo":
         say(SYNTHETIC)
     return grids
 
 
+def _scores_text(grid: Grid) -> str:
+    """What the scores of a grid's tasks are, and how *overall* is made of them; empty without runs."""
+    scored = {task for group in grid.configs.values() for task in group[0].scored}
+    tasks_of = {}
+    for task in TASKS:
+        if task in scored:
+            metric = TASKS[task].metric
+            tasks_of.setdefault(metric, []).append(escaped(plots.TASK_LABELS[task]))
+    if not tasks_of:
+        return ""
+    parts = [f"{plots.METRIC_LABELS.get(name, escaped(name))} on {joined(tasks)}" for name, tasks in tasks_of.items()]
+    text = f"The score of these runs is {joined(parts)}."
+    if len(scored) > 1:
+        text += " *overall* is the mean over a run's tasks"
+        text += ", of a correlation r as (1 + r)/2." if "pearson" in tasks_of else "."
+    return text
+
+
 def _read(given: dict[str, Any], files: Iterable[str], train_missing: bool) -> list[Grid]:
     how = {name: given[name] for name in ("seed", "only", "device", "progress")}
     how["data"] = given["data_dir"] or None
     how["train_missing"] = train_missing
-    return [read_runs(given["profile"], file, **how) for file in files]
+    with rejects_in_one_line():
+        return [read_runs(given["profile"], file, **how) for file in files]
 
 
 def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
@@ -130,7 +152,7 @@ def differences(
     another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
     baselines among the scores. Runs whose scores say little (`doubts`) are named first.
     """
-    _tell_doubts(doubts(comparison.runs, constants))
+    tell_doubts(comparison, constants)
     if comparison.answer:
         references = dict.fromkeys(comparison.references.values())  # each once
         label = label or f"dev score minus that of {' or '.join(references)}"
@@ -144,8 +166,9 @@ def differences(
     say(f"{comparison.stored} {comparison.lent}".strip())
 
 
-def _tell_doubts(found: pd.DataFrame) -> None:
+def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
     """What makes scores say little, before any difference: some by name, all of several in a folded table."""
+    found = doubts(comparison.runs, constants)
     if found.empty:
         return
     first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]

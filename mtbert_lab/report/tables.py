@@ -4,8 +4,9 @@
 by Holm's method.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -17,7 +18,7 @@ import pandas as pd
 
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, DataError
+from mtbert.data import TASKS, DataError, corpus
 from mtbert.names import code, escaped
 from mtbert.paths import REPOSITORY
 from mtbert.training import overall, turn_ends
@@ -274,6 +275,12 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
     return Comparison(part, references)
 
 
+def compare_varied(grid: Grid) -> Comparison:
+    """Every run of a grid beside the first run of its file on the same tasks, whatever else the file varies."""
+    kept = {"corpus", "tasks", "score_tasks"}  # else the examples differ
+    return compare(grid, *(RunConfig.model_fields.keys() - kept))
+
+
 def summary(differences: pd.DataFrame) -> str:
     """What a table of differences says, in sentences; empty where it has no rows.
 
@@ -420,6 +427,24 @@ def _shown(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.3f}"
 
 
+@contextmanager
+def rejects_in_one_line() -> Iterator[None]:
+    """Of a file with rejected rows only their number is told, as a report is no place to list them."""
+    log = logging.getLogger(corpus.__name__)
+    log.addFilter(_first_line)
+    try:
+        yield
+    finally:
+        log.removeFilter(_first_line)
+
+
+def _first_line(record: logging.LogRecord) -> bool:
+    first, *others = record.getMessage().splitlines() or [""]
+    if others:
+        record.msg, record.args = f"{first}; `mtbert data check` lists them", None
+    return True
+
+
 def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
     """The baselines of a run's tasks: of the demo corpus computed, else those of the results store.
 
@@ -429,7 +454,8 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
     path = find_result(BASELINES)
     if config.corpus == "demo" or not path.exists():
         try:
-            return baseline_table(config, data)
+            with rejects_in_one_line():
+                return baseline_table(config, data)
         except DataError:
             return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
     table = pd.read_csv(path)

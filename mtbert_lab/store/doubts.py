@@ -10,6 +10,7 @@ from mtbert.metrics import pearson, r2
 from mtbert_lab.store.folders import Run
 
 OFF = 0.25  # of the labels' variance: what numbers of the right order lose by their size
+ORDERED = 0.4  # the correlation above which an order is called right
 NAMES = {"most frequent": "the most frequent label", "cosine": "the cosine of an untrained encoder"}
 
 
@@ -18,7 +19,7 @@ def doubts(runs: Mapping[str, Sequence[Run]], baselines: pd.DataFrame | None = N
 
     runs: name -> the seeds of a configuration. baselines: as of `baseline_table`. A doubt is the end of a sentence that
     begins with the run's name: that it predicts one answer for every example, that its mean score is below that of a
-    baseline, or that its numbers have the right order and the wrong size.
+    baseline, or that its numbers have the wrong size, maybe in the right order.
     """
     rows = []
     for name, group in runs.items():
@@ -61,6 +62,5 @@ def _off(group: Sequence[Run], task: str) -> list[str]:
     correlation, share = float(np.mean(correlations)), float(np.mean(shares))
     if correlation <= 0 or correlation**2 - share <= OFF:
         return []
-    return [
-        f"has the right order and the wrong size of numbers (Pearson's correlation {correlation:.3f}, R² {share:.3f})"
-    ]
+    order = "the right order and " if correlation > ORDERED else ""
+    return [f"has {order}the wrong size of numbers (Pearson's correlation {correlation:.3f}, R² {share:.3f})"]

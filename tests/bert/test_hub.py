@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
+from tokenizers import Tokenizer
 
 from mtbert.bert import hub
-from mtbert.bert.hub import CheckpointError, locate
+from mtbert.bert.hub import CheckpointError, content_digest, content_name, locate
+from mtbert.paths import sha256
 
 
 def test_folder_is_itself(tmp_path):
@@ -91,3 +93,71 @@ def test_connection_that_breaks_off_is_named(monkeypatch, tmp_path):
         threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
         with pytest.raises(CheckpointError, match="Check the spelling and the network"):
             locate("nobody/no-such-encoder")
+
+
+@pytest.fixture
+def folder_with_tokenizer(tmp_path, tiny_encoder):
+    """An encoder's folder whose tokenizer.json was written without padding and truncation."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(tiny_encoder, folder)
+    tokenizer = Tokenizer.from_file(str(locate("minilm") / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_padding_and_truncation_do_not_count_in_an_encoders_digest(folder_with_tokenizer):
+    """A tokenizer that was used once writes what it was used with; the encoder is the same, and so are its runs."""
+    path = folder_with_tokenizer / "tokenizer.json"
+    content = path.read_bytes()
+    digest = content_digest(folder_with_tokenizer)
+    for length in (None, 16):
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.enable_padding(length=length)
+        tokenizer.enable_truncation(8)
+        tokenizer.save(str(path))
+        assert path.read_bytes() != content
+        assert content_digest(folder_with_tokenizer) == digest
+    padded = path.read_text()
+    path.write_text(padded.replace('"lowercase": true', '"lowercase": false'))
+    assert content_digest(folder_with_tokenizer) != digest, "another tokenizer, another run"
+
+
+def test_without_padding_and_truncation_every_byte_of_a_tokenizer_counts(folder_with_tokenizer):
+    path = folder_with_tokenizer / "tokenizer.json"
+    files = hub.present(folder_with_tokenizer)
+    assert content_digest(folder_with_tokenizer) == hub._digest_of((n, sha256(p)) for n, p in files.items())
+    digest = content_digest(folder_with_tokenizer)
+    path.write_text(path.read_text() + "\n")
+    assert content_digest(folder_with_tokenizer) != digest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no JSON",
+        b'"padding": {"a": 1}',
+        b'[{"padding": {"a": 1}}]',
+        b'{"model": {"padding": {"a": 1}}, "padding": null}',  # of a model, not of the last call
+        b'{"padding": {"a": 1}',
+        b'{"padding": {"a": 1}, "text": "\xff"}',
+        b'{"model": {"vocab": {"padding": 3, "truncation": 4}}, "truncation": null, "padding": null}',
+    ],
+)
+def test_what_is_no_padding_of_a_tokenizer_counts(content):
+    assert hub._unpadded(content) == content
+
+
+def test_the_encoders_of_a_name_keep_their_digests():
+    """Stored runs are found by them. The published tokenizers have padding and truncation, and count as they are."""
+    tokenizer = (locate("minilm") / "tokenizer.json").read_bytes()
+    assert hub._unpadded(tokenizer) != tokenizer
+    assert content_digest("minilm") == "9425202fa5f82dd3"
+    assert content_name(locate("minilm")) == "minilm"
+
+
+def test_a_published_tokenizer_counts_as_it_is_next_to_other_files(folder_with_tokenizer):
+    """So that a copy of a named encoder has its name."""
+    copy = shutil.copytree(locate("minilm"), folder_with_tokenizer / "copy")
+    assert content_name(copy) == "minilm"

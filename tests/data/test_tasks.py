@@ -93,7 +93,19 @@ def test_json_lines_are_read(folder, monkeypatch):
         (3, "headline"), (4, "headline"), (5, "row"), (6, "row"),
     ]  # fmt: skip
     (folder / "topics-dev.csv").write_text('{"text": "one", "topic": "sport"}\n')
-    with pytest.raises(DataError, match=r"topics-dev.csv lacks the column headline; it has 'text', 'topic'"):
+    message = r"topics-dev.csv lacks the column headline; it has 'text', 'topic'\. Rename or add it\.$"
+    with pytest.raises(DataError, match=message):
+        load_table("topics", "dev", "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["topics-dev.csv", "topics-dev.jsonl"])
+def test_a_file_without_a_column_of_ids_is_told_the_field(folder, monkeypatch, name):
+    """The column is asked for by default, which nobody knows who has none."""
+    about = TOPICS.replace("id_column: null\n", "").replace("topics-{split}.csv", name.replace("dev", "{split}"))
+    (folder / "topics.yaml").write_text(about)
+    (folder / "topics-dev.jsonl").write_text('{"headline": "one", "topic": "sport"}\n')
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    with pytest.raises(DataError, match=r"lacks the column id; .* or write `id_column: null` in the task's file"):
         load_table("topics", "dev", "elsewhere")
 
 
@@ -122,8 +134,9 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     (folder / "topics-train.csv").write_text(text.replace(",sport", ",Sport").replace(",science", ",science "))
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
     message = (
-        r"topics-train.csv: 8 of 24 rows are rejected; no row is left of class sport\n  topic: 'Sport' is none of "
-        r"sport, weather, science; did you mean 'sport'\? \(8 rows, the first in line 2\)\n.*accept_rejects=True"
+        r"topics-train.csv: 8 of 24 rows are rejected, more than 5%; no row is left of class sport\n"
+        r"  topic: 'Sport' is none of sport, weather, science; did you mean 'sport'\? "
+        r"\(8 rows, the first in line 2\)\n.*accept_rejects=True"
     )
     with pytest.raises(DataError, match=message):
         Corpus.load(folder, ["topics"], ["topics"]).check()

@@ -83,7 +83,9 @@ def mostly_rejected(course_folder, tmp_path) -> Path:
 
 
 def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
-    message = r"ids-sst-train.csv: \d+ of 40 rows are rejected; no row is left of class 4\n  sentiment: 9 is outside"
+    message = (
+        r"ids-sst-train.csv: \d+ of 40 rows are rejected, more than 5%; no row is left of class 4\n  sentiment: 9 is"
+    )
     check = mtbert("data", "check", "--data", mostly_rejected, "--task", "sst")
     assert check.exit_code == 1 and re.search(message, check.stderr)
     with pytest.raises(DataError, match=message):

@@ -145,7 +145,7 @@ def test_texts_that_a_task_does_not_take(tiny_encoder):
     model = MultitaskBert(RunConfig(encoder=tiny_encoder, tasks=("sst", "sts")))
     with pytest.raises(ValueError, match="task is 'quora'; this model has sst, sts"):
         model.predict(["fine"], "quora")
-    with pytest.raises(ValueError, match=r"sts takes 2 sentence\(s\) an example; not so: number 1"):
+    with pytest.raises(ValueError, match=r"sts has 2 texts \(sentence1, sentence2\); number 1 has 1"):
         model.predict([("a b", "c"), "d"], "sts")
 
 

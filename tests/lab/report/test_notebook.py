@@ -13,6 +13,7 @@ import yaml
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook
@@ -159,23 +160,29 @@ runs:
 """
 
 
+def shown_text(output: dict) -> str:
+    """What a reader sees of a cell's output, or what it printed."""
+    data = output.get("data", {})
+    return data.get("text/markdown", "") or data.get("text/html", "") or output.get("text", "")
+
+
 @pytest.fixture
 def executed_for_own_grid(tiny_encoder, isolated, monkeypatch):
     """Executes some cells of a notebook for a grid of one's own; gives the texts that they show."""
     monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     grid = isolated / "mine.yaml"
-    grid.write_text(OWN_GRID.format(encoder=tiny_encoder))
 
-    def execute(name: str, cells: list[int]) -> str:
+    def execute(name: str, cells: list[int], own: str = OWN_GRID) -> str:
+        grid.write_text(own.format(encoder=tiny_encoder))
         notebook = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4)
         notebook.cells = [notebook.cells[i] for i in cells]
         nbformat.write(notebook, isolated / "some.ipynb")
         about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
         given = dict(profile="demo", grid=str(grid), train_missing=True, device="cpu")
         done = papermill.execute_notebook(isolated / "some.ipynb", isolated / "done.ipynb", given, **about)
-        shown = [output.get("data", {}) for cell in done.cells for output in cell.get("outputs", ())]
-        return "\n".join(data.get("text/markdown", "") or data.get("text/html", "") for data in shown)
+        shown = [output for cell in done.cells for output in cell.get("outputs", ())]
+        return "\n".join(shown_text(output) for output in shown)
 
     return execute
 
@@ -190,6 +197,73 @@ def test_notebook_08_takes_its_systems_from_a_grid(executed_for_own_grid):
 def test_notebook_05_compares_the_single_tasks_of_a_grid(executed_for_own_grid):
     text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 18])
     assert "*sst only* minus *together*" in text or "*quora only* minus *together*" in text
+
+
+TWO_ENCODERS = """
+base: {{corpus: demo, tasks: [sst, tickets], scheme: unified, batch_size: 4, epochs: 1, steps_per_epoch: 2,
+  train_rows: 40, max_length: 32}}
+runs:
+  first: {{encoder: {encoder}}}
+  other: {{encoder: narrow}}
+  other and slow: {{encoder: narrow, learning_rate: 1.0e-9}}
+"""
+TICKETS = """
+name: tickets
+files: tickets-{split}.csv
+sentence_columns: [text]
+label_column: topic
+id_column: null
+kind: classes
+class_names: [login, parcel]
+metric: macro_f1
+separator: ","
+"""
+
+
+@pytest.fixture
+def tickets(isolated, monkeypatch):
+    """A task of one's own, of whose 99 training rows four have no text; and another encoder, in the folder narrow."""
+    (isolated / "tasks").mkdir()
+    monkeypatch.setenv("MTBERT_TASKS", str(isolated / "tasks"))
+    (isolated / "tasks/tickets.yaml").write_text(TICKETS)
+    rows = [f"my {topic} is late {i},{topic}" for i in range(48) for topic in ("login", "parcel")][:95]
+    for split, missing in (("train", 4), ("dev", 0)):
+        lines = ["text,topic", *rows, *[",login"] * missing]
+        (isolated / f"tasks/tickets-{split}.csv").write_text("\n".join(lines) + "\n")
+    shape = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=24)
+    BertModel(BertConfig(**shape)).save_pretrained(isolated / "narrow", tokenizer="minilm")
+
+
+def test_notebook_05_compares_the_encoders_of_a_grid(executed_for_own_grid, tickets):
+    """It had no runs of its questions; the rejected rows were listed, and no metric of the user's was named."""
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 5, 6, 7], TWO_ENCODERS)
+    assert "The score of these runs is accuracy on SST and macro F1 on tickets. *overall* is the mean" in text
+    assert re.search(r"\*\*Finding.\*\*.*\*other( and slow)?\* minus \*first\*", text)
+    assert "tickets-train.csv: 99 rows, 95 accepted, 4 rejected; `mtbert data check` lists them" in text
+    assert "tickets-train.csv:97" not in text and "Warning" not in text
+
+
+def test_notebook_05_has_no_difference_of_runs_of_other_tasks(executed_for_own_grid, tickets):
+    grid = TWO_ENCODERS.replace("{{encoder: narrow}}", "{{encoder: narrow, tasks: [tickets], scheme: sampled}}")
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3], grid)
+    assert "*other and slow* minus *first*" in text and "*other*" not in text
+
+
+EQUAL = """
+base: {{corpus: demo, encoder: {encoder}, tasks: [sst, sts, tickets], scheme: unified, batch_size: 4, epochs: 1,
+  steps_per_epoch: 2, train_rows: 40, max_length: 32, learning_rate: 1.0e-12}}
+runs:
+  whole: {{plan: 1-bert}}
+  half: {{plan: hybrid-1}}
+"""
+
+
+def test_notebook_05_has_no_order_of_plans_with_equal_scores(executed_for_own_grid, tickets):
+    """The doubts come before the answer; no plan is the highest and the lowest at once, and the front has one plan."""
+    text = executed_for_own_grid("05_sharing_sweeps", [1, 2, 3, 5, 6, 39], EQUAL)
+    assert text.index("**Scores that say little:**") < text.index("**Answer.**")
+    assert "highest overall score" not in text and "dearer" not in text
+    assert "No plan scores higher than whole" in text
 
 
 def assigned(cells) -> set[str]:

@@ -118,7 +118,7 @@ def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monk
     monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
     notebook.differences(plans, "00_plans")
     doubt, said, figure, differences, scores, stored = shown
-    assert doubt.startswith("**Scores that say little:** on STS *less* has the right order and the wrong size")
+    assert doubt.startswith("**Scores that say little:** on STS *less* has the wrong size")
     assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
     assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
     assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores

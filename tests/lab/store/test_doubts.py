@@ -58,3 +58,9 @@ def test_numbers_of_the_right_order_and_the_wrong_size_are_told():
     [(_, _, doubt)] = told(run_of(sts=LABELS["sts"] / 10))
     assert doubt.startswith("has the right order and the wrong size of numbers (Pearson's correlation 1.000, R² -")
     assert told(run_of(sst=LABELS["sst"], sts=LABELS["sts"])) == []
+
+
+def test_numbers_of_a_low_correlation_have_no_right_order():
+    noise = np.random.default_rng(0).normal(size=60)
+    faults = [doubt for _, _, doubt in told(run_of(sts=0.3 * LABELS["sts"] + 2 * noise))]
+    assert any(doubt.startswith("has the wrong size of numbers (Pearson's correlation 0.") for doubt in faults)
