@@ -61,10 +61,12 @@ class RandomRows:
         """A batch of these rows, padded to the longest; where rows are numbers on a device, to `length` tokens."""
         if length is None:
             length = int(self.lengths[rows].max())
-        ids = torch.randint(self.vocabulary, (self.sequences * len(rows), length), device=self.device)
-        mask = torch.ones_like(ids, dtype=torch.bool)
+        shape = (self.sequences * len(rows), length)
+        place = self.device if isinstance(rows, Tensor) else "cpu"  # a graph has no part on the host
+        ids = torch.randint(self.vocabulary, shape, device=place)
+        mask = torch.ones(shape, dtype=torch.bool, device=place)
         types = torch.zeros_like(ids) if self.has_types else None
-        return Batch(ids, mask, types)
+        return Batch(ids, mask, types).to(self.device)
 
     def below(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
@@ -97,8 +99,8 @@ class Steps:
         self.known = known
         self.tables: dict[str, RandomRows] = {}
         self.kept: list[RandomRows] = []  # a graph reads the rows with which it was captured
-        for task in self.config.tasks:
-            self.tables[task] = RandomRows(model, task, np.zeros(0, int), known=task in known)
+        if known and not model.features_are_fixed:
+            graphs = False  # what frozen layers make of the texts is read on the host
         self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=graphs)
         for parameter in self.trainer.trained:  # AdamW makes its moments
             parameter.grad = torch.zeros_like(parameter)

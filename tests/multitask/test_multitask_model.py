@@ -167,7 +167,8 @@ def test_one_string_is_no_list_of_texts(build):
 
 @pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3]])
 def test_what_is_no_text_is_named(build, text):
-    with pytest.raises(ConfigError, match=r"texts: (number 1 is no text in UTF-8|an example of sst has 1 text .*number 1 has)"):
+    message = r"texts: (number 1 is no text in UTF-8|an example of sst has 1 text .*number 1 has)"
+    with pytest.raises(ConfigError, match=message):
         build().predict(["a kettle", text])
 
 
