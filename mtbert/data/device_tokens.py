@@ -18,7 +18,6 @@ class DeviceTokens:
     def __init__(self, tokens: TokenizedTable, device: torch.device) -> None:
         ids, seconds = tokens.flat()
         lengths = tokens.sequence_lengths
-        starts = np.cumsum(lengths) - lengths
 
         def on_device(numbers: ndarray) -> Tensor:
             return torch.from_numpy(numbers.astype(np.int64)).to(device)
@@ -28,7 +27,7 @@ class DeviceTokens:
         self.examples = len(tokens)  # N
         self.sentences = len(lengths) // max(len(tokens), 1)  # sequences of an example
         self.ids = on_device(ids)
-        self.starts = on_device(starts)
+        self.starts = on_device(tokens.sequence_starts)
         self.lengths = on_device(lengths)
         self.seconds = on_device(seconds)  # places where a pair's second sentence starts
 

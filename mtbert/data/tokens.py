@@ -137,10 +137,12 @@ class TokenizedTable:
         lengths = [column.lengths for column in columns]
         if self.joint:
             special = 2 + len(self.between)
+            self.kept = self._kept(lengths[0], lengths[1])  # tokens of a and of b
             by_sequence = np.minimum(lengths[0] + lengths[1] + special, max_length)[None]  # (1, N)
         else:
             by_sequence = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
         self.sequence_lengths = by_sequence.ravel()  # tokens of every sequence, in the order of `sequences`
+        self.sequence_starts = np.cumsum(self.sequence_lengths) - self.sequence_lengths  # where all are in one array
         self.counts = by_sequence.sum(0)  # (N,) tokens of an example in all its sequences
         self.lengths = by_sequence.max(0)  # (N,) tokens of its longest sequence
 
@@ -157,7 +159,8 @@ class TokenizedTable:
         """The batch of these rows, padded to the longest sequence (T tokens)."""
         if self.joint:
             first, second = self.columns
-            sequences = [self._pair(first[i], second[i]) for i in rows]
+            kept_first, kept_second = self.kept
+            sequences = [self._pair(first[i][: kept_first[i]], second[i][: kept_second[i]]) for i in rows]
         else:
             sequences = [(self._single(column[i]), 0) for column, i in product(self.columns, rows)]
         shape = (len(sequences), max(len(ids) for ids, _ in sequences))  # (B, T)
@@ -178,7 +181,7 @@ class TokenizedTable:
         b starts behind the last token of a sequence of one sentence.
         """
         lengths = self.sequence_lengths
-        starts = np.cumsum(lengths) - lengths
+        starts = self.sequence_starts
         ids = np.full(lengths.sum(), self.sep, dtype=np.int64)
         ids[starts] = self.cls
         if not self.joint:
@@ -187,14 +190,18 @@ class TokenizedTable:
                 _copy_tokens(column, ids, starts[own] + 1, lengths[own] - 2)
             return ids, lengths
         first, second = self.columns
-        kept_first, kept_second = self._kept(first.lengths, second.lengths)
+        kept_first, kept_second = self.kept
         seconds = 1 + kept_first + len(self.between)
         _copy_tokens(first, ids, starts + 1, kept_first)
         _copy_tokens(second, ids, starts + seconds, kept_second)
         return ids, seconds
 
     def _kept(self, first: ndarray, second: ndarray) -> tuple[ndarray, ndarray]:
-        """How many tokens of sentences of these lengths (N,) `_pair` keeps."""
+        """How many tokens of the two sentences of pairs, of these lengths (N,), are kept; both (N,).
+
+        If a pair is too long, the longer sentence is truncated first. Where both are cut, an odd token goes to the
+        longer one, and to b where they are equal, as in transformers.
+        """
         room = self.max_length - 2 - len(self.between)
         shorter = np.minimum(np.minimum(first, second), room // 2)
         is_cut = first + second > room
@@ -207,15 +214,7 @@ class TokenizedTable:
         return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
 
     def _pair(self, first: ndarray, second: ndarray) -> tuple[ndarray, int]:
-        """The pair as one sequence and the start of b; if too long, the longer sentence is truncated first.
-
-        Where both are cut, an odd token goes to the longer one, and to b where they are equal, as in transformers.
-        """
-        room = self.max_length - 2 - len(self.between)
-        if len(first) + len(second) > room:
-            shorter = min(len(first), len(second), room // 2)
-            keep_first = room - shorter if len(first) > len(second) else shorter
-            first, second = first[:keep_first], second[: room - keep_first]
+        """A pair as one sequence, of the tokens that are kept, and the start of b."""
         ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
         return ids, 1 + len(first) + len(self.between)
 

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from numpy import ndarray
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ class TokenStates:
     ) -> None:
         lengths = tokens.sequence_lengths
         self.tokens = tokens
-        self.starts = np.cumsum(lengths) - lengths  # places of the sequences' first tokens
+        self.starts = tokens.sequence_starts  # places of the sequences' first tokens
 
         def fill(array: ndarray) -> None:
             for rows, (states, mask) in batches:

@@ -11,7 +11,6 @@ draw dropout twice: steps that checkpoint layers; as they read from disk: steps 
 Source: NVIDIA, "Getting Started with CUDA Graphs"; torch.cuda.graph.
 """
 
-import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,7 +25,6 @@ from mtbert.multitask import MultitaskBert
 from mtbert.training.batches import Rows
 from mtbert.training.task_data import Tables
 
-log = logging.getLogger(__name__)
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
 MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first
 GRADIENTS_SHARE = 0.25  # of the GPU's memory, at most, is of graphs' gradients: each graph has gradients of its own

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import DeviceTokens, demo
 from mtbert.data.tokens import tokenize
@@ -45,17 +44,6 @@ CASES = {
     "clipped, layers decay": {"max_grad_norm": 0.5, "layer_decay": 0.8, "weight_decay": 0.1},
     "truncated": {"max_length": 12},
 }
-
-
-@pytest.fixture(scope="module")
-def calm_encoder(tmp_path_factory) -> str:
-    """A tiny encoder without dropout."""
-    folder = tmp_path_factory.mktemp("calm-encoder")
-    torch.manual_seed(12345)
-    shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
-    calm = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1)
-    BertModel(BertConfig(**shape, **calm)).save_pretrained(folder, tokenizer="minilm")
-    return str(folder)
 
 
 def config_of(encoder: str, **fields) -> RunConfig:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.gradients import WEIGHTS
@@ -51,17 +50,6 @@ class Step:
     def result(self) -> dict[str, Tensor | None]:
         """What the last step left in `.grad`."""
         return {name: p.grad for name, p in self.trained.items()}
-
-
-@pytest.fixture(scope="module")
-def calm_encoder(tmp_path_factory) -> str:
-    """The tiny encoder without dropout."""
-    folder = tmp_path_factory.mktemp("calm-encoder")
-    torch.manual_seed(12345)
-    shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
-    calm = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1)
-    BertModel(BertConfig(**shape, **calm)).save_pretrained(folder, tokenizer="minilm")
-    return str(folder)
 
 
 @pytest.fixture
