@@ -8,9 +8,8 @@ rests on; where the runs have another one, the sentence says so in red. One whos
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,6 +25,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
+from mtbert_lab.report.sentences import SMALL, Place, row_of, tell, told
 from mtbert_lab.report.tables import (
     TOGETHER,
     Comparison,
@@ -34,8 +34,6 @@ from mtbert_lab.report.tables import (
     less_forgotten,
     read_runs,
     said,
-    signed,
-    unsigned,
 )
 from mtbert_lab.statistics import (
     CONTRADICTED,
@@ -46,7 +44,6 @@ from mtbert_lab.statistics import (
     TOO_FEW,
     count_seeds,
     decide,
-    verdict_text,
 )
 from mtbert_lab.store import BASELINES, difference, overall_interval, summarize
 
@@ -74,53 +71,7 @@ MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; 
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
-SMALL = verdict_text("better", is_small=True)
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
-
-
-@dataclass(frozen=True)
-class Place:
-    """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size."""
-
-    row: Any  # of `decide`
-    verdict: str  # that the sentence rests on; "better" includes SMALL
-
-    def __format__(self, spec: str) -> str:
-        if spec == "size":
-            return f"{abs(self.row.value):.3f}"
-        return signed(self.row) if spec == "+" else unsigned(self.row)
-
-
-def tell(sentence: str, **places: Any) -> str:
-    """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say."""
-    text = sentence.format(**places)
-    judged = {name: place for name, place in places.items() if isinstance(place, Place)}
-    wrong = [
-        f"{name} is {said(place.row)}, not {place.verdict}"
-        for name, place in judged.items()
-        if not said(place.row).startswith(place.verdict)
-    ]
-    if not wrong:
-        return text
-    return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
-
-
-def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
-    """The difference of a run from its reference, on a task or overall; raises KeyError where it is not stored."""
-    rows = comparison.overall if task is None else comparison.differences
-    rows = rows[rows["run"] == run]
-    if task is not None:
-        rows = rows[rows["task"] == task]
-    if rows.empty:
-        raise KeyError(f"{run}, {task or 'overall'}")
-    return next(rows.itertuples())
-
-
-def told(sentence: Callable[[Path | None], str], store: Path | None = None) -> str:
-    """What a function of this file says, nothing where its runs are not stored."""
-    with suppress(KeyError, FileNotFoundError):
-        return sentence(store)
-    return ""
 
 
 def box(store: Path | None = None) -> str:
