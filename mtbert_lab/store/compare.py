@@ -20,7 +20,8 @@ from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
 from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics import difference as difference_of
-from mtbert_lab.store.folders import Run, StoreError, read_run, run_folders, stored_runs
+from mtbert_lab.store.folders import read_run, run_folders, stored_runs
+from mtbert_lab.store.run import Run, StoreError
 
 UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme

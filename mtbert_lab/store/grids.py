@@ -15,7 +15,8 @@ from typing import Any
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import YamlError, read_yaml
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import MissingRun, read_run, run_folders
+from mtbert_lab.store.folders import read_run, run_folders
+from mtbert_lab.store.run import MissingRun
 
 IN_GRID = re.compile(r"(.+\.ya?ml):(.+?)(?::(\d+))?")  # GRID.yaml:NAME or GRID.yaml:NAME:SEED
 

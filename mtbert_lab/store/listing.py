@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.config import RunConfig
-from mtbert.data import TASKS, DataError
+from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
-from mtbert.training import load_corpus
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import MissingRun, read_run, run_folder, run_folders, stored_runs
+from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import data_root, is_without_encoder, run_id_of
+from mtbert_lab.store.run import MissingRun
+from mtbert_lab.store.runs import is_of_files_here, is_without_encoder
 
 
 def find_run(text: str) -> str:
@@ -43,14 +42,6 @@ def find_run(text: str) -> str:
     if len(found) > 1:
         raise MissingRun(f"{text!r} fits {len(found)} runs: {', '.join(found)}; name one")
     return found[0]
-
-
-def is_of_files_here(run_id: str, config: RunConfig) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
-    try:
-        return run_id == run_id_of(config, load_corpus(config, data_root(config)))
-    except DataError:
-        return False
 
 
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:

@@ -16,8 +16,8 @@ from mtbert_lab.cost.lengths import Lengths, count_lengths, read_lengths
 from mtbert_lab.cost.planner import check_runs, steps_within
 from mtbert_lab.cost.time import Speed
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store.folders import write_table
 from mtbert_lab.store.runs import load_or_run
+from mtbert_lab.store.tables import write_table
 
 THREE = ("sst", "quora", "sts")
 

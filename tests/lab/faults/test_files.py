@@ -23,9 +23,10 @@ from mtbert.paths import checksum_faults, write_checksums
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.build import _record
 from mtbert_lab.store import runs
-from mtbert_lab.store.folders import Run, StoreError, read_run, stored_runs
+from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.run import Run, StoreError
 from mtbert_lab.store.runs import load_or_run
 
 

@@ -150,7 +150,7 @@ def test_a_damaged_table_is_written_again(tiny_config, course_data, table, damag
 
 def test_whole_tables_are_not_written_again(tiny_config, course_data, monkeypatch):
     load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    monkeypatch.setattr("mtbert_lab.store.folders.write_table", None)
+    monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
     load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
 
 
@@ -158,7 +158,7 @@ def test_tables_that_cannot_be_written_are_a_warning(tiny_config, course_data, m
     def fail(table, path):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("mtbert_lab.store.folders.write_table", fail)
+    monkeypatch.setattr("mtbert_lab.store.tables.write_table", fail)
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
     assert "scores.csv and curves.csv of" in caplog.text and "cannot be written ([Errno 28]" in caplog.text
     monkeypatch.undo()

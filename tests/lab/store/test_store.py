@@ -27,15 +27,16 @@ from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import runs
-from mtbert_lab.store.cache import CONTENTS, cache_contents, clear_models
+from mtbert_lab.store import removal, runs
 from mtbert_lab.store.compare import scored, stack_predictions
-from mtbert_lab.store.folders import MissingRun, Run, StoreError, read_run, stored_runs, write_run
+from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
-from mtbert_lab.store.runs import data_root, forget, load_or_run
+from mtbert_lab.store.removal import CONTENTS, cache_contents, clear_models, forget
+from mtbert_lab.store.run import MissingRun, Run, StoreError
+from mtbert_lab.store.runs import data_root, load_or_run
 
 
 @pytest.fixture
@@ -463,7 +464,7 @@ def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
 
 def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
     run, read = run_of(config), results_dir()
-    monkeypatch.setattr(runs, "stores", lambda: [tmp_path / "own", read])
+    monkeypatch.setattr(removal, "stores", lambda: [tmp_path / "own", read])
     with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
         forget(run.run_id)
     assert read_run(read / "runs" / run.run_id).run_id == run.run_id
