@@ -488,7 +488,6 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
     measure: Annotated[bool, typer.Option(help="write memory.csv, runs_predicted.csv and others; takes long")] = False,
     data: DataDir = None,
@@ -508,7 +507,7 @@ def plan(
         for path in cost.renew_measurements(results_dir(), place, threads, data):
             typer.echo(path)
         return
-    configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
+    configs = cost.read_candidates(profile)
     table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
 

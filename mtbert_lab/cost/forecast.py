@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +33,9 @@ from mtbert.training import (
     weighted_tokens,
 )
 from mtbert_lab.cost.dry_run import DryRun, at_peak
-from mtbert_lab.cost.lengths import KnownLengths, Lengths
+from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_key
 from mtbert_lab.cost.steps import padded_tokens
-from mtbert_lab.cost.time import Kind, Speed, Speeds, kind_of
+from mtbert_lab.cost.time import Kind, Speed, kind_of, measure_beside_mib, measure_speeds
 from mtbert_lab.sweep import SweepRun
 
 FLOAT_MIB = 4 / MIB
@@ -65,9 +64,9 @@ def cost_table(
     Columns: name, of the first such run; steps, parameters, trained_parameters; minutes, and their parts features,
     pretraining, training, evaluation; teaching, the minutes in which it predicts all training texts, for its students;
     mib, of the process, as long as memory_seconds last; error, the exception where some of these cannot be predicted.
-    device: cpu or cuda; threads, again: as of `Speeds`; data: as of `read_lengths`.
+    device: cpu or cuda; threads, again: as of `measure_speeds`; data: as of `read_lengths`.
     """
-    lengths = KnownLengths(data)
+    known_lengths: dict[tuple, Lengths] = {}
     forecasts: dict[str, Forecast] = {}
     rows: dict[str, dict] = {}
     for name, config in runs:
@@ -76,21 +75,26 @@ def cost_table(
             continue
         rows[key] = {"name": name}
         try:
-            forecasts[key] = Forecast(config, lengths.of(config), device == "cuda", name)
+            texts = texts_key(config)
+            if texts not in known_lengths:
+                known_lengths[texts] = read_lengths(config, data)
+            forecasts[key] = Forecast(config, known_lengths[texts], device == "cuda", name)
         except Exception as error:
             rows[key]["error"] = error
-    left = memory_seconds
-    with Speeds(device, threads, again) as speeds:
-        found = speeds.of([forecast.kind for forecast in forecasts.values()])
-        beside_mib = speeds.beside_mib() if forecasts else math.nan
+    if not forecasts:
+        return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
+    beside_mib = measure_beside_mib(device, threads, again)
+    kinds = {key: forecast.kind() for key, forecast in forecasts.items()}
+    speeds = measure_speeds(list(kinds.values()), device, threads, again)
+    deadline = time.monotonic() + memory_seconds
     for key, forecast in forecasts.items():
-        rows[key] |= {"steps": len(forecast.steps), **forecast.counts, **forecast.minutes(found[forecast.kind.key])}
-        started = time.monotonic()
-        try:
-            rows[key]["mib"] = forecast.process_mib(beside_mib) if left > 0 else math.nan
-        except Exception as error:
-            rows[key]["error"] = error
-        left -= time.monotonic() - started
+        minutes = forecast.minutes(speeds[kinds[key].key])
+        rows[key] |= {"steps": len(forecast.steps), **forecast.counts, **minutes}
+        if time.monotonic() < deadline:
+            try:
+                rows[key]["mib"] = forecast.process_mib(beside_mib)
+            except Exception as error:
+                rows[key]["error"] = error
     return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
 
 
@@ -164,7 +168,6 @@ class Forecast:
         longest = 1 - 0.5 / config.memory_batch  # the quantile of about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, longest)) for task, part in lengths.train.items()}
 
-    @cached_property
     def kind(self) -> Kind:
         """The kind of its steps; a layer whose output is read from disk takes no time."""
         d = self.sizes.hidden_size
@@ -230,7 +233,6 @@ class Forecast:
             read += dev
         return self.frozen_share * dev + (1 - self.frozen_share) * read
 
-    @cached_property
     def peak(self) -> pd.Series:
         """The moment with the most memory in the step with the largest parts, a row of `DryRun.step`."""
         run = DryRun(self.config, self.memory, self.known, self.cuda)
@@ -252,7 +254,7 @@ class Forecast:
         Files of what frozen layers give are not in it: they are mapped, and the system may drop them.
         """
         best_weights = self.counts["trained_parameters"] * FLOAT_MIB
-        training = self.peak["total"] + best_weights
+        training = self.peak()["total"] + best_weights
         if self.cuda:
             return training
         train_rows = {task: len(part) for task, part in self.lengths.train.items()}

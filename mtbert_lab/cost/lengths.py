@@ -39,6 +39,12 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
     return Lengths(_token_counts(config, corpus.train), _token_counts(config, corpus.dev))
 
 
+def texts_key(config: RunConfig) -> tuple:
+    """Equal for runs whose texts have the same lengths."""
+    texts = (config.corpus, config.tasks, config.scored, config.train_rows)
+    return (*texts, config.encoder, config.two_encodings, config.max_length)
+
+
 def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, ndarray]:
     counts = {}
     for task, table in tables.items():
@@ -76,19 +82,3 @@ def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
     train = {task: draw(task, "train")[: config.train_rows] for task in config.tasks}
     dev = {task: draw(task, "dev") for task in config.scored}
     return Lengths(train, dev)
-
-
-class KnownLengths:
-    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
-
-    def __init__(self, data: str | Path | None = None) -> None:
-        self.data = data
-        self.found: dict[tuple, Lengths] = {}
-
-    def of(self, config: RunConfig) -> Lengths:
-        """The lengths of a run's texts."""
-        texts = (config.corpus, config.tasks, config.scored, config.train_rows)
-        how = (config.encoder, config.two_encodings, config.max_length)
-        if (texts, how) not in self.found:
-            self.found[texts, how] = read_lengths(config, self.data)
-        return self.found[texts, how]

@@ -5,7 +5,7 @@ Source: paper 000, section 4, which asks for the performance of sharing plans un
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,32 +45,10 @@ def parse_memory(text: str) -> float:
     return size / MIB
 
 
-def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
-
-    A run that other tasks do not go with is left out. Raises ConfigError, also where none is left.
-    """
+def read_candidates(profile: Path | None) -> dict[str, RunConfig]:
+    """Name -> a run of a grid file, with its first seed; default: params/cpu/memory_time.yaml. Raises ConfigError."""
     grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
-    runs = {name: configs[0] for name, configs in grid.items()}
-    if not tasks:
-        return runs
-    RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
-    found = {}
-    for name, config in runs.items():
-        changes = {"tasks": tuple(tasks), "score_tasks": ()}
-        if len(tasks) == 1:
-            changes["scheme"] = "sampled"
-        if isinstance(config.batch_size, dict):
-            changes["batch_size"] = {task: size for task, size in config.batch_size.items() if task in tasks}
-        if isinstance(config.r_drop, dict):
-            changes["r_drop"] = {task: config.r_drop.get(task, 0.0) for task in tasks}
-        try:
-            found[name] = config.but(**changes)
-        except ConfigError as error:
-            problem = f"{name}: {error}"
-    if not found:
-        raise ConfigError(f"no run of the grid goes with the tasks {', '.join(tasks)}; {problem}")
-    return found
+    return {name: configs[0] for name, configs in grid.items()}
 
 
 def plan_table(
@@ -181,7 +159,7 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 
 
 def check_runs(store: Path, data: str | Path | None, threads: int | None = None, again: bool = False) -> pd.DataFrame:
-    """Predictions for a CPU against the stored runs, a row a run; threads, again: as of `Speeds`.
+    """Predictions for a CPU against the stored runs, a row a run; threads, again: as of `measure_speeds`.
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
     the pass that makes features. Left out are runs of a GPU, of older code, which do not have it, and of an encoder or
