@@ -1,26 +1,18 @@
 """Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
 
-By default these are processes of this machine, whose ports demand a certificate that only this sweep has: a dask server
-runs any code for whoever it lets in, and every user of the machine reaches the loopback. Dask imports modules from its
-scratch folder, so that is in a folder that only this user enters. With the address of a scheduler they are those of any
-cluster, which need the same folders of results, data and, to share checkpoints, cache.
-Who trains a run holds its lock, and a run goes on from its checkpoint, so that any number of sweeps may be started,
-stopped and killed. A run that fails is tried again, and one whose worker dies is taken up by another, RETRIES times.
+By default the workers are processes of this machine. With the address of a scheduler they are those of any cluster,
+which need the same folders of results, data and, to share checkpoints, cache. Who trains a run holds its lock, and a
+run goes on from its checkpoint, so that any number of sweeps may be started, stopped and killed. A run that fails is
+tried again, and one whose worker dies is taken up by another, RETRIES times.
 """
 
 import heapq
 import logging
-import signal
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
-from multiprocessing import active_children, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,24 +22,19 @@ from tqdm.auto import tqdm
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
-from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
+from mtbert_lab.cluster import RETRIES, SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client, Future
 
 log = logging.getLogger(__name__)
-RETRIES = 2
 POLL = 0.2  # seconds between two looks at what has ended and at signals
 GRACE = 10.0  # seconds in which runs may end behind their step before they are killed
 BUSY_SECONDS = 2.0  # between two tries of a run that another process trains
-NEWS_SECONDS = 60.0  # between two lines of `regular_news`
-
-
-class SweepError(RuntimeError):
-    """A sweep that cannot begin or go on; the message says why."""
+NEWS_SECONDS = 60.0  # between two lines in a log file that say what is trained
 
 
 @dataclass(frozen=True)
@@ -105,10 +92,7 @@ def look_up(
                 to_do += [(f"teacher of {name}", teacher, True) for teacher in run.asks]
                 if config.but(seed=1) not in checked:
                     checked.add(config.but(seed=1))
-                    if not accept_rejects:
-                        corpus.check()
-                    load_tokenizer(config.encoder)
-                    meta_model(config)
+                    _check_start(config, corpus, accept_rejects)
             if run_id in found:
                 run = replace(run, name=found[run_id].name)
             found[run_id] = run
@@ -118,6 +102,14 @@ def look_up(
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
     return sorted(found.values(), key=lambda run: run.config.generation)
+
+
+def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> None:
+    """Raises ValueError where a run could not start: for its tables, its tokenizer, or the sizes of its encoder."""
+    if not accept_rejects:
+        corpus.check()
+    load_tokenizer(config.encoder)
+    meta_model(config)
 
 
 def describe(runs: Sequence[SweepRun], workers: int) -> str:
@@ -174,24 +166,6 @@ def duration(minutes: float) -> str:
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
 
 
-@contextmanager
-def regular_news(news: Callable[[], str]) -> Iterator[None]:
-    """Inside the block a thread prints a line every NEWS_SECONDS, for who reads a log file."""
-    ended = threading.Event()
-
-    def tell() -> None:
-        while not ended.wait(NEWS_SECONDS):
-            print(news(), flush=True)
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def train_missing(
     runs: Sequence[SweepRun],
     workers: int = 1,
@@ -245,9 +219,9 @@ def train_on(
 
     sweep = f"mtbert-{client.id}"
     client.register_plugin(Sweep(sweep, threads, data, stores(), device), sweep)
-    progress = Progress(client, runs, device)
+    status = Status(client, runs, device)
     for topic in (sweep, "all"):  # messages of the workers and of the scheduler
-        client.subscribe_topic(topic, progress.note)
+        client.subscribe_topic(topic, status.note)
     resources = {"GPU": 1} if device.startswith("cuda") else None
     numbers = count()
 
@@ -260,10 +234,8 @@ def train_on(
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
-    with (
-        tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar,
-        regular_news(progress.text) if bar.disable else nullcontext(),
-    ):
+    news_at = time.monotonic() + NEWS_SECONDS
+    with tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar:
         while waiting and stop.number is None:
             for future in [future for future in waiting if future.done()]:
                 run = waiting.pop(future)
@@ -275,12 +247,15 @@ def train_on(
                     failed[str(run)] = value
                     value = f"failed: {value.splitlines()[0]}"
                 spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
-                progress.end(run, minutes if state == "trained" else None)
+                status.end(run, minutes if state == "trained" else None)
                 bar.update()
-                rest = progress.left() if waiting else ""
+                rest = status.left() if waiting else ""
                 tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
             if not bar.disable:
-                bar.set_postfix_str(progress.text())
+                bar.set_postfix_str(status.text())
+            elif time.monotonic() > news_at:
+                print(status.text(), flush=True)
+                news_at += NEWS_SECONDS
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
     if waiting:
@@ -307,7 +282,7 @@ def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
         wait(futures, timeout=GRACE)
 
 
-class Progress:
+class Status:
     """How far the runs of a sweep are: by what their workers report, and by what has ended."""
 
     def __init__(self, client: "Client", runs: Sequence[SweepRun], device: str) -> None:
@@ -356,71 +331,3 @@ class Progress:
         if self.device.startswith("cuda") and not any(worker["resources"] for worker in workers):
             return f"none of the {len(workers)} workers has a GPU; start one with --resources GPU=1"
         return "no run has begun"
-
-
-@contextmanager
-def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
-    """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end.
-
-    Raises SweepError where there is none.
-    """
-    if not scheduler:
-        check_processes(workers)
-    import dask
-    from distributed import Client, LocalCluster  # without /proc it cannot be imported
-    from distributed.gc import disable_gc_diagnosis
-    from distributed.security import Security
-
-    if scheduler:
-        try:
-            client = Client(scheduler)
-        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two: dask's settings of TLS
-            raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
-        with client:
-            yield client
-        return
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks that a connection is closed
-    with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
-        settings = {
-            "temporary-directory": scratch,
-            "distributed.scheduler.allowed-failures": RETRIES,
-            "distributed.scheduler.worker-saturation": 1.0,  # a run waits for the first free worker
-            "distributed.scheduler.worker-ttl": None,  # by the clock, which may jump; a dead process is noticed anyway
-            "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
-            "distributed.scheduler.http.routes": [],  # pages for anyone
-            "distributed.worker.http.routes": [],
-        }
-        start = partial(
-            LocalCluster,
-            n_workers=workers,
-            threads_per_worker=1,
-            memory_limit=0,
-            resources={"GPU": 1},
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            security=Security.temporary(),
-            silence_logs=logging.CRITICAL,
-        )
-        with dask.config.set(settings):
-            cluster = _start(start)
-        with cluster, Client(cluster) as client:
-            # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
-            disable_gc_diagnosis()
-            yield client
-
-
-def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
-    """Start the workers, which inherit that signals are blocked: Ctrl-C, which a terminal sends to all its processes,
-    is for this process, in which a signal ends the start at once.
-    """
-    resource_tracker.ensure_running()  # started with the first worker it would unblock them
-    blocked = {signal.SIGINT, signal.SIGTERM}
-    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
-        try:
-            return starter.submit(cluster).result()
-        except (RuntimeError, OSError) as error:
-            raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
-        except KeyboardInterrupt:
-            for worker in active_children():
-                worker.kill()
-            raise

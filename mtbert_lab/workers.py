@@ -71,7 +71,7 @@ class Sweep(WorkerPlugin):
         torch.set_num_threads(self.threads)
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(self.worker.name, int):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
-        watch.set(Watch(self, run_id))
+        watch.set(StepReports(self, run_id))
         with run_lock(run_id, blocking=False):
             state = "stored" if is_done(run_id, self.stores, again) else "trained"
             if state == "trained":
@@ -83,8 +83,8 @@ class Sweep(WorkerPlugin):
         return state, f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
 
 
-class Watch:
-    """Called after every step of a run: reports it now and then; True: the run has to stop."""
+class StepReports:
+    """Is called after every step of a run and reports it now and then; returns True where the run has to stop."""
 
     def __init__(self, sweep: Sweep, run_id: str) -> None:
         self.sweep = sweep

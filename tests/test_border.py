@@ -34,7 +34,7 @@ FLOORS = {
         {"paths", "hints", "own_code"},
         {"statistics"},
         {"store"},
-        {"workers"},
+        {"cluster", "workers"},
         {"sweep"},
         {"cost", "analysis"},
         {"report"},

@@ -8,6 +8,7 @@ Source: paper 000, sections 3.3 and 4 (training times; performance under constra
 """
 
 import logging
+import math
 import multiprocessing
 import sys
 import time
@@ -88,19 +89,13 @@ def measure_speeds(
     again: time what the cache has once more, however long that takes. What is timed is said on stderr.
     """
     threads = threads or torch.get_num_threads()
+    deadline = math.inf if again else time.monotonic() + TIMING_SECONDS
     speeds: dict[str, Speed] = {}
     timed: list[Kind] = []
     others: list[Kind] = []
-    deadline = time.monotonic() + TIMING_SECONDS
     with _process() as process:
         for kind in {kind.key: kind for kind in kinds}.values():
-
-            def measure(kind: Kind = kind) -> list[ndarray]:
-                if time.monotonic() > deadline and not again:
-                    raise _OutOfTimeError
-                print(f"timing steps of {kind.name}", file=sys.stderr, flush=True)
-                return [np.array(process.submit(_token_seconds, kind, device, threads).result())]
-
+            measure = partial(_time_steps, process, deadline, kind, device, threads)
             try:
                 speeds[kind.key] = Speed(*_cached(kind.key, measure, device, threads, again))
                 timed.append(kind)
@@ -118,8 +113,16 @@ class _OutOfTimeError(Exception):
     """No further kind of steps is timed."""
 
 
+def _time_steps(process: ProcessPoolExecutor, deadline: float, kind: Kind, device: str, threads: int) -> list[ndarray]:
+    """`_token_seconds` in this process; raises _OutOfTimeError after the deadline."""
+    if time.monotonic() > deadline:
+        raise _OutOfTimeError
+    print(f"timing steps of {kind.name}", file=sys.stderr, flush=True)
+    return [np.array(process.submit(_token_seconds, kind, device, threads).result())]
+
+
 def _estimated(kinds: Sequence[Kind], timed: Sequence[Kind], speeds: dict[str, Speed]) -> dict[str, Speed]:
-    """The speeds of kinds that were not timed: by their multiplications, each of which takes the mean time of the timed."""
+    """The speeds of kinds that were not timed: a multiplication takes the mean time of one in those that were."""
     if not timed:
         return {kind.key: Speed(np.nan, np.nan) for kind in kinds}
     training = float(np.mean([speeds[kind.key].training / kind.training for kind in timed]))

@@ -34,7 +34,7 @@ from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.sweep import (
-    Progress,
+    Status,
     SweepError,
     SweepRun,
     describe,
@@ -378,7 +378,7 @@ def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, 
 
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
     monkeypatch.setattr("mtbert_lab.workers.REPORT_SECONDS", 0.0)
-    monkeypatch.setattr("mtbert_lab.sweep.Progress.note", lambda progress, event: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("mtbert_lab.sweep.Status.note", lambda status, event: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
     with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
@@ -428,19 +428,19 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, two
 
 def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_workers):
     runs = look_up(pairs)
-    progress = Progress(two_workers, runs, "cuda")
-    assert progress.text() == "no run has begun"
+    status = Status(two_workers, runs, "cuda")
+    assert status.text() == "no run has begun"
     for address in two_workers.scheduler_info()["workers"]:
         if two_workers.scheduler_info()["workers"][address]["name"] == "gpu":
             two_workers.retire_workers([address])
-    assert progress.text() == "none of the 1 workers has a GPU; start one with --resources GPU=1"
+    assert status.text() == "none of the 1 workers has a GPU; start one with --resources GPU=1"
     two_workers.retire_workers()
-    assert progress.text().startswith("no worker has joined the scheduler tcp://")
-    progress.note((0.0, {"run_id": runs[0].run_id, "state": "7/120", "minutes": 90.0}))
-    assert progress.text() == f"one, seed 1 ({runs[0].run_id}) 7/120, about 4 h 30 min left"
-    progress.end(runs[0], 10.0)
-    progress.end(runs[1], None)
-    assert progress.left() == ", about 20 min left", "what another process stored is no measure"
+    assert status.text().startswith("no worker has joined the scheduler tcp://")
+    status.note((0.0, {"run_id": runs[0].run_id, "state": "7/120", "minutes": 90.0}))
+    assert status.text() == f"one, seed 1 ({runs[0].run_id}) 7/120, about 4 h 30 min left"
+    status.end(runs[0], 10.0)
+    status.end(runs[1], None)
+    assert status.left() == ", about 20 min left", "what another process stored is no measure"
 
 
 def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
