@@ -1,7 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import csv
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -446,42 +445,6 @@ def export(
 
 
 @app.command()
-def bench(
-    only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
-    threads: Annotated[int | None, typer.Option(min=1, help="of torch; default: torch's choice")] = None,
-    out: Annotated[Path | None, typer.Option(help="default: bench.csv in the results store")] = None,
-    data: DataDir = None,
-    device: Device = "auto",
-) -> None:
-    """Measure mtbert against its peers.
-
-    Updates the rows of bench.csv in the results store.
-    """
-    import torch
-
-    from mtbert.paths import cache_dir
-    from mtbert.runtime import pick_device
-    from mtbert_lab.paths import results_dir, shipped
-
-    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
-    sys.path.append(str(shipped("benchmarks").parent))
-    from benchmarks.catalogue import BENCHMARKS, settings
-    from benchmarks.harness import choose, run_benchmarks
-
-    chosen = choose(BENCHMARKS, only or [])
-    if threads is not None:
-        torch.set_num_threads(threads)
-    where = settings(pick_device(device), repeats, data)
-    failed = False
-    for outcome in run_benchmarks(chosen, where, out or results_dir() / "bench.csv"):
-        failed |= bool(outcome.failed)
-        typer.echo(outcome.text)
-    raise typer.Exit(1 if failed else 0)
-
-
-@app.command()
 def plan(
     memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
     minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
@@ -510,26 +473,6 @@ def plan(
     configs = cost.read_candidates(profile)
     table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
-
-
-@app.command()
-def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score the most frequent label and the untrained cosine.
-
-    Writes baselines.csv of the results store.
-    """
-    import pandas as pd
-
-    from mtbert.config import RunConfig
-    from mtbert.data import COURSE
-    from mtbert_lab.paths import results_dir
-    from mtbert_lab.store import BASELINES, baseline_table, write_table
-
-    tables = []
-    for number, task in enumerate(COURSE, start=1):
-        typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
-        tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
-    typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
 
 
 @app.command()
@@ -598,7 +541,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
-        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab.", "benchmarks."))
+        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
         if not is_own and not isinstance(error, OSError):
             raise
         sys.exit(printable(f"error: {for_command_line(error)}"))

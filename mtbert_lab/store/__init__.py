@@ -1,10 +1,10 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids."""
 
-from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
+from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold, write_baselines
 from mtbert_lab.store.compare import (
     difference,
-    lent_to,
     overall_interval,
+    prior_of,
     scored,
     stack_predictions,
     summarize,
@@ -46,11 +46,11 @@ __all__ = [
     "find_run",
     "forget",
     "is_done",
-    "lent_to",
     "list_runs",
     "load_model",
     "load_or_run",
     "overall_interval",
+    "prior_of",
     "read_grid",
     "read_grids",
     "read_run",
@@ -65,5 +65,6 @@ __all__ = [
     "train_and_store",
     "training_key",
     "update_tables",
+    "write_baselines",
     "write_table",
 ]

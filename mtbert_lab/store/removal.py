@@ -23,7 +23,7 @@ CONTENTS = {
     "frozen": "features of frozen layers, computed again when needed; --clear removes unread ones",
     "pos": "part-of-speech tags, computed again when needed; --clear removes unread ones",
     "speed": "times of training steps on this machine",
-    "compiled": "what torch.compile has made for `mtbert bench`",
+    "compiled": "what torch.compile has made for the benchmarks",
 }
 
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 import typer
 import yaml
-from torch._inductor.runtime import cache_dir_utils
 from typer.testing import CliRunner
 
 from mtbert.bert.hub import CheckpointError
@@ -421,14 +420,6 @@ def test_a_missing_task_is_asked_for_with_those_there_are(trained):
     assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
-def test_baselines_say_how_far_they_are(monkeypatch, course_data):
-    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
-    monkeypatch.setattr("mtbert_lab.store.baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
-    result = mtbert("baselines")
-    assert result.stderr.splitlines() == ["[1 of 4] sst", "[2 of 4] cfimdb", "[3 of 4] quora", "[4 of 4] sts"]
-    assert pd.read_csv(result.stdout.strip())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
-
-
 def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
@@ -480,14 +471,6 @@ def test_cache_lists_what_is_there_and_clears_models(trained):
     assert "above the limit: --clear removes some" in tight.stderr and folder.exists()
     assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
     assert not folder.exists()
-
-
-def test_bench_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    monkeypatch.setattr("benchmarks.harness.run_benchmarks", lambda *arguments: iter(()))
-    assert mtbert("bench", "--only", "step").exit_code == 0
-    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"
 
 
 def test_fields_lists_them():

@@ -35,8 +35,8 @@ from mtbert_lab.statistics import (
     verdict_text,
     welch,
 )
-from mtbert_lab.statistics.variances import LENDERS
-from mtbert_lab.store import lent_to, scored
+from mtbert_lab.statistics.variances import CONFIGURATIONS
+from mtbert_lab.store import prior_of, scored
 
 
 def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
@@ -153,15 +153,15 @@ def test_welchs_test():
     assert welch([1.0, 1.0], [2.0, 2.0]).p == 0 and welch([1.0, 1.0], [1.0, 1.0]).p == 1
 
 
-def lenders(random, d0: float, s0: float, count: int = 60, seeds: int = 3) -> list[np.ndarray]:
+def configurations(random, d0: float, s0: float, count: int = 60, seeds: int = 3) -> list[np.ndarray]:
     deviations = s0 * np.sqrt(d0 / random.chisquare(d0, count))
     return [random.normal(0.8, deviation, seeds) for deviation in deviations]
 
 
-def test_the_prior_is_that_of_the_lenders():
+def test_the_prior_is_that_of_the_configurations():
     random, found = np.random.default_rng(0), {}
     for d0 in (2.0, 200.0):
-        priors = [Prior.fit(lenders(random, d0, 0.005), [0.0] * 60) for _ in range(20)]
+        priors = [Prior.fit(configurations(random, d0, 0.005), [0.0] * 60) for _ in range(20)]
         found[d0] = np.median([prior.weights @ np.log(prior.d0) for prior in priors])
         assert np.median([prior.deviation for prior in priors]) == pytest.approx(0.005, rel=0.1)
     assert found[2.0] < np.log(5) < np.log(20) < found[200.0]
@@ -171,17 +171,17 @@ def test_the_prior_is_that_of_the_lenders():
 
 
 def test_equal_scores_do_not_break_the_prior():
-    scores = [np.array([0.8, 0.8]), np.array([0.81, 0.81]), *lenders(np.random.default_rng(0), 20, 0.005)]
+    scores = [np.array([0.8, 0.8]), np.array([0.81, 0.81]), *configurations(np.random.default_rng(0), 20, 0.005)]
     prior = Prior.fit(scores, [0.0] * len(scores))
     assert 0.003 < prior.deviation < 0.007 and np.isfinite(draw_variances(np.array([0.8, 0.8]), prior)).all()
 
 
-def test_who_lends():
-    scores = lenders(np.random.default_rng(0), 20, 0.005)
+def test_who_has_a_prior():
+    scores = configurations(np.random.default_rng(0), 20, 0.005)
     prior = Prior.fit(scores, [0.0] * 60)
-    assert prior.lends_to(prior.lowest - 1.9 * prior.deviation)
-    assert not prior.lends_to(prior.lowest - 2.1 * prior.deviation)
-    assert not Prior.fit(scores[: LENDERS - 1], [0.0] * (LENDERS - 1)).is_enough
+    assert prior.fits(prior.lowest - 1.9 * prior.deviation)
+    assert not prior.fits(prior.lowest - 2.1 * prior.deviation)
+    assert not Prior.fit(scores[: CONFIGURATIONS - 1], [0.0] * (CONFIGURATIONS - 1)).is_enough
     assert not Prior.fit([one[:2] for one in scores[:15]], [0.0] * 15).is_enough, "15 degrees of freedom"
 
 
@@ -237,7 +237,7 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
     """Leave-out: one or two of three to five stored seeds; the full mean is covered in at least 95 % of the cases."""
     among, inside, cases = [REPOSITORY / "results"], 0, 0
     for runs in (runs for grid in ("hybrids", "progressive", "gradients") for runs in replicated(grid)):
-        if len(runs) < 3 or (prior := lent_to(runs, [task], among=among)) is None:
+        if len(runs) < 3 or (prior := prior_of(runs, [task], among=among)) is None:
             continue
         scores, covariance = scores_and_covariance([scored([runs], task)])
         for start in range(len(runs)):
@@ -336,7 +336,7 @@ def test_pairs_are_judged_by_students_t_once_there_are_enough():
 
 
 def test_a_cautious_verdict_takes_the_lower_bound_of_d0():
-    scores = lenders(np.random.default_rng(3), 4, 0.005, count=25)
+    scores = configurations(np.random.default_rng(3), 4, 0.005, count=25)
     prior = Prior.fit(scores, [0.0] * 25)
     found = difference([(mean_of_numbers, parts_of([0.81], [0.80]), np.arange(50))], (prior, prior))
     assert found.cautious.p != found.p and found.cautious.value == found.value
