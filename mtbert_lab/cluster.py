@@ -29,9 +29,9 @@ class SweepError(RuntimeError):
 
 @contextmanager
 def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
-    """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end.
+    """The client of a cluster: of the scheduler at this address, or else of processes that are started here.
 
-    Raises SweepError where there is none.
+    The processes end with the block. Raises SweepError if the scheduler cannot be reached or a process cannot start.
     """
     if not scheduler:
         check_processes(workers)
@@ -79,8 +79,9 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
 
 
 def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
-    """Start the workers, which inherit that signals are blocked: Ctrl-C, which a terminal sends to all its processes,
-    is for this process, in which a signal ends the start at once.
+    """Start the workers with signals blocked, as a terminal sends Ctrl-C to all its processes.
+
+    This process alone is to handle it. While the workers start, a signal ends it at once.
     """
     resource_tracker.ensure_running()  # started with the first worker it would unblock them
     blocked = {signal.SIGINT, signal.SIGTERM}

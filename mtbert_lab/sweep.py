@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 POLL = 0.2  # seconds between two looks at what has ended and at signals
-GRACE = 10.0  # seconds in which runs may end behind their step before they are killed
+GRACE = 10.0  # seconds that runs have to end their step and save a checkpoint before they are killed
 BUSY_SECONDS = 2.0  # between two tries of a run that another process trains
 NEWS_SECONDS = 60.0  # between two lines in a log file that say what is trained
 
@@ -139,10 +139,11 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
 
 
 def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
-    """Minutes until all of these runs have ended, started in this order in `workers` processes; None: not known.
+    """Minutes until all of these runs have ended, if `workers` processes train them in this order; None: not known.
 
-    taken: run id -> minutes of runs that have ended, or will have; their ratio to the predictions corrects the other
-    predictions. A run without a prediction counts as the mean of these runs, at first 0.
+    taken: run id -> minutes of a run that has ended, or that its worker expects. The ratio of these to their
+    predictions corrects the other predictions. A run without a prediction is expected to take their mean. elapsed:
+    minutes since the sweep began.
     """
     if not taken and all(run.minutes is None for run in runs):
         return None
@@ -177,10 +178,10 @@ def train_missing(
 ) -> dict[str, str]:
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
-    workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    On SIGINT or SIGTERM no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or
-    SystemExit is raised; while the workers start, and the second time, SIGINT kills them. Raises SweepError where there
-    is no scheduler, or none any more.
+    workers: processes on this machine, unless `scheduler` is the address of a dask scheduler. threads: of torch in each
+    process. On SIGINT or SIGTERM no further run starts, the runs save their checkpoints and end, and KeyboardInterrupt
+    or SystemExit is raised. SIGINT kills the workers at once while they start, and when it comes a second time. Raises
+    SweepError if the scheduler cannot be reached or is lost.
     """
     missing = [run for run in runs if not run.is_stored]
     minutes = minutes_left(missing, {}, workers, 0.0)
@@ -211,9 +212,9 @@ def train_on(
     device: str = "auto",
     again: bool = False,
 ) -> dict[str, str]:
-    """`train_missing` on a cluster; when `stop` has a signal, the runs are ended.
+    """`train_missing` on a cluster. A signal in `stop` stops the runs.
 
-    On a terminal a bar shows the steps, elsewhere a line a minute says what is trained.
+    On a terminal a bar shows the steps; in a log file a line a minute says what is trained.
     """
     from mtbert_lab.workers import Sweep, train_run
 
@@ -226,7 +227,7 @@ def train_on(
     numbers = count()
 
     def submit(run: SweepRun, pause: float) -> "Future":
-        """Give a run to the workers, behind those that they have."""
+        """Append a run to the queue of the workers. pause: seconds that the worker waits before it begins."""
         number = next(numbers)
         arguments = sweep, run.run_id, run.config, again or run.is_teacher, pause
         how = {"retries": RETRIES, "priority": -number, "resources": resources}
@@ -234,28 +235,21 @@ def train_on(
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
-    news_at = time.monotonic() + NEWS_SECONDS
     with tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar:
         while waiting and stop.number is None:
             for future in [future for future in waiting if future.done()]:
                 run = waiting.pop(future)
                 state, value, minutes = _outcome(future)
-                if state in ("busy", "stopped"):  # by another process; as its worker closes
+                if state in ("busy", "stopped"):  # another process trains it; its worker closes
                     waiting[submit(run, BUSY_SECONDS)] = run
                     continue
                 if state == "failed":
                     failed[str(run)] = value
-                    value = f"failed: {value.splitlines()[0]}"
-                spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
                 status.end(run, minutes if state == "trained" else None)
                 bar.update()
                 rest = status.left() if waiting else ""
-                tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
-            if not bar.disable:
-                bar.set_postfix_str(status.text())
-            elif time.monotonic() > news_at:
-                print(status.text(), flush=True)
-                news_at += NEWS_SECONDS
+                tqdm.write(f"[{bar.n} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
+            status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
     if waiting:
@@ -264,7 +258,7 @@ def train_on(
 
 
 def _outcome(future: "Future") -> tuple[str, str, float]:
-    """The result of `workers.train_run`; raises SweepError where there is none."""
+    """The result of `workers.train_run`. Raises SweepError if the scheduler has lost it."""
     if future.status == "error":
         error = future.exception()
         return "failed", f"{type(error).__name__}: {error}", 0.0
@@ -273,8 +267,15 @@ def _outcome(future: "Future") -> tuple[str, str, float]:
     return future.result()
 
 
+def _line(run: SweepRun, state: str, value: str, minutes: float) -> str:
+    """A run that has ended, with its score or its error, as a line of text."""
+    what = f"failed: {value.splitlines()[0]}" if state == "failed" else value
+    spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
+    return f"{run}: {what} ({run.run_id}, {spent})"
+
+
 def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
-    """Runs that have begun end behind their current step, if that is soon, and the others at once."""
+    """Stop the runs: each saves a checkpoint after its current step. Do not wait longer than GRACE for that."""
     from distributed import wait
 
     with suppress(OSError):  # a worker has just died, or the scheduler; TimeoutError: the current step takes long
@@ -283,7 +284,7 @@ def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
 
 
 class Status:
-    """How far the runs of a sweep are: by what their workers report, and by what has ended."""
+    """How far the runs of a sweep are, from what their workers report and from the runs that have ended."""
 
     def __init__(self, client: "Client", runs: Sequence[SweepRun], device: str) -> None:
         self.client = client
@@ -293,9 +294,10 @@ class Status:
         self.states: dict[str, str] = {}  # run id -> how far a run is
         self.minutes: dict[str, float] = {}  # run id -> taken by a run that has ended, expected of one that is trained
         self.started = time.monotonic()
+        self.next_line = self.started + NEWS_SECONDS
 
     def note(self, event: tuple[float, dict]) -> None:
-        """Take in a message of the scheduler or of a worker; a thread of dask's calls this."""
+        """Note a message of the scheduler or of a worker. A thread of dask's calls this."""
         _, message = event
         if message.get("action") == "remove-worker":
             log.warning("worker %s is lost; its run goes on elsewhere from its checkpoint", message["worker"])
@@ -306,7 +308,7 @@ class Status:
                 self.minutes[run_id] = message["minutes"]
 
     def end(self, run: SweepRun, minutes: float | None) -> None:
-        """Take in that a run has ended; minutes: None where its time says nothing about the others."""
+        """Note that a run has ended. minutes: that it took; None where they say nothing about the other runs."""
         del self.names[run.run_id]
         self.states.pop(run.run_id, None)
         self.minutes.pop(run.run_id, None)
@@ -321,8 +323,16 @@ class Status:
         minutes = minutes_left(self.runs, dict(self.minutes), workers, (time.monotonic() - self.started) / 60)
         return "" if minutes is None else f", {duration(minutes)} left"
 
+    def tell(self, bar: tqdm) -> None:
+        """Show what is trained: behind the bar on a terminal, elsewhere in a line every NEWS_SECONDS."""
+        if not bar.disable:
+            bar.set_postfix_str(self.text())
+        elif time.monotonic() > self.next_line:
+            print(self.text(), flush=True)
+            self.next_line += NEWS_SECONDS
+
     def text(self) -> str:
-        """What is trained, and how long it takes; where nothing is, why."""
+        """What is trained, and how long that takes. Where nothing is trained, the reason."""
         if states := list(self.states.values()):
             return "; ".join(states) + self.left()
         workers = self.client.scheduler_info()["workers"].values()

@@ -1,4 +1,4 @@
-"""Tokens of the examples of a run: from its data, or without them from the counts that a results store has."""
+"""Tokens of the examples of a run: from its data, or else from the counts that a results store has."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ class Lengths:
 
 
 def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
+    """The lengths of a run's texts; if the course's files are missing, from the counts that a store has of them.
 
-    Raises DataError where there are neither.
+    Raises DataError if there are neither.
     """
     try:
         corpus = load_corpus(config, data_root(config, data))

@@ -100,7 +100,7 @@ def _write_files(run: Run, folder: Path, store: Path) -> None:
 
 @contextmanager
 def store_lock(store: Path) -> Iterator[None]:
-    """Inside the block this process alone writes runs and tables; what killed processes left of them is removed first.
+    """The lock for writing runs and tables; files that killed processes left half-written are removed first.
 
     On a network the file system has to support locks, as NFS 4 does; see `run_lock`.
     """
@@ -166,8 +166,8 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 def stored_runs(among: Iterable[Path], level: int = logging.INFO) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
-    A run that is damaged is left out with a warning; all with names that are not known here share a message of this
-    level, as they are another grid's concern.
+    A damaged run is left out with a warning. Runs with names that are not known here are left out, too; one message of
+    this level names them together.
     """
     unknown: dict[str, list[str]] = {}  # reason -> run ids
     for folder in run_folders(among).values():

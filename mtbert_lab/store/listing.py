@@ -1,4 +1,4 @@
-"""Stored runs found by the start of their id or by their name in a grid, and listed."""
+"""Find stored runs by the start of their id or by their name in a grid, and list them."""
 
 import logging
 from collections import Counter
@@ -18,11 +18,11 @@ from mtbert_lab.store.runs import is_of_files_here, is_without_encoder
 
 
 def find_run(text: str) -> str:
-    """The id of a run that is stored or whose model is in the cache: from its start, or from its name in a grid.
+    """The id of a run that is stored or whose model is in the cache.
 
-    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'; of the same run on several
-    versions of the data that of the files that are here. Raises MissingRun unless one run fits, and ConfigError for a
-    grid that cannot be read.
+    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. If the run is stored for several
+    versions of its data, the one for the files that are here is taken. Raises MissingRun unless one run fits, and
+    ConfigError if the grid cannot be read.
     """
     ids = set(run_folders(stores()))
     ids |= {path.parent.name for path in model_folder("").glob("*/run_config.json")}
@@ -47,9 +47,10 @@ def find_run(text: str) -> str:
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     """The stored runs, a row each, as text: run id, name, tasks, plan, adapter, gradients, seed, dev scores, model.
 
-    adapter and gradients are empty where they are none and sum; model is yes where it is in the cache. Names are those
-    in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any column. Where a
-    run is stored for several versions of its data, a column `data` says which fits the files that are here.
+    adapter and gradients are empty if they are none and sum; model is yes if it is in the cache. grids: only their runs
+    are listed, under their names; default: all runs, under the names in the grids of params/. text: only rows that
+    contain it are listed. If a run is stored for several versions of its data, a column `data` says which is that of
+    the files here.
     """
     known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
     named = list(reversed(read_grids(known)))
@@ -91,7 +92,7 @@ def _version(run_id: str) -> str:
 
 
 def _scores(rows: list[dict]) -> str:
-    """The dev scores of a run, each with its metric: of a task the one that it has today, where that is stored."""
+    """The dev score of every task of a run, in the metric that the task has today if that is stored."""
     chosen = {}
     for row in rows:
         if row["metric"] == TASKS[row["task"]].metric:

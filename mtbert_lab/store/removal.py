@@ -1,4 +1,4 @@
-"""Deleting stored runs, and models that can be trained again; a list of what the cache folder has."""
+"""Delete stored runs, or the models of runs that can be trained again; list the content of the cache."""
 
 import shutil
 from pathlib import Path
@@ -38,8 +38,8 @@ def cache_contents() -> list[tuple[str, int, str]]:
 def clear_models(limit: int) -> dict[str, int]:
     """Remove models of stored runs, the oldest first, until the cache has at most `limit` bytes; run id -> its bytes.
 
-    A model stays if its run could not be trained again: it is not stored, its code or encoder has changed, or there are
-    no data for it. So does the model of a run that another process trains.
+    A model stays if its run could not be trained again: if it is not stored, its code or encoder has changed, or its
+    data are not here. A model also stays while another process trains its run.
     """
     excess = sum(size for _, size, _ in cache_contents()) - limit
     removed = {}
@@ -60,7 +60,7 @@ def clear_models(limit: int) -> dict[str, int]:
 
 
 def _trainable_again() -> list[str]:
-    """The stored runs with a model that training can give again, the oldest model first."""
+    """The stored runs that have a model and could be trained again, the oldest model first."""
     found = []
     for folder, content in stored_runs(stores()):
         config = content["config"]

@@ -41,7 +41,7 @@ class Run:
     def score(self, task: str | None = None) -> float:
         """The dev score of a task in the metric that it has today; by default the training tasks' overall score.
 
-        A metric that the run has not stored, as it was named later, is computed from the predictions.
+        A metric that is not stored, because it was registered after the run, is computed from the predictions.
         """
         if task is None:
             return overall({name: self.score(name) for name in self.config.tasks})

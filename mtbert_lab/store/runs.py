@@ -42,12 +42,12 @@ def load_or_run(
 ) -> Run:
     """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
 
-    data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
-    to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it, and the stored result stays. Teachers are trained before their student in the same way. If another process
-    trains the run, this call waits for it. Raises FolderError before training that could not be stored, and DataError
-    before training on tables with many rejected rows or without a class, unless `accept_rejects`.
+    data: the folder of the course's files, see `data_root`. store: default `stores()`; the first is written to.
+    train_missing: if False, nothing is trained and no data are needed; the run is found by its configuration, and
+    MissingRun is raised if it is not stored. again: train a stored run whose model is not in the cache; the stored
+    result stays. accept_rejects: train although many rows are rejected or a class has no row, which raises DataError.
+    Teachers are trained before their student in the same way. If another process trains the run, this call waits for
+    it. Raises FolderError, before it trains, if the store cannot be written to.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
@@ -98,7 +98,7 @@ def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
 
 
 def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequence[Path]) -> Run:
-    """The stored run of a configuration, of several versions of its data that of the files here; raises MissingRun."""
+    """The stored run of a configuration, if possible the one on the data files as they are here; raises MissingRun."""
     folders = list(run_folders(among, f"{config.digest}-").values())
     if not folders and is_without_encoder(config):
         folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
@@ -113,7 +113,7 @@ def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequen
 
 
 def is_without_encoder(config: RunConfig) -> bool:
-    """Whether the folder of a run's encoder is not here: then its digest is not the one in the run's id."""
+    """Whether the folder of a run's encoder is missing, so that its digest differs from the one in the run's id."""
     return config.encoder not in NAMED_ENCODERS and not Path(config.encoder).is_dir()
 
 
@@ -138,11 +138,11 @@ def train_and_store(
     data: str | Path | None = None,
     wait: bool = True,
 ) -> Run:
-    """Train a run, for the holder of its lock, and store it in the first of some stores, unless one of them has it.
+    """For the owner of a run's lock: train it and store it in the first of some stores; a result that is stored stays.
 
-    The store's tables are left as they are. A teacher is trained before it where no store has its outputs and the cache
-    lacks its model; raises filelock.Timeout if another process trains it, unless `wait`, and CheckpointError if it is
-    damaged.
+    The store's tables are not written. A teacher is trained first if neither its outputs are stored nor its model is in
+    the cache. wait: for a teacher that another process trains; else filelock.Timeout is raised. Raises CheckpointError
+    if a teacher's model is damaged.
     """
 
     def corpus_of(teacher: RunConfig) -> Corpus:
@@ -174,7 +174,7 @@ def train_and_store(
 def teacher_outputs(
     config: RunConfig, corpus: Corpus, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
 ) -> TeacherOutputs:
-    """The outputs of a run's teachers in some stores; corpus: of the run, corpus_of: reads that of a teacher."""
+    """The outputs of a run's teachers in some stores. corpus: of the run; corpus_of: reads the corpus of a teacher."""
     run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
     return TeacherOutputs(config, data_digest(corpus), run_ids, among)
 
@@ -200,7 +200,7 @@ def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str,
 
 
 def _imports() -> dict[str, list[str]]:
-    """The files whose code was imported for a run, relative to the current folder where they are inside of it."""
+    """The files whose code was imported for a run, relative to the current folder if they are inside it."""
     files = []
     for file in map(Path, imported):
         is_inside = file.resolve().is_relative_to(Path.cwd())
@@ -231,7 +231,7 @@ def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
 
 
 def clean_up(run_id: str, among: Sequence[Path]) -> None:
-    """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
+    """Remove files that a killed process left in the cache: partial files, and checkpoints of a run that is done.
 
     Nothing is removed while another process trains the run.
     """

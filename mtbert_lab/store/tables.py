@@ -26,9 +26,9 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write the tidy tables again from the folders of all runs, unless both are as they were written, of these runs.
+    """Write the tidy tables from the folders of all runs, unless they are intact and have just these runs.
 
-    A store that cannot be written to is a warning: the next call tries again.
+    If the store cannot be written to, a warning says so, and the next call tries again.
     """
     if _has_tables(store):
         return
@@ -41,7 +41,7 @@ def update_tables(store: Path) -> None:
 
 
 def _has_tables(store: Path) -> bool:
-    """Whether the tidy tables have just the stored runs, and no byte of them is changed or missing."""
+    """Whether the tidy tables have just the stored runs, and their checksums are right."""
     stored = run_folders([store]).keys()
     paths = [store / name for name in TABLES]
     if not stored and not any(path.exists() for path in paths):
