@@ -247,8 +247,9 @@ def train_on(
                     failed[str(run)] = value
                 status.end(run, minutes if state == "trained" else None)
                 bar.update()
+                ended = len(runs) - len(waiting)
                 rest = status.left() if waiting else ""
-                tqdm.write(f"[{bar.n} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
+                tqdm.write(f"[{ended} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
             status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
