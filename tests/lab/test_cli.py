@@ -81,7 +81,7 @@ def mostly_rejected(course_folder, tmp_path) -> Path:
     return folder
 
 
-def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path, threads_as_workers):
     message = (
         r"ids-sst-train.csv: \d+ of 40 rows are rejected, more than 5%; no row is left of class 4\n  sentiment: 9 is"
     )
@@ -152,7 +152,7 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
     assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
 
 
-def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path):
+def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path, threads_as_workers):
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
     assert mtbert(*asked).exit_code == 0
@@ -420,7 +420,7 @@ def test_a_missing_task_is_asked_for_with_those_there_are(trained):
     assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
-def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
+def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path, threads_as_workers):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
     before = (results_dir() / "scores.csv").read_bytes()

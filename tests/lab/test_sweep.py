@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,7 +190,7 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
 
 
-def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed, threads_as_workers):
     base = tiny_config.but(epochs=1)
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
@@ -266,24 +265,6 @@ def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, 
 
 def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
     return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
-
-
-@pytest.fixture
-def threads_as_workers(monkeypatch):
-    """A cluster whose one worker is a thread of this process, which starts in no time."""
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
-    torch.set_num_threads(1)
-
-    @contextmanager
-    def open_cluster(workers: int, scheduler: str | None):
-        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
-        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-            yield client
-
-    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
-    # Their logger is that of this process.
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
 
 
 @pytest.fixture

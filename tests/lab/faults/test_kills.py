@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from mtbert.config import RunConfig
 from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir, remove_leftovers, replacing
@@ -127,11 +130,30 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def two_trained(tiny_encoder, course_folder, tmp_path_factory) -> tuple[RunConfig, Path]:
+    """One of two runs, and the folder with their store and their cache."""
+    folder = tmp_path_factory.mktemp("two-trained")
+    config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, frozen=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RESULTS", "CACHE"):
+            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+        for seed in (1, 2):
+            load_or_run(config.but(seed=seed), course_folder, device="cpu", progress=False)
+    return config, folder
+
+
+@pytest.fixture
+def stored(two_trained, isolated, course_data) -> RunConfig:
+    """One of two runs, both in this test's own store."""
+    config, folder = two_trained
+    shutil.copytree(folder, isolated, dirs_exist_ok=True)
+    return config
+
+
 @pytest.mark.parametrize("table", ["scores.csv", "curves.csv"])
 @pytest.mark.parametrize("damage", ["a digit", "cut inside a run", "removed", "no checksums", "empty checksums"])
-def test_a_damaged_table_is_written_again(tiny_config, course_data, table, damage):
-    for seed in (1, 2):
-        load_or_run(tiny_config.but(frozen=True, seed=seed), device="cpu", progress=False)
+def test_a_damaged_table_is_written_again(stored, table, damage):
     path, sums = results_dir() / table, results_dir() / "SHA256SUMS"
     content = path.read_text()
     if damage == "a digit":
@@ -144,14 +166,13 @@ def test_a_damaged_table_is_written_again(tiny_config, course_data, table, damag
         sums.unlink()
     else:
         sums.write_text("")
-    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    load_or_run(stored, device="cpu", progress=False)
     assert path.read_text() == content and table in sums.read_text()
 
 
-def test_whole_tables_are_not_written_again(tiny_config, course_data, monkeypatch):
-    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+def test_whole_tables_are_not_written_again(stored, monkeypatch):
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
-    load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    load_or_run(stored, device="cpu", progress=False)
 
 
 def test_tables_that_cannot_be_written_are_a_warning(tiny_config, course_data, monkeypatch, caplog):
