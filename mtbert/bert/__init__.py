@@ -1,6 +1,6 @@
 """minBERT: the encoder, its checkpoints, and faster operations on a CPU."""
 
-from mtbert.bert.batch import Batch, apart, together
+from mtbert.bert.batch import Batch, Mask, pack, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
@@ -32,8 +32,8 @@ __all__ = [
     "Dropout",
     "LayerHooks",
     "Linear",
+    "Mask",
     "SelfAttention",
-    "apart",
     "content_digest",
     "content_name",
     "copy_tokenizer",
@@ -42,9 +42,10 @@ __all__ = [
     "has_tokenizer",
     "locate",
     "mpnet_folder",
+    "pack",
     "part_sizes",
     "their_name",
-    "together",
+    "unpack",
     "vocab_size",
     "without_numbers",
     "write_tensors",

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from mtbert.bert.batch import Mask
 from mtbert.runtime import from_proc
 
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
@@ -149,11 +150,10 @@ class _Dropout(torch.autograd.Function):
         return _masked(gradient, keep, ctx.scale), None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend, or numbers (B, h, T, T), added as they are. With a graph on a CPU, scores are
-    float32 or float64, also under autocast.
+    With a graph on a CPU, scores are float32 or float64, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays

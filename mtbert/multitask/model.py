@@ -70,17 +70,17 @@ class MultitaskBert(nn.Module):
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.plan.is_frozen and not self.encoder.adapters
 
-    def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def embed(self, batches: dict[str, Batch], prefix: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Task -> embeddings (B, k, d) in the weights' type; k is 2 where a pair's sentences are encoded one by one.
 
-        The encoder runs at the configured precision. below: the outputs of some tasks' frozen layers, as in
+        The encoder runs at the configured precision. prefix: the outputs of some tasks' frozen layers, as in
         `SharedEncoder.forward`.
         """
         config = self.run_config
         dtype = next(self.parameters()).dtype
         result = {}
         with autocast(config, self.device):
-            for task, states in self.encoder(batches, below).items():
+            for task, states in self.encoder(batches, prefix).items():
                 if config.pooling == "pooler":
                     embeddings = self.encoder.pool(task, states)  # (k B, d)
                 else:
@@ -94,15 +94,15 @@ class MultitaskBert(nn.Module):
         self,
         batches: dict[str, Batch],
         tags: dict[str, Tensor] | None = None,
-        below: dict[str, Tensor] | None = None,
+        prefix: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Logits of every task of the batch: (B, classes), or (B,) for binary tasks and numbers.
 
-        tags: part-of-speech features (B, p) by task, where the configuration asks for them. below: as in `embed`.
+        tags: part-of-speech features (B, p) by task, where the configuration asks for them. prefix: as in `embed`.
         """
         tags = tags or {}
         logits = {}
-        for task, embeddings in self.embed(batches, below).items():
+        for task, embeddings in self.embed(batches, prefix).items():
             logits[task] = self.heads(task, embeddings, tags.get(task))
         return logits
 

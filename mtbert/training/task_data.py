@@ -70,7 +70,7 @@ class TaskRows:
             return self.embeddings is not None
         return self.states is None
 
-    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
+    def prefix_states(self, rows: ndarray, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d) below the first trained layer, where they are kept."""
         return None if self.states is None else self.states.batch(rows, batch.attention_mask)
 
@@ -155,7 +155,7 @@ def _keep_states(model: MultitaskBert, rows: TaskRows) -> None:
     def compute(part: ndarray) -> tuple[Tensor, Tensor]:
         batch = rows.batch(part)
         with autocast(model.run_config, rows.device):
-            states = model.encoder.below({rows.task: batch})[rows.task]
+            states = model.encoder.prefix_states({rows.task: batch})[rows.task]
         return states, batch.attention_mask
 
     batches = _in_batches(model, rows, np.arange(len(rows)), compute)
@@ -205,13 +205,13 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
             logits[task] = model.heads(task, embeddings, tags.get(task))
         return logits
     batches = {}
-    below = {}
+    prefix = {}
     for task, part in rows.items():
         batches[task] = tables[task].batch(part, length)
-        states = tables[task].below(part, batches[task])
+        states = tables[task].prefix_states(part, batches[task])
         if states is not None:
-            below[task] = states
-    return model(batches, tags, below)
+            prefix[task] = states
+    return model(batches, tags, prefix)
 
 
 def predict_table(

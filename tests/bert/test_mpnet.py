@@ -176,7 +176,7 @@ def test_what_is_known_of_frozen_layers_gives_the_same():
     encoder = SharedEncoder(model_of(), SharingPlan.parse("F2 S1", TASKS, 3), {}).eval()
     batches = {"sst": batch_of([9, 4]), "sts": batch_of([12])}
     with torch.no_grad():
-        known = encoder.below({"sst": batches["sst"]})
+        known = encoder.prefix_states({"sst": batches["sst"]})
         assert torch.equal(encoder(batches, known)["sst"], encoder(batches)["sst"])
 
 
