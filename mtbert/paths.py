@@ -57,7 +57,7 @@ def folder_of(variable: str) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """What can be computed again: token ids, checkpoints, models. MTBERT_CACHE, else XDG's cache."""
+    """The folder of files that can be computed again (tokens, checkpoints, models): MTBERT_CACHE, else XDG's cache."""
     if folder := folder_of("MTBERT_CACHE"):
         return folder
     try:
@@ -168,7 +168,7 @@ def write_checksums(folder: Path, names: Iterable[str] = (), unnamed: dict[str, 
 def checksum_faults(
     folder: Path, expected: Iterable[str], digests: Callable[[Path], list[str]] | None = None
 ) -> list[str]:
-    """What is wrong with the files of a folder according to its SHA256SUMS: a phrase for each fault.
+    """The faults of the files of a folder according to its SHA256SUMS, a phrase each.
 
     expected: files that it has to list. All that it lists must be there and unchanged. digests: those of which one has
     to be listed for a file; default: that of its bytes. Raises OSError for a file that is there and may not be read.

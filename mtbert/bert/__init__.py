@@ -2,7 +2,7 @@
 
 from mtbert.bert.batch import Batch, Mask, pack, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear
-from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
+from mtbert.bert.hf_checkpoints import has_token_types, hf_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
     MINILM,
     MPNET,
@@ -17,7 +17,7 @@ from mtbert.bert.hub import (
     mpnet_folder,
 )
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
-from mtbert.bert.shapes import without_numbers
+from mtbert.bert.shapes import init_empty_weights
 
 __all__ = [
     "MINILM",
@@ -40,13 +40,13 @@ __all__ = [
     "has_packaged_tokenizer",
     "has_token_types",
     "has_tokenizer",
+    "hf_name",
+    "init_empty_weights",
     "locate",
     "mpnet_folder",
     "pack",
     "part_sizes",
-    "their_name",
     "unpack",
     "vocab_size",
-    "without_numbers",
     "write_tensors",
 ]

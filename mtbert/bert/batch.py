@@ -53,7 +53,7 @@ def pack(batches: Iterable[Tensor]) -> Tensor:
 
 
 def unpack(tokens: Tensor, sized: Sequence[Tensor]) -> list[Tensor]:
-    """What `pack` made (N, ...) -> (B, T, ...) of each batch; sized: a tensor (B, ..., T) of each, such as its mask."""
+    """Packed tokens (N, ...) -> (B, T, ...) of each batch; sized: a tensor (B, ..., T) of each, such as its mask."""
     sizes = [(one.size(0), one.size(-1)) for one in sized]
     parts = tokens.split([B * T for B, T in sizes])  # (B T, ...) of each batch
     return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]

@@ -22,7 +22,7 @@ from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
-from mtbert.bert.shapes import without_numbers
+from mtbert.bert.shapes import init_empty_weights
 from mtbert.paths import write_checksums
 
 SIZES = (
@@ -223,7 +223,7 @@ class SelfAttention(nn.Module):
 
 
 class LayerHooks:
-    """What adapters do in a layer that has packed batches: each changes the tokens of its own batch alone.
+    """The adapters of a layer that has packed batches: each changes the tokens of its own batch alone.
 
     adapters: one for each batch, or None, in the order of the tokens; masks: of each batch, (B, 1, 1, T), True =
     attend. An adapter has a function for each place where it works, and None for the others (`mtbert.sharing.Adapter`).
@@ -235,7 +235,7 @@ class LayerHooks:
         self.masks = list(masks)
 
     def change(self, place: str, x: Tensor) -> Tensor:
-        """What the adapters make of x at a place: (N, d) -> (N, d)."""
+        """x as the adapters change it at a place: (N, d) -> (N, d)."""
         hooks = self._hooks(place)
         if not hooks:
             return x
@@ -374,7 +374,7 @@ class BertModel(nn.Module):
         folder = locate(folder_or_name)
         check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
-        with without_numbers():  # shapes are compared before there is memory for them
+        with init_empty_weights():  # shapes are compared before there is memory for them
             expected = cls(config).state_dict()
         found = to_ours(read_tensors(folder), expected, folder, config.model_type)
         model = cls(config)
@@ -406,7 +406,7 @@ def _check_ids(name: str, ids: Tensor, size: int) -> None:
 @functools.cache
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
-    with without_numbers():
+    with init_empty_weights():
         model = BertModel(replace(config, num_hidden_layers=1))
     parts = {"embeddings": model.embeddings, "layer": model.layers[0], "pooler": model.pooler}
     sizes = {}

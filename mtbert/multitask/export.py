@@ -71,7 +71,7 @@ def export_task(
 
 
 def _why_without_head(model: MultitaskBert, task: str) -> list[str]:
-    """What `BertForSequenceClassification` does not do; nothing where it computes the task's head."""
+    """Why `BertForSequenceClassification` cannot compute a task's head; empty where it can."""
     config = model.run_config
     reasons = []
     for name, plain in PLAIN.items():
@@ -147,7 +147,7 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
 
 
 def _answer(task: Task) -> str:
-    """What the model says about an example."""
+    """The form of an answer for an example."""
     if not task.is_number:
         return f"one of {', '.join(task.names)}"
     low, high = task.label_range

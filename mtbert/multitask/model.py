@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate, without_numbers
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, init_empty_weights, locate
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
@@ -234,24 +234,20 @@ class MultitaskBert(nn.Module):
         return pd.concat(tables).rename_axis("level")
 
     def save(self, folder: str | Path) -> None:
-        """Write all that predictions depend on; for transformers see `export_task`.
+        """Write the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
 
-        These are the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
+        Predictions depend on nothing else. For transformers see `export_task`.
         """
         write_model(Path(folder), self.run_config, self.encoder.config, self.state_dict(), self.tokenizer)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MultitaskBert":
-        """Read what `save` wrote; raises CheckpointError if a part is missing or damaged, or a task was changed.
-
-        Of models of version 0.9.0 and earlier, which lack their tokenizer and their tasks' definitions, the tokenizer
-        is that of the encoder of today, and only the sizes of the heads are compared.
-        """
+        """Read a folder of `save`; raises CheckpointError if a part is missing or damaged, or a task was changed."""
         folder = Path(folder)
         check_files(folder)
         try:
             config, sizes, tensors = read_model(folder)
-            with without_numbers():
+            with init_empty_weights():
                 model = cls(config, BertModel(sizes))
             model.to_empty(device="cpu").load_state_dict(tensors)
         except CheckpointError:
@@ -285,7 +281,7 @@ def _is_text(value: Any) -> bool:
 
 
 def in_order(batches: Iterable[tuple[ndarray, Tensor]]) -> Tensor:
-    """What `MultitaskBert.in_batches` computed, in the order of the examples."""
+    """The results of `MultitaskBert.in_batches` as one tensor, in the order of the examples."""
     order, parts = [], []
     for indices, part in batches:
         order.append(indices)
@@ -328,7 +324,7 @@ def build_encoder(config: RunConfig) -> BertModel:
 
 def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
     """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
-    with without_numbers():
+    with init_empty_weights():
         base = BertModel(encoder) if encoder else None
         return MultitaskBert(config.but(weights="random"), base)
 

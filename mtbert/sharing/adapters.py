@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert import BertConfig, Linear, Mask, SelfAttention, without_numbers
+from mtbert.bert import BertConfig, Linear, Mask, SelfAttention, init_empty_weights
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Houlsby(TwoBottlenecks):
 
 
 class HoulsbyPals(TwoBottlenecks):
-    """What the code of Stickland and Murray 2019 calls Houlsby: the second one reads the output of the attention block.
+    """Houlsby in the code of Stickland and Murray 2019: the second one reads the output of the attention block.
 
     LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)); weights are drawn from N(0, 0.02).
     """
@@ -181,7 +181,7 @@ def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with
 
     A PAL without biases has 2sd + L 3s^2, where the heads divide s (001, section 4.2).
     """
-    with without_numbers():
+    with init_empty_weights():
         adapter = ADAPTERS[name](encoder, sizes)
     total = 0
     for path, parameter in adapter.named_parameters():

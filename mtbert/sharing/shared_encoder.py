@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mtbert.bert import Batch, BertModel, LayerHooks, pack, unpack, without_numbers
+from mtbert.bert import Batch, BertModel, LayerHooks, init_empty_weights, pack, unpack
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, SharingPlan
 
@@ -121,10 +121,11 @@ class SharedEncoder(nn.Module):
         masks: of the layers' attention, in MPNet with relative positions; padding: of the adapters, which have none.
         """
         outputs: States = {}
+        adapters = dict(self.adapters.items())
         for tasks, layer in self.layers[depth].used_by(states).items():
             own_masks = [masks[task] for task in tasks]
-            adapters = [self.adapters[task] if task in self.adapters else None for task in tasks]
-            hooks = LayerHooks(adapters, depth, [padding[task] for task in tasks])
+            own_adapters = [adapters.get(task) for task in tasks]
+            hooks = LayerHooks(own_adapters, depth, [padding[task] for task in tasks])
             hidden = pack(states[task] for task in tasks)  # (N, d)
             if self.checkpoint_layers and torch.is_grad_enabled():
                 hidden = checkpoint(layer, hidden, own_masks, hooks, use_reentrant=False)
@@ -151,7 +152,7 @@ class SharedEncoder(nn.Module):
         if task in self.adapters and not without_adapter:
             kind = type(self.adapters[task]).__name__
             raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
-        with without_numbers():
+        with init_empty_weights():
             model = BertModel(self.config)
         model.embeddings = self.embeddings.of(task)
         model.layers = nn.ModuleList(copies.of(task) for copies in self.layers)

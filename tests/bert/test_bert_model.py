@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mtbert.bert.hf_checkpoints import their_name
+from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertConfig, BertModel, pack, unpack
 
@@ -129,7 +129,7 @@ def test_gradients_equal_those_of_transformers(models):
         ((output.last_hidden_state * weights).sum() + output.pooler_output.square().sum()).backward()
     theirs = dict(reference.named_parameters())
     for name, parameter in ours.named_parameters():
-        expected = theirs.pop(their_name(name)).grad
+        expected = theirs.pop(hf_name(name)).grad
         difference = largest_difference(parameter.grad, expected)
         if name.endswith("key.bias"):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
             assert expected.abs().max() < 1e-3 and difference < 1e-3, name
