@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS
-from mtbert.paths import replacing, write_json
+from mtbert.files import replacing, write_json
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.

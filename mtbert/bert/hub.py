@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from mtbert.paths import CHECKSUMS, cache_dir, checksum_faults, replacing, sha256
+from mtbert.files import CHECKSUMS, checksum_faults, replacing, sha256
+from mtbert.paths import cache_dir
 
 log = logging.getLogger(__name__)
 MINILM = "minilm"

@@ -23,7 +23,7 @@ from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ou
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
 from mtbert.bert.shapes import init_empty_weights
-from mtbert.paths import write_checksums
+from mtbert.files import write_checksums
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",

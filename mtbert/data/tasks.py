@@ -34,7 +34,8 @@ from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.names import CONTROL
-from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
+from mtbert.paths import CHECKOUT, folder_of
+from mtbert.strict_yaml import YamlError, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself

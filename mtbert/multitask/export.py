@@ -12,9 +12,9 @@ from mtbert import __version__
 from mtbert.bert import write_tensors
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
+from mtbert.files import write_checksums, write_json, write_text
 from mtbert.multitask.model import MultitaskBert
 from mtbert.names import escaped
-from mtbert.paths import write_checksums, write_json, write_text
 from mtbert.sharing import ExportError
 
 WITH_HEAD = "BertForSequenceClassification"

@@ -12,7 +12,7 @@ from torch import Tensor
 from mtbert.bert import NAMED_ENCODERS, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.paths import checksum_faults, replacing, write_checksums, write_json
+from mtbert.files import checksum_faults, replacing, write_checksums, write_json
 
 log = logging.getLogger(__name__)
 DEFINITIONS = "tasks.json"

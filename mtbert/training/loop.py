@@ -21,8 +21,8 @@ from torch import Tensor
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.samplers import moving_average
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends

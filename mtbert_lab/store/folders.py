@@ -31,7 +31,7 @@ from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums
+from mtbert.files import CHECKSUMS, checksum_faults, replacing, write_checksums
 from mtbert.training import metrics_of, overall
 from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import stores

@@ -13,10 +13,10 @@ from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data.tasks import COURSE, TASKS, Task
 from mtbert.data.tokens import load_tokenizer
+from mtbert.files import write_checksums
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.multitask.saved_model import FILES
-from mtbert.paths import write_checksums
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.folders import StoreError, read_run
 from mtbert_lab.store.loading import load_model
