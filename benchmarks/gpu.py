@@ -28,8 +28,8 @@ from benchmarks.harness import Contest, Outcome, Peer, compare, describe, write_
 from benchmarks.ours import words_table
 from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
+from mtbert.files import write_json
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import write_json
 from mtbert.runtime import DeviceError, environment, pick_device
 from mtbert.training import Shapes
 from mtbert_lab.paths import results_dir

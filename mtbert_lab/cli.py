@@ -126,7 +126,7 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
     They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
     """
     from mtbert.data.download import fetch, is_table_alone
-    from mtbert.paths import sha256
+    from mtbert.files import sha256
 
     for path in fetch(folder, force):
         typer.echo(path)

@@ -22,7 +22,7 @@ FILES = sorted([*LIBRARY.rglob("*.py"), *LAB.rglob("*.py")])
 FLOORS = {
     "mtbert": [
         {"names"},
-        {"paths", "runtime", "sources", "intervals"},
+        {"paths", "files", "strict_yaml", "runtime", "sources", "intervals"},
         {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
         {"sharing", "data"},
         {"config"},

@@ -34,7 +34,8 @@ from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.names import CONTROL
-from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
+from mtbert.paths import CHECKOUT, folder_of
+from mtbert.strict_yaml import YamlError, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
@@ -182,7 +183,7 @@ class Task(BaseModel):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
+        """The parts of a task that a trained head relies on, as JSON: stored with models and runs (`changed_tasks`)."""
         return self.model_dump(mode="json", include=DEFINITION)
 
     def as_written(self, predicted: pd.Series) -> pd.Series:
@@ -235,7 +236,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    """What is wrong with a field of a task, from pydantic's description of it."""
+    """The fault of a task's field, from pydantic's description of it."""
     if problem["type"] == "value_error":  # of `_consistent`, which names the field itself
         return problem["msg"].removeprefix("Value error, ")
     name = str(problem["loc"][0])
@@ -266,7 +267,7 @@ def unknown_task(name: str) -> str:
 
 
 def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
-    """What differs between stored definitions of tasks, by name, and the tasks here; nothing where they are equal."""
+    """The differences between stored definitions of tasks, by name, and the tasks here; empty where they are equal."""
     changes = []
     for name, was in definitions.items():
         for field, value in TASKS[name].definition.items():

@@ -68,7 +68,7 @@ class RandomRows:
         types = torch.zeros_like(ids) if self.has_types else None
         return Batch(ids, mask, types).to(self.device)
 
-    def below(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
+    def prefix_states(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
         if not self.known:
             return None

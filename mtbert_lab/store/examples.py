@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.paths import replacing
+from mtbert.files import replacing
 from mtbert_lab.store.run import StoreError
 
 DEV = "dev"  # the folder of a store

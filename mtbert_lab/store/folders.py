@@ -28,7 +28,7 @@ from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.paths import CHECKSUMS, checksum_faults, write_checksums
+from mtbert.files import CHECKSUMS, checksum_faults, write_checksums
 from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import stores
 from mtbert_lab.store.examples import read_examples, read_parquet, write_examples

@@ -13,7 +13,7 @@ from reprlib import repr  # shortened
 from typing import Any
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.paths import YamlError, read_yaml
+from mtbert.strict_yaml import YamlError, read_yaml
 from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import read_run, run_folders
 from mtbert_lab.store.run import MissingRun

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.paths import checksum_faults, replacing, write_checksums
+from mtbert.files import checksum_faults, replacing, write_checksums
 from mtbert_lab.store.folders import TABLES, run_folders, store_lock, stored_runs
 
 log = logging.getLogger(__name__)

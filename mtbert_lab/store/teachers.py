@@ -21,8 +21,8 @@ from torch import Tensor
 from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, sealed_arrays
+from mtbert.files import is_sealed
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import is_sealed
 from mtbert.training import mean_logits, task_rows
 from mtbert_lab.store.models import model_folder, run_lock
 

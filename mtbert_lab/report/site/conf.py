@@ -21,8 +21,9 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.config import field_table
+from mtbert.files import write_text
 from mtbert.names import escaped, fence
-from mtbert.paths import REPOSITORY, write_text
+from mtbert.paths import REPOSITORY
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"

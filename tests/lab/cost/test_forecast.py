@@ -6,7 +6,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
-from mtbert.paths import CHECKSUMS, write_checksums
+from mtbert.files import CHECKSUMS, write_checksums
 from mtbert.runtime import SLACK_MIB
 from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus

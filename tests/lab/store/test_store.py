@@ -19,10 +19,11 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task, demo
 from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
+from mtbert.files import write_checksums
 from mtbert.gradients import WEIGHTS
 from mtbert.metrics import OWN_METRICS, accuracy
 from mtbert.pairs import PAIR_FEATURES
-from mtbert.paths import REPOSITORY, write_checksums
+from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.task_data import predict_table
