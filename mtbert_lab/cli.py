@@ -335,6 +335,9 @@ def predict(
         bool | None,
         typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
     ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id-column", metavar="NAME", help="of the table; default: the task's")
+    ] = None,
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
@@ -360,6 +363,8 @@ def predict(
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
     if course_format and not out:
         raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if id_column and (text or out):
+        raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
         raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
     if not given and sys.stdin.isatty():
@@ -377,7 +382,7 @@ def predict(
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        texts, report = load_texts(about.name, file or "-", table)
+        texts, report = load_texts(about.name, file or "-", table, id_column)
         if not report.is_plain:
             typer.echo(for_command_line(report), err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))

@@ -22,6 +22,7 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 import difflib
 import math
 import reprlib
+import unicodedata
 from collections import Counter, UserDict
 from collections.abc import Iterable
 from functools import cached_property
@@ -145,7 +146,7 @@ class Task(BaseModel):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
-        if twice := _twice(self.class_names):
+        if twice := _twice(unicodedata.normalize("NFC", name) for name in self.class_names):
             raise ValueError(f"class_names: {twice} is given twice")
         if odd := [name for name in self.class_names if CONTROL.search(name)]:
             raise ValueError(f"class_names: {odd[0]!r} has a control character")
