@@ -16,8 +16,9 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
-from mtbert.data.rows import UNDECODED, RowError, composed_text
+from mtbert.data.rows import UNDECODED, RowError
 from mtbert.data.tasks import COURSE, DataError, Task
+from mtbert.names import composed
 
 MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
 Record = tuple[int, list[str] | RowError]  # the number of its first line in the file, where the header is 1
@@ -71,8 +72,8 @@ def column_names(lines: Sequence[str], task: Task, needed: Sequence[str], path: 
 
 def as_spelt(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Names of columns, those that Unicode composes in another way than a known one as that one."""
-    spelt = {composed_text(name): name for name in known}
-    return [spelt.get(composed_text(name), name) for name in names]
+    spelt = {composed(name): name for name in known}
+    return [spelt.get(composed(name), name) for name in names]
 
 
 def lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:

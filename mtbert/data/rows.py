@@ -4,11 +4,11 @@ import difflib
 import functools
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr as shortened
 
 from mtbert.data.tasks import COURSE, Task
+from mtbert.names import composed
 
 LISTED_CLASSES = 12  # in the reason of a reject
 UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
@@ -117,15 +117,10 @@ def _class_of(name: str, task: Task) -> int:
     """The number of the class of this name, however Unicode composes its letters."""
     if name in task.class_names:
         return task.class_names.index(name)
-    composed = {composed_text(known): number for number, known in enumerate(task.class_names)}
-    if composed_text(name) in composed:
-        return composed[composed_text(name)]
+    numbers = {composed(known): number for number, known in enumerate(task.class_names)}
+    if composed(name) in numbers:
+        return numbers[composed(name)]
     raise RowError(task.label_column, *_no_class(name, task.class_names))
-
-
-def composed_text(text: str) -> str:
-    """A text in the form NFC: a letter with an accent may be one character or two, which look and mean the same."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 @functools.lru_cache

@@ -91,7 +91,7 @@ def load_texts(
     separator = _separator_of_texts(lines[0], about)
     if not is_table:
         if id_column:
-            raise DataError(f"id_column={id_column!r}: lines of text have no columns; is_table=True reads a table")
+            raise DataError(f"id_column={id_column!r} is of a table; lines of text are none, is_table=True reads one")
         return _read_lines_of_text(about, path, lines, has_header=separator is not None)
     check_no_array(lines, path)
     if separator is None and not is_json(lines):
@@ -100,7 +100,7 @@ def load_texts(
         raise DataError(lacking([name for name in about.sentence_columns if name not in names], names, path, about))
     about = about.model_copy(update={"separator": separator or about.separator})
     if id_column in about.sentence_columns:
-        raise DataError(f"id_column={id_column!r}: is a column of texts; name another one")
+        raise DataError(f"id_column={id_column!r} is a column of texts; name another one")
     names = column_names(lines, about, [*about.sentence_columns, *([id_column] if id_column else [])], path)
     ids = id_column or about.id_column
     is_there = ids in as_spelt(names, [ids or ""])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, DataError
+from mtbert.data import TASKS, Corpus, DataError
+from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert.training import load_corpus
 from mtbert_lab.paths import stores
@@ -46,11 +47,19 @@ def find_run(text: str) -> str:
 
 
 def is_of_files_here(run_id: str, config: RunConfig) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
+    """Whether a run was trained on the data files as they are here; False where they cannot be read.
+
+    Rejected rows are not told, as nothing is trained on them.
+    """
+    log = logging.getLogger(Corpus.__module__)
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         return run_id == run_id_of(config, load_corpus(config, data_root(config)))
     except DataError:
         return False
+    finally:
+        log.setLevel(level)
 
 
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
@@ -82,7 +91,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             "dev scores": _scores(content["scores"]),
             "model": "yes" if has_model(folder.name) else "",
         }
-        if text in " ".join(row.values()):
+        if composed(text) in composed(" ".join(row.values())):
             rows.append(row)
     if not rows:
         return pd.DataFrame()

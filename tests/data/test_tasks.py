@@ -262,9 +262,9 @@ def test_ids_of_texts_may_stand_in_another_column(topics, folder):
     assert [(row.line, row.field) for row in report.doubtful] == [(2, "ticket"), (3, "ticket"), (5, "ticket")]
     with pytest.raises(DataError, match="lacks the column Ticket; it has 'ticket', 'headline', 'note'; capital"):
         load_texts("topics", file, id_column="Ticket")
-    with pytest.raises(DataError, match="id_column='headline': is a column of texts"):
+    with pytest.raises(DataError, match="id_column='headline' is a column of texts"):
         load_texts("topics", file, id_column="headline")
-    with pytest.raises(DataError, match="lines of text have no columns; is_table=True reads a table"):
+    with pytest.raises(DataError, match="lines of text are none, is_table=True reads one"):
         load_texts("topics", file, is_table=False, id_column="ticket")
     file.write_text('{"ticket": 7, "headline": "rain"}\n')
     assert load_texts("topics", file, id_column="ticket")[0]["id"].tolist() == ["7"], "JSON Lines"
@@ -439,7 +439,11 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
         ("kind: classes", "kind: grades", "kind: 'grades' is not one of classes, binary"),
         ("kind: classes", "kind: similarity", "class_names: labels of kind 'similarity' are numbers"),
-        ("kind: classes", "kind: classes\nmetric: r2", "metric: is 'r2'; kind 'classes' has accuracy, macro_f1"),
+        (
+            "kind: classes",
+            "kind: classes\nmetric: r2",
+            "metric: is 'r2'; kind 'classes' has accuracy, macro_f1; for one of your own",
+        ),
         (
             "kind: classes\nclass_names: [sport, weather, science]",
             "kind: similarity",
