@@ -90,9 +90,10 @@ def data_check(
         folder = demo.root()
     failed = False
     for name in task or TASKS:
+        tables = {}
         for split in TASKS[name].splits(folder):
             try:
-                rejects = _check_file(name, split, folder)
+                rejects = _check_file(name, split, folder, tables)
                 failed |= strict and rejects > 0
             except DataError as error:
                 typer.echo(f"{name} {split}: {for_command_line(error)}", err=True)
@@ -100,11 +101,15 @@ def data_check(
     raise typer.Exit(1 if failed else 0)
 
 
-def _check_file(task: str, split: str, folder: Path) -> int:
-    """Print what is in a file; the number of its rejects. Raises DataError where training would."""
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
+def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataFrame]") -> int:
+    """Print what is in a file; the number of its rejects. Raises DataError where training would.
+
+    tables: split -> the table of a split of the task that was read; this one is added.
+    """
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of, remarks_on_overlap
 
     table, report = load_table(task, split, folder)
+    tables[split] = table
     typer.echo(f"{task} {split}: {for_command_line(report)}")
     if split != "test":
         if TASKS[task].is_number:
@@ -113,7 +118,10 @@ def _check_file(task: str, split: str, folder: Path) -> int:
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
-        for remark in remarks_of(task, split, table):
+        remarks = remarks_of(task, split, table)
+        if split == "dev" and "train" in tables:
+            remarks += remarks_on_overlap(task, tables["train"], table)
+        for remark in remarks:
             typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)

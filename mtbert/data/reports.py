@@ -156,6 +156,16 @@ def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
     ]
 
 
+def remarks_on_overlap(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> list[str]:
+    """That examples of dev are trained on: a remark, or none. Both tables are of this task."""
+    columns = list(TASKS[task].sentence_columns)
+    known = {*train[columns].itertuples(index=False, name=None)}
+    count = sum(texts in known for texts in dev[columns].itertuples(index=False, name=None))
+    if not count:
+        return []
+    return [f"{count} of {len(dev)} examples are in train, too, and say little of new ones"]
+
+
 def _listed(names: list[str]) -> str:
     """Names of classes, not too many."""
     return ", ".join(names[:LISTED_CLASSES]) + (", ..." if len(names) > LISTED_CLASSES else "")

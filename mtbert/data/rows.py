@@ -49,11 +49,13 @@ def check_row(
     values = []
     for name, index in wanted.items():
         value = fields[index].strip()
-        if name == task.label_column:
+        if name == task.id_column:
+            found = _fault_of_id(name, value, task)
+        elif name == task.label_column:
             value, found = _label_and_fault(value, task)
         else:
-            find = _fault_of_id if name == task.id_column else _fault_of_text
-            found = find(name, value, task)
+            found = _fault_of_text(name, value, task)
+        if isinstance(value, str) and not value.isascii():
             value = UNDECODED.sub("\ufffd", value)
         fault = fault or found
         values.append(value)

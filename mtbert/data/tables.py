@@ -93,20 +93,31 @@ def load_texts(
         if id_column:
             raise DataError(f"id_column={id_column!r} is of a table; lines of text are none, is_table=True reads one")
         return _read_lines_of_text(about, path, lines, has_header=separator is not None)
+    if separator:
+        about = about.model_copy(update={"separator": separator})
+    return _read_table_of_texts(about, path, lines, id_column)
+
+
+def _read_table_of_texts(
+    task: Task, path: Path, lines: list[str], id_column: str | None
+) -> tuple[pd.DataFrame, LoadReport]:
+    """`load_texts` of a table; the task has its separator, where the header has the task's first text column."""
     check_no_array(lines, path)
-    if separator is None and not is_json(lines):
+    texts = task.sentence_columns
+    if not is_json(lines) and _separator_of_texts(lines[0], task) is None:
         separator = max("\t,;", key=lines[0].count)
-        names = _names_in(lines[0], separator, about)
-        raise DataError(lacking([name for name in about.sentence_columns if name not in names], names, path, about))
-    about = about.model_copy(update={"separator": separator or about.separator})
-    if id_column in about.sentence_columns:
+        names = _names_in(lines[0], separator, task)
+        raise DataError(lacking([name for name in texts if name not in names], names, path, task))
+    if id_column in texts:
         raise DataError(f"id_column={id_column!r} is a column of texts; name another one")
-    names = column_names(lines, about, [*about.sentence_columns, *([id_column] if id_column else [])], path)
-    ids = id_column or about.id_column
-    is_there = ids in as_spelt(names, [ids or ""])
-    read_as = about.model_copy(update={"id_column": ids if is_there else None})
+    needed = [*texts, id_column] if id_column else texts
+    names = column_names(lines, task, needed, path)
+    ids = id_column or task.id_column
+    has_ids = ids is not None and ids in as_spelt(names, [ids])
+    read_as = task.model_copy(update={"id_column": ids if has_ids else None})
     table, report = _read_table(read_as, "test", path, lines, to_predict=True)
-    if ids and not is_there and {*names} - {*about.sentence_columns, about.label_column}:
+    others = {*names} - {*texts, task.label_column}
+    if ids and not has_ids and others:
         report.notes.append(f"no column {ids}: ids are line numbers; id_column=NAME takes another column")
     return table, report
 
@@ -249,7 +260,7 @@ def _check_rows(
         )
     columns = needed if task.id_column else ["id", *needed]
     table = pd.DataFrame(rows, columns=columns)
-    return table.rename(columns={ids: "id", task.label_column: "label"}), report
+    return table.rename(columns={task.label_column: "label", ids: "id"}), report
 
 
 def _values_of(

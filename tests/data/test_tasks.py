@@ -260,6 +260,9 @@ def test_ids_of_texts_may_stand_in_another_column(topics, folder):
     table, report = load_texts("topics", file, id_column="ticket")
     assert table["id"].tolist() == ["T 1", "", "T3", "T3"] and list(table.columns) == ["id", "headline"]
     assert [(row.line, row.field) for row in report.doubtful] == [(2, "ticket"), (3, "ticket"), (5, "ticket")]
+    file.write_text("topic,headline\nA,rain\n")
+    assert load_texts("topics", file, id_column="topic")[0]["id"].tolist() == ["A"], "that of the labels, too"
+    file.write_text("ticket,headline,note\nT 1,rain,x\n")
     with pytest.raises(DataError, match="lacks the column Ticket; it has 'ticket', 'headline', 'note'; capital"):
         load_texts("topics", file, id_column="Ticket")
     with pytest.raises(DataError, match="id_column='headline' is a column of texts"):
