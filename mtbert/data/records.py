@@ -112,6 +112,8 @@ def _header(header: str, task: Task, needed: Sequence[str], path: Path) -> list[
         expected = "tabs" if task.separator == "\t" else repr(task.separator)
         own = "" if task.name in COURSE else f", or write `separator: {json.dumps(other[0])}` in the task's file"
         raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}{own}.")
+    if header.lower().startswith("sep="):
+        raise DataError(f"{path}: its first line, {shortened(header)}, is for Excel alone. Remove it.")
     if not {*needed} & {*as_spelt(names, needed)}:  # not printed, as the first line may be text of the dataset
         found = ", ".join(map(repr, in_other_case(needed, names)))
         case = f"; it has {found}, and capital letters count" if found else ""
@@ -122,9 +124,11 @@ def _header(header: str, task: Task, needed: Sequence[str], path: Path) -> list[
 def json_records(lines: Sequence[str], names: Sequence[str], task: Task) -> Iterator[Record]:
     """The records of JSON Lines: the values as text in the order of `names`.
 
-    null, as a key that is not there, is the empty text. Ids and labels may be numbers.
+    null, as a key that is not there, is the empty text. Ids and labels may be numbers. Empty lines are none.
     """
     for line_number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -167,10 +171,13 @@ def csv_records(
 
     width: columns of a record; is_row: as of `row_test`; by_line: a record is one line, as in the course's files;
     is_cut: the end of the file cuts its last line. A line behind an unbalanced quote, which may close it, is not taken
-    for a record, unless records are lines.
+    for a record, unless records are lines; nor is an empty one, unless it may be an empty text.
     """
     start, is_open = 1, False  # is_open: a quote may be open where this line begins
     while start < len(lines):
+        if not by_line and width > 1 and not lines[start].strip(" "):
+            start += 1
+            continue
         fields, count = _record(lines[start : start + MOST_LINES], width, task, is_row, by_line)
         if is_open and not by_line and lines[start].count('"') % 2:
             as_text = lines[start].split(task.separator)

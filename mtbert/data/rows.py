@@ -40,11 +40,13 @@ def check_row(
     another number of fields than of names.
     """
     if len(fields) != len(names):
-        raise RowError("row", f"{len(fields)} columns, not {len(names)}")
+        number = str(len(fields))
+        raise RowError("row", f"{number} columns, not {len(names)}", f"not {len(names)} columns", example=number)
     fault = None
     for name, value in zip(names, fields, strict=True):
         if not value.isascii() and UNDECODED.search(value):
-            fault = RowError(name or "index", "invalid UTF-8")
+            remedy = "" if task.name in COURSE else "; save the file as UTF-8"
+            fault = RowError(name or "index", f"invalid UTF-8{remedy}")
             break
     values = []
     for name, index in wanted.items():

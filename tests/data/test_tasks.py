@@ -374,6 +374,34 @@ def test_names_in_another_form_of_unicode_are_the_same(topics, folder):
         topics("headline,topic\nrain,sport\n", "sport, weather", f"{composed}, {apart}")
 
 
+def test_empty_lines_are_no_rows(topics, folder):
+    """Spreadsheets and editors leave them at the end; in a file of one column they are empty texts."""
+    table, report = topics("headline,topic\nrain,weather\n\n  \nsun,sport\n\n\n")
+    assert table["id"].tolist() == ["dev-2", "dev-5"] and (report.rows, report.rejects) == (2, [])
+    table, report = topics('{"headline": "rain", "topic": "weather"}\n\n{"headline": "sun", "topic": "sport"}\n\n')
+    assert table["id"].tolist() == ["dev-1", "dev-3"] and (report.rows, report.rejects) == (2, [])
+    table, report = topics('headline,topic\n"rain\n\nand sun",weather\n')
+    assert table["headline"].tolist() == ["rain\n\nand sun"], "inside a text"
+    _, report = topics("headline\ttopic\nrain\tweather\n\t\n", 'separator: ","', 'separator: "\\t"')
+    assert [reject.line for reject in report.rejects] == [3], "a row of empty fields"
+    (folder / "texts.csv").write_text("headline\nrain\n\nsun\n")
+    table, report = load_texts("topics", folder / "texts.csv")
+    assert table["headline"].tolist() == ["rain", "", "sun"] and [row.line for row in report.doubtful] == [3]
+
+
+def test_habits_of_spreadsheets_are_named(topics, folder):
+    with pytest.raises(DataError, match=r"its first line, 'sep=,', is for Excel alone\. Remove it"):
+        topics("sep=,\nheadline,topic\nrain,weather\n")
+    topics("headline,topic\nrain,weather\n")
+    (folder / "topics-dev.csv").write_bytes("headline,topic\ncafé,sport\nrain,weather\n".encode("cp1252"))
+    _, report = load_table("topics", "dev", "elsewhere")
+    assert [str(reject) for reject in report.rejects] == [
+        "topics-dev.csv:2 headline: invalid UTF-8; save the file as UTF-8"
+    ]
+    _, report = topics("headline,topic\nrain, hail,weather\nrain\na,b,c,weather\nsun,sport\n")
+    assert report.reasons == ["row: not 2 columns (3 rows, the first in line 2): 3, 1, 4"]
+
+
 @pytest.mark.parametrize(
     "kind, label, reason",
     [
