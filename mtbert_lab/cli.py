@@ -89,9 +89,10 @@ def data_check(
         folder = demo.root()
     failed = False
     for name in task or TASKS:
+        tables = {}
         for split in TASKS[name].splits(folder):
             try:
-                rejects = _check_file(name, split, folder)
+                rejects = _check_file(name, split, folder, tables)
                 failed |= strict and rejects > 0
             except DataError as error:
                 typer.echo(f"{name} {split}: {for_command_line(error)}", err=True)
@@ -99,11 +100,15 @@ def data_check(
     raise typer.Exit(1 if failed else 0)
 
 
-def _check_file(task: str, split: str, folder: Path) -> int:
-    """Print what is in a file; the number of its rejects. Raises DataError where training would."""
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
+def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataFrame]") -> int:
+    """Print what is in a file; the number of its rejects. Raises DataError where training would.
+
+    tables: split -> the table of a split of the task that was read; this one is added.
+    """
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of, remarks_on_overlap
 
     table, report = load_table(task, split, folder)
+    tables[split] = table
     typer.echo(f"{task} {split}: {for_command_line(report)}")
     if split != "test":
         if TASKS[task].is_number:
@@ -112,7 +117,10 @@ def _check_file(task: str, split: str, folder: Path) -> int:
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
-        for remark in remarks_of(task, split, table):
+        remarks = remarks_of(task, split, table)
+        if split == "dev" and "train" in tables:
+            remarks += remarks_on_overlap(task, tables["train"], table)
+        for remark in remarks:
             typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)
@@ -334,6 +342,9 @@ def predict(
         bool | None,
         typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
     ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id-column", metavar="NAME", help="of the table; default: the task's")
+    ] = None,
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
@@ -359,6 +370,8 @@ def predict(
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
     if course_format and not out:
         raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if id_column and (text or out):
+        raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
         raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
     if not given and sys.stdin.isatty():
@@ -376,7 +389,7 @@ def predict(
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        texts, report = load_texts(about.name, file or "-", table)
+        texts, report = load_texts(about.name, file or "-", table, id_column)
         if not report.is_plain:
             typer.echo(for_command_line(report), err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))

@@ -9,11 +9,12 @@ tried again, and one whose worker dies is taken up by another, RETRIES times.
 import heapq
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -129,7 +130,7 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     ]
     minutes = [run.minutes for run in missing if run.minutes is not None]
     if minutes:
-        left = duration(minutes_left(missing, {}, workers, 0.0))
+        left = duration(minutes_left(missing, workers))
         lines.append(f"{len(minutes)} to train: {sum(minutes):.1f} minutes, {workers} at a time {left}")
     mib = sorted(run.mib for run in missing if run.mib is not None)
     if mib:
@@ -138,12 +139,17 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     return "\n".join(lines)
 
 
-def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
-    """Minutes until all of these runs have ended, if `workers` processes train them in this order; None: not known.
+def minutes_left(
+    runs: Sequence[SweepRun],
+    workers: int,
+    taken: Mapping[str, float] = MappingProxyType({}),
+    left: Mapping[str, float] = MappingProxyType({}),
+) -> float | None:
+    """Minutes from now until all of these runs have ended, started in this order in `workers` processes; None: unknown.
 
-    taken: run id -> minutes of a run that has ended, or that its worker expects. The ratio of these to their
-    predictions corrects the other predictions. A run without a prediction is expected to take their mean. elapsed:
-    minutes since the sweep began.
+    taken: run id -> minutes of runs that have ended, or will have; their ratio to the predictions corrects the other
+    predictions. A run without a prediction counts as the mean of these runs, at first 0. left: run id -> minutes that
+    lie ahead of runs that have done a step, 0 of those that have ended; of the others all do.
     """
     if not taken and all(run.minutes is None for run in runs):
         return None
@@ -152,11 +158,11 @@ def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int
     if predicted:
         rate = sum(taken[run_id] for run_id in predicted) / sum(predicted.values())
     mean = sum(taken.values()) / max(1, len(taken))
-    ends = [0.0] * workers  # a heap: the time at which each process has done its runs
+    ends = [0.0] * workers  # a heap: when each process has done its runs
     for run in runs:
         expected = mean if run.minutes is None else rate * run.minutes
-        heapq.heapreplace(ends, ends[0] + taken.get(run.run_id, expected))
-    return max(0.0, max(ends) - elapsed)
+        heapq.heapreplace(ends, ends[0] + left.get(run.run_id, expected))
+    return max(ends)
 
 
 def duration(minutes: float) -> str:
@@ -184,7 +190,7 @@ def train_missing(
     SweepError if the scheduler cannot be reached or is lost.
     """
     missing = [run for run in runs if not run.is_stored]
-    minutes = minutes_left(missing, {}, workers, 0.0)
+    minutes = minutes_left(missing, workers)
     rest = f"; the others take {duration(minutes)}" if missing and minutes is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     for run in runs:  # what a process that was killed has left
@@ -294,8 +300,8 @@ class Status:
         self.names = {run.run_id: str(run) for run in runs}  # of those that have not ended
         self.states: dict[str, str] = {}  # run id -> how far a run is
         self.minutes: dict[str, float] = {}  # run id -> taken by a run that has ended, expected of one that is trained
-        self.started = time.monotonic()
-        self.next_line = self.started + NEWS_SECONDS
+        self.ends: dict[str, float] = {}  # run id -> by the clock, of runs that have done a step
+        self.next_line = time.monotonic() + NEWS_SECONDS
 
     def note(self, event: tuple[float, dict]) -> None:
         """Note a message of the scheduler or of a worker. A thread of dask's calls this."""
@@ -307,12 +313,14 @@ class Status:
             self.states[run_id] = f"{self.names[run_id]} ({run_id}) {message['state']}"
             if message["minutes"] is not None:
                 self.minutes[run_id] = message["minutes"]
+                self.ends[run_id] = time.monotonic() + 60 * message["left"]
 
     def end(self, run: SweepRun, minutes: float | None) -> None:
         """Note that a run has ended. minutes: that it took; None where they say nothing about the other runs."""
         del self.names[run.run_id]
         self.states.pop(run.run_id, None)
         self.minutes.pop(run.run_id, None)
+        self.ends[run.run_id] = time.monotonic()
         if minutes is None:
             self.runs.remove(run)
         else:
@@ -321,7 +329,9 @@ class Status:
     def left(self) -> str:
         """', about 3 min left'; empty where it is not known."""
         workers = len(self.client.nthreads()) or 1
-        minutes = minutes_left(self.runs, dict(self.minutes), workers, (time.monotonic() - self.started) / 60)
+        now = time.monotonic()
+        ahead = {run_id: max(0.0, end - now) / 60 for run_id, end in dict(self.ends).items()}
+        minutes = minutes_left(self.runs, workers, dict(self.minutes), ahead)
         return "" if minutes is None else f", {duration(minutes)} left"
 
     def tell(self, bar: tqdm) -> None:

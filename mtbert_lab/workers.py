@@ -58,9 +58,9 @@ class Sweep(WorkerPlugin):
         """Stop the run."""
         self.is_stopped = True
 
-    def tell(self, run_id: str, state: str, minutes: float | None = None) -> None:
-        """Report how far a run is. minutes: that it will take, if known."""
-        self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes})
+    def tell(self, run_id: str, state: str, minutes: float | None = None, left: float | None = None) -> None:
+        """Report how far a run is. minutes: that all its steps take; left: those ahead, where that is known."""
+        self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes, "left": left})
 
     def train(self, run_id: str, config: RunConfig, again: bool) -> tuple[str, str]:
         """Train and store a run, unless that is done; returns 'trained' or 'stored', and its score as text.
@@ -100,8 +100,11 @@ class StepReports:
             self.last = now
             step = progress()["step"]
             since, first = self.first = self.first or (now, step)
-            minutes = (now - since) / 60 * (total - first) / (step - first) if step > first else None
-            self.sweep.tell(self.run_id, f"{step}/{total}", minutes)
+            minutes, left = None, None
+            if step > first:
+                pace = (now - since) / 60 / (step - first)
+                minutes, left = pace * total, pace * (total - step)
+            self.sweep.tell(self.run_id, f"{step}/{total}", minutes, left)
         return self.sweep.is_stopped
 
 

@@ -22,9 +22,9 @@ FILES = sorted([*LIBRARY.rglob("*.py"), *LAB.rglob("*.py")])
 FLOORS = {
     "mtbert": [
         {"names"},
-        {"paths", "files", "strict_yaml", "runtime", "sources", "intervals"},
+        {"paths", "files", "strict_yaml", "runtime", "sources"},
         {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
-        {"sharing", "data"},
+        {"sharing", "data", "intervals"},
         {"config"},
         {"multitask"},
         {"training"},

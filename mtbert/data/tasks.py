@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
-from mtbert.names import CONTROL
+from mtbert.names import CONTROL, composed
 from mtbert.paths import CHECKOUT, folder_of
 from mtbert.strict_yaml import YamlError, read_yaml
 
@@ -146,14 +146,15 @@ class Task(BaseModel):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
-        if twice := _twice(self.class_names):
+        if twice := _twice(map(composed, self.class_names)):
             raise ValueError(f"class_names: {twice} is given twice")
         if odd := [name for name in self.class_names if CONTROL.search(name)]:
             raise ValueError(f"class_names: {odd[0]!r} has a control character")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):
-            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}")
+            own = "for one of your own, import the file that registers it"
+            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}; {own}")
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.data import TASKS
+from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs
@@ -74,7 +75,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             "dev scores": _scores(content["scores"]),
             "model": "yes" if has_model(folder.name) else "",
         }
-        if text in " ".join(row.values()):
+        if composed(text) in composed(" ".join(row.values())):
             rows.append(row)
     if not rows:
         return pd.DataFrame()

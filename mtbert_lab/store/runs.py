@@ -118,11 +118,19 @@ def is_without_encoder(config: RunConfig) -> bool:
 
 
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
+    """Whether a run was trained on the data files as they are here; False where they cannot be read.
+
+    Rejected rows are not told, as nothing is trained on them.
+    """
+    log = logging.getLogger(Corpus.__module__)
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         return run_id == run_id_of(config, load_corpus(config, data_root(config, data)))
     except DataError:
         return False
+    finally:
+        log.setLevel(level)
 
 
 # --- train ------------------------------------------------------------------------------------------------------------

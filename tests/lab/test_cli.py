@@ -95,6 +95,17 @@ def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config
     assert mtbert("train", grid, *run).stdout == "1 of 1 are stored already\n"
 
 
+def test_data_check_says_where_dev_is_trained_on(course_folder, tmp_path):
+    folder = shutil.copytree(course_folder, tmp_path / "leaking")
+    train = (folder / "quora-train.csv").read_text().splitlines()
+    fields = train[1].split("\t")
+    rows = [f"{i}\tq{i}\t{first}\t{second}\t1" for i, (first, second) in enumerate([fields[2:4], "ab", fields[3:1:-1]])]
+    (folder / "quora-dev.csv").write_text("\n".join([train[0], *rows, ""]))
+    checked = mtbert("data", "check", "--data", folder, "--task", "quora").stdout
+    assert "  1 of 3 examples are in train, too, and say little of new ones" in checked.splitlines()
+    assert checked.count("in train, too") == 1, "of dev"
+
+
 def test_data_check_strict_fails_on_a_reject(faulty_data, course_folder):
     assert mtbert("data", "check", "--data", faulty_data, "--strict").exit_code == 1
     assert mtbert("data", "check", "--data", course_folder, "--strict").exit_code == 0
@@ -219,7 +230,7 @@ def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, timed
     grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
     with caplog.at_level(logging.WARNING):
         assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
-    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
+    assert caplog.text.count("sentiment: 9 is outside 0..4 (1 row, the first in line 22)") == 1
 
 
 @pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
@@ -370,6 +381,15 @@ def test_a_carriage_return_inside_a_text_begins_no_row(trained):
     lines = ["a cold\rday", 'a "warm" day', "a day, at last"]
     found = piped("\n".join(lines), trained, "--task", "sst")
     assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
+
+
+def test_the_ids_of_a_table_may_stand_in_another_column(trained):
+    options = ("--task", "sst", "--table", "--id-column", "ticket")
+    found = piped("ticket,sentence\nT 1,a dull day\nT2,\n", trained, *options)
+    assert found["id"].tolist() == ["T 1", "T2"] and list(found.columns)[:3] == ["id", "sentence", "predicted"]
+    lines = CliRunner().invoke(cli.app, ["predict", trained.run_id, *options[:2], *options[3:]], input="a dull day\n")
+    assert for_command_line(lines.exception).startswith("--id-column 'ticket' is of a table; lines of text are none")
+    assert mtbert("predict", trained.run_id, "--text", "a dull day", "--id-column", "ticket").exit_code == 2
 
 
 def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(

@@ -1,7 +1,8 @@
 """The rule for verdicts: known tests as special cases, coverage by simulation, and a leave-out on the stored runs."""
 
+import time
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mtbert.intervals import _count_columns
-from mtbert.metrics import accuracy, pearson
+from mtbert.intervals import _by_weights, _count_columns, _jackknife
+from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2, takes_left_out
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report.tables import read_runs
 from mtbert_lab.statistics import (
@@ -381,3 +382,45 @@ def test_columns_are_counted_as_numpy_does():
     for part in (table, table[:, :1], np.zeros((2, 7))):
         ours, theirs = _count_columns(part), np.unique(part, axis=1, return_counts=True)
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+METRICS = (accuracy, f1, macro_f1, partial(macro_f1, num_classes=5), pearson, r2)
+
+
+@given(
+    st.sampled_from(METRICS),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    st.floats(1e-4, 1e4),
+    st.integers(0, 99),
+)
+def test_the_jackknife_without_weights_is_that_with_them(metric, S, labels, scale, seed):
+    """Examples of one kind, constant predictions and a single example are among these."""
+    random = np.random.default_rng(seed)
+    labels = np.array(labels, dtype=float)
+    predicted = random.integers(0, random.integers(1, 6), (S, len(labels))).astype(float)
+    if metric in (pearson, r2):
+        labels, predicted = labels * scale, (predicted + random.normal(size=S)[:, None]) * scale
+    assert takes_left_out(metric)
+    kinds, counts = _count_columns(np.vstack([predicted, labels]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = _by_weights(metric, kinds[:-1], kinds[-1], counts)
+        expected = (len(labels) - 1) * np.atleast_2d(np.cov(scores, fweights=counts, bias=True))
+    found = _jackknife(metric, [predicted], labels)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_the_interval_of_a_correlation_of_many_rows_takes_no_time():
+    random = np.random.default_rng(0)
+    labels = random.random(50_000)
+    predicted = labels + random.normal(size=(3, 50_000))
+    start = time.process_time()
+    value, low, high = seed_mean([(pearson, [predicted], labels)])
+    assert time.process_time() - start < 10, "it took 80 s a seed with the square of the rows"
+    assert low < value < high < low + 0.02
+
+
+def test_a_metric_of_ones_own_gets_weights_as_an_array():
+    assert not takes_left_out(mean_of_numbers)
+    value, low, high = seed_mean([(mean_of_numbers, parts_of([0.5, 0.5]), np.zeros(50))])
+    assert (value, low, high) == (0.5, 0.5, 0.5)

@@ -16,7 +16,7 @@ import yaml
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Task, demo
+from mtbert.data import TASKS, Task, corpus, demo
 from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
 from mtbert.files import write_checksums
@@ -31,7 +31,7 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store import removal, runs
 from mtbert_lab.store.compare import scored, stack_predictions
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
-from mtbert_lab.store.grids import read_grid
+from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
@@ -308,6 +308,35 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config,
     monkeypatch.setattr(runs, "find_data", lambda path=None: None)
     with pytest.raises(MissingRun, match="fits 2 runs"):
         find_run(f"{grid}:one:1")
+
+
+def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, monkeypatch, caplog):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    run_of(config)
+    with open(data / "ids-sst-train.csv", "a") as file:
+        file.write("40\tx40\ta fine end\t9\n40\tx41\ta fine end\t3\n")
+    with caplog.at_level("WARNING"):
+        new = run_of(config)
+        assert "9 is outside 0..4" in caplog.text, "where it is trained"
+        caplog.clear()
+        corpus._load_once.cache_clear()
+        assert "of the files here" in list_runs()["data"].tolist()
+        grid = tmp_path / "grid.yaml"
+        grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+        assert find_run(f"{grid}:one:1") == new.run_id
+    assert not caplog.text
+
+
+def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, tmp_path):
+    run = run_of(config)
+    fields = config.model_dump(mode="json", exclude_defaults=True)
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {apart: fields}}, allow_unicode=True), encoding="utf8")
+    assert find_run(f"{grid}:{composed}:1") == find_run(f"{grid}:{apart}") == run.run_id
+    assert [name for name, _ in read_grids([grid], only=composed)] == [apart]
+    assert len(list_runs([grid], text=composed)) == 1
 
 
 def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
