@@ -1,0 +1,197 @@
+"""What notebook 11 shows: students beside their references, their costs, the best model, and labels of its runs.
+
+A student is a run with teachers. Tables read stored runs; the sentences stand in the notebook.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from mtbert.config import RunConfig
+from mtbert.sharing import SharingPlan
+from mtbert_lab.paths import find_result
+from mtbert_lab.report import plots_sweeps, tables
+from mtbert_lab.report.plots import TASK_LABELS
+from mtbert_lab.report.tables import Comparison, Grid
+from mtbert_lab.report.training import mean_scores
+from mtbert_lab.statistics import SEEDS
+from mtbert_lab.store import Run, overall_interval
+
+TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
+ADAPTERS = ("adapter", "adapter_size", "adapter_heads")
+BEST = "each task's best step, R-Drop"
+HYBRID_TEST = 0.782  # overall on test of hybrid-bert, in paper 002
+STEPS = "training steps, with those of the teachers"
+COST_LABELS = {"parameters (M)": "parameters (millions)", STEPS: STEPS}
+PREDICTIONS = {  # run -> the folder of the predictions that were scored, in results/
+    BEST: "predictions/4b7647f197",
+    "44.3 M from the best": "predictions",
+    "22.7 M from the best": "predictions/22M",
+}
+LABELS = {  # of runs, where their names in the grids are short for what they are
+    "1-bert from 3-bert": "1-bert from five 3-berts",
+    "1-bert from 3-bert, annealed": "1-bert from five 3-berts, then labels",
+    "1-bert from one 3-bert": "1-bert from one 3-bert",
+    "1-bert from one 3-bert, annealed": "1-bert from one 3-bert, then labels",
+    "1-bert from 1-bert": "1-bert from five 1-berts",
+    "1-bert from 1-bert, annealed": "1-bert from five 1-berts, then labels",
+    "hybrid-3 from one 3-bert, annealed": "hybrid-3 from one 3-bert, then labels",
+    "1-bert + PAL from one 3-bert, annealed": "1-bert + PAL from one 3-bert, then labels",
+    "hybrid-3 from 3-bert, annealed": "hybrid-3 from five 3-berts, then labels",
+    "1-bert + PAL from 3-bert, annealed": "1-bert + PAL from five 3-berts, then labels",
+    "1-bert, long": "1-bert, 4,800 steps",
+    "hybrid-3, long": "hybrid-3, 4,800 steps",
+    "3-bert, long": "3-bert, 4,800 steps",
+    "1-bert from short 3-bert, annealed, long": "1-bert from five 3-berts of 1,200 steps, then labels, 4,800 steps",
+    "1-bert from 3-bert, long": "1-bert from three 3-berts, 4,800 steps",
+    "1-bert from 3-bert, annealed, long": "1-bert from three 3-berts, then labels, 4,800 steps",
+    "hybrid-3 from 3-bert, annealed, long": "hybrid-3 from three 3-berts, then labels, 4,800 steps",
+    "1-bert + PAL from 3-bert, annealed, long": "1-bert + PAL from three 3-berts, then labels, 4,800 steps",
+    BEST: "the best model",
+    "44.3 M from the best": "separate layers",
+    "22.7 M from the best": "one encoder",
+    "44.3 M from the best, 6000 steps": "separate layers, 6,000 steps",
+    "22.7 M from the best, 6000 steps": "one encoder, 6,000 steps",
+    "22.7 M from the best, temperature 2": "one encoder, teachers at temperature 2",
+    "44.3 M from the best, half": "separate layers, teachers count half to the end",
+    "22.7 M from the best, half": "one encoder, teachers count half to the end",
+    "22.7 M from the best, half, twice Quora": "one encoder, teachers count half, more of Quora",
+}
+
+
+def against(comparison: Comparison, reference: str) -> pd.DataFrame:
+    """The overall scores of a comparison's runs minus that of one reference, as of `Comparison.overall`."""
+    return Comparison(comparison.grid, dict.fromkeys(comparison.references, reference)).overall
+
+
+def overall_rows(comparison: Comparison, references: Iterable[str]) -> pd.DataFrame:
+    """The table of `against` for several references; column task is "minus" and the reference."""
+    tables_of = [against(comparison, name).assign(task=f"overall minus {name}") for name in references]
+    return pd.concat(tables_of, ignore_index=True)
+
+
+def stored_by_config(grids: Iterable[Grid]) -> dict[RunConfig, Run]:
+    """Every stored run of some grids by its configuration."""
+    return {run.config: run for grid in grids for runs in grid.runs.values() for run in runs}
+
+
+def teachers_of(runs: Sequence[Run], stored: Mapping[RunConfig, Run]) -> list[Run]:
+    """The stored runs from which a configuration learns."""
+    return [stored[config] for config in runs[0].config.all_teachers if config in stored]
+
+
+def steps_in_all(runs: Sequence[Run], stored: Mapping[RunConfig, Run]) -> int:
+    """The training steps of a configuration and of its teachers."""
+    return sum(run.cost["steps"] for run in [runs[0], *teachers_of(runs, stored)])
+
+
+def hours(run: Run) -> float:
+    """The processor hours of a run; nan on a GPU, whose hours are of another kind."""
+    is_on_cpu = run.provenance["device"].startswith("cpu")
+    return run.cost["train_cpu_seconds"] / 3600 if is_on_cpu else np.nan
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.2f}" if number > 0 else "–"
+
+
+def costs_table(comparison: Comparison, references: Sequence[str], stored: Mapping[RunConfig, Run]) -> pd.DataFrame:
+    """What references and students score overall and cost, and each student minus each reference; as text.
+
+    Processor hours are the mean of a run, and of its teachers the sum.
+    """
+    rows = {}
+    for name in [*references, *comparison.references]:
+        if not (runs := comparison.grid.runs.get(name)):
+            continue
+        rows[name] = {
+            "overall": "{:.3f} ({:.3f} to {:.3f})".format(*overall_interval(runs)),
+            "parameters (M)": f"{runs[0].cost['parameters'] / 1e6:.1f}",
+            "processor hours": _two_digits(pd.Series([hours(run) for run in runs]).mean()),
+            "of its teachers": _two_digits(sum(hours(run) for run in teachers_of(runs, stored))),
+            "seeds": str(len(runs)),
+        }
+    for reference in references:
+        for row in against(comparison, reference).itertuples():
+            rows[row.run][f"minus {LABELS.get(reference, reference)}"] = f"{tables.signed(row)}, {tables.said(row)}"
+    return pd.DataFrame(rows).T.fillna("–").rename_axis("run").reset_index()
+
+
+def front_points(runs: Mapping[str, list[Run]], reference: str, stored: Mapping[RunConfig, Run]) -> pd.DataFrame:
+    """Columns name, seeds, the costs of COST_LABELS, overall minus that of a reference with low and high.
+
+    Only of configurations with SEEDS seeds or more; no rows without the reference.
+    """
+    judged = {name: group for name, group in runs.items() if len(group) >= SEEDS}
+    if reference not in judged:
+        return pd.DataFrame(columns=["name", "seeds", *COST_LABELS, "overall", "low", "high"])
+    points = tables.costs(judged).drop(columns="overall").merge(tables.gaps(judged, reference), on="name")
+    points[STEPS] = [steps_in_all(judged[name], stored) for name in points["name"]]
+    return points
+
+
+def front_figure(points: pd.DataFrame, named: Iterable[str]) -> plt.Figure:
+    """The overall score against each cost; the runs on a front have names, and those in `named`."""
+    fronts = {cost: tables.pareto(points, cost) for cost in COST_LABELS}
+    shown = {*named, *(name for names in fronts.values() for name in names)}
+    labels = points["name"].replace(LABELS)
+    points = points.assign(name=labels.where(points["name"].isin(shown), ""))
+    figure, axes = plt.subplots(2, 1, figsize=(9, 9), layout="constrained")
+    for ax, (cost, names) in zip(axes, fronts.items(), strict=True):
+        plots_sweeps.front(points, [LABELS.get(name, name) for name in names], cost, ax)
+        ax.set(xlabel=COST_LABELS[cost], ylabel="dev overall minus that of 1-bert")
+    return figure
+
+
+def tried_table(grid: Grid) -> pd.DataFrame:
+    """A row per stored run: what differs from the first run of its tasks, and its scores; as text."""
+    scores = mean_scores(grid.runs)
+    if scores.empty:
+        return scores
+    changes, bases, last, sizes = [], {}, [], []
+    for name, runs in grid.runs.items():
+        fields = runs[0].config.model_dump(mode="json", exclude={"seed"})
+        base = bases.setdefault(runs[0].config.tasks, fields)
+        changed = [f"{key} {value}" for key, value in fields.items() if value != base[key]]
+        changes.append(", ".join(changed).replace("'", "") or "–")
+        overall = tables.costs({name: runs})["overall"]
+        last.append(f"{overall.iloc[0]:.3f}" if len(overall) and len(runs[0].config.tasks) > 1 else "–")
+        sizes.append(_millions(runs))
+    scores.insert(1, "changed", changes)
+    return scores.assign(**{"overall, last step": last, "parameters (M)": sizes})
+
+
+def _millions(runs: Sequence[Run]) -> str:
+    return f"{runs[0].cost['parameters'] / 1e6:.1f}"
+
+
+def sizes_table(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
+    """Mean dev scores of some runs, and their parameters; as text."""
+    return mean_scores(dict(runs)).assign(**{"parameters (M)": [_millions(group) for group in runs.values()]})
+
+
+def test_scores(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
+    """What the holder of the test labels found for the files of PREDICTIONS: run, the tasks, overall, parameters (M).
+
+    Also seed, files, and the command that writes them; numbers are nan where no score was told. Raises
+    FileNotFoundError where no scores are stored.
+    """
+    scores = pd.read_csv(find_result("predictions/test-scores.csv"))
+    rows = []
+    for name, folder in PREDICTIONS.items():
+        of_first = runs.get(name, [])[:1]
+        for run in of_first:
+            found = scores[scores["run"] == run.run_id.partition("-")[0]].set_index("task")["score"]
+            row = {"run": name} | {label: found.get(task, np.nan) for task, label in TASK_LABELS.items()}
+            row |= {"overall": found.get("overall", np.nan), "parameters (M)": _millions(of_first)}
+            command = f"mtbert predict {run.run_id} --train --out results/{folder}"
+            rows.append(row | {"seed": run.config.seed, "files": f"results/{folder}", "command": command})
+    return pd.DataFrame(rows).dropna(axis="columns", how="all")
+
+
+def paper_millions() -> float:
+    """The parameters of paper 002's hybrid-bert, in millions."""
+    plan = SharingPlan.parse("hybrid-6", ("sst", "quora", "sts"), 12)
+    return plan.table()["parameters"].sum() / 1e6
