@@ -44,7 +44,7 @@ LABELS = {  # of runs, where their names in the grids are short for what they ar
     "1-bert, long": "1-bert, 4,800 steps",
     "hybrid-3, long": "hybrid-3, 4,800 steps",
     "3-bert, long": "3-bert, 4,800 steps",
-    "1-bert from short 3-bert, annealed, long": "1-bert from five 3-berts of 1,200 steps, then labels, 4,800 steps",
+    "1-bert from short 3-bert, annealed, long": "1-bert from five short 3-berts, then labels, 4,800 steps",
     "1-bert from 3-bert, long": "1-bert from three 3-berts, 4,800 steps",
     "1-bert from 3-bert, annealed, long": "1-bert from three 3-berts, then labels, 4,800 steps",
     "hybrid-3 from 3-bert, annealed, long": "hybrid-3 from three 3-berts, then labels, 4,800 steps",
@@ -59,6 +59,9 @@ LABELS = {  # of runs, where their names in the grids are short for what they ar
     "22.7 M from the best, half": "one encoder, teachers count half to the end",
     "22.7 M from the best, half, twice Quora": "one encoder, teachers count half, more of Quora",
 }
+
+
+LONG_LABELS = {name: label.removesuffix(", 4,800 steps") for name, label in LABELS.items()}  # where all are as long
 
 
 def against(comparison: Comparison, reference: str) -> pd.DataFrame:
@@ -172,23 +175,26 @@ def sizes_table(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
     return mean_scores(dict(runs)).assign(**{"parameters (M)": [_millions(group) for group in runs.values()]})
 
 
-def test_scores(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
-    """What the holder of the test labels found for the files of PREDICTIONS: run, the tasks, overall, parameters (M).
+def scores_on_test(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
+    """What the holder of the test labels found for the files of PREDICTIONS; a row per run of these, as text.
 
-    Also seed, files, and the command that writes them; numbers are nan where no score was told. Raises
+    Columns run, the tasks, overall, parameters (M), seed, files, and the command that writes them. Raises
     FileNotFoundError where no scores are stored.
     """
     scores = pd.read_csv(find_result("predictions/test-scores.csv"))
+    columns = {task: TASK_LABELS[task] for task in tables.TOGETHER} | {"overall": "overall"}
     rows = []
     for name, folder in PREDICTIONS.items():
-        of_first = runs.get(name, [])[:1]
-        for run in of_first:
+        for run in runs.get(name, [])[:1]:
             found = scores[scores["run"] == run.run_id.partition("-")[0]].set_index("task")["score"]
-            row = {"run": name} | {label: found.get(task, np.nan) for task, label in TASK_LABELS.items()}
-            row |= {"overall": found.get("overall", np.nan), "parameters (M)": _millions(of_first)}
-            command = f"mtbert predict {run.run_id} --train --out results/{folder}"
-            rows.append(row | {"seed": run.config.seed, "files": f"results/{folder}", "command": command})
-    return pd.DataFrame(rows).dropna(axis="columns", how="all")
+            row = {"run": name} | {label: _shown(found.get(task)) for task, label in columns.items()}
+            row |= {"parameters (M)": _millions([run]), "seed": str(run.config.seed), "files": f"results/{folder}"}
+            rows.append(row | {"command": f"mtbert predict {run.run_id} --train --out results/{folder}"})
+    return pd.DataFrame(rows)
+
+
+def _shown(score: float | None) -> str:
+    return "–" if score is None else f"{score:.3f}"
 
 
 def paper_millions() -> float:

@@ -291,6 +291,7 @@ def forgetting_figure(changes: pd.DataFrame, labels: Mapping[str, str] = LABELS)
         is_last = ax is axes[-1]
         sns.lineplot(part, x="after", y="change", hue="task", style="training", legend=is_last, ax=ax, **looks)
         ax.axhline(0, color="black", lw=1)
+        ax.margins(x=0.15)  # else the names of the last and the next first task touch
         ax.set_title(plots.as_text(labels.get(order, order)), fontsize="medium")
         ax.set(xlabel="after the training of", ylabel="dev score minus that right\nafter the task's own training")
     axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
