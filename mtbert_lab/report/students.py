@@ -69,12 +69,6 @@ def against(comparison: Comparison, reference: str) -> pd.DataFrame:
     return Comparison(comparison.grid, dict.fromkeys(comparison.references, reference)).overall
 
 
-def overall_rows(comparison: Comparison, references: Iterable[str]) -> pd.DataFrame:
-    """The table of `against` for several references; column task is "minus" and the reference."""
-    tables_of = [against(comparison, name).assign(task=f"overall minus {name}") for name in references]
-    return pd.concat(tables_of, ignore_index=True)
-
-
 def stored_by_config(grids: Iterable[Grid]) -> dict[RunConfig, Run]:
     """Every stored run of some grids by its configuration."""
     return {run.config: run for grid in grids for runs in grid.runs.values() for run in runs}
@@ -190,7 +184,7 @@ def scores_on_test(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
             row = {"run": name} | {label: _shown(found.get(task)) for task, label in columns.items()}
             row |= {"parameters (M)": _millions([run]), "seed": str(run.config.seed), "files": f"results/{folder}"}
             rows.append(row | {"command": f"mtbert predict {run.run_id} --train --out results/{folder}"})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["run", *columns.values(), "parameters (M)", "seed", "files", "command"])
 
 
 def _shown(score: float | None) -> str:

@@ -3,7 +3,7 @@
 Tables read stored runs, figures are f(table); the sentences stand in the notebook.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -13,11 +13,11 @@ import seaborn as sns
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert_lab.report import notebook, plots, plots_sweeps, tables
+from mtbert_lab.report import notebook, plots, tables
 from mtbert_lab.report.plots import TASK_LABELS
-from mtbert_lab.report.sentences import Place, told
+from mtbert_lab.report.sentences import Place
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.statistics import MEAN_MARGIN, NO_DIFFERENCE, TOO_FEW, decide
+from mtbert_lab.statistics import MEAN_MARGIN, decide
 from mtbert_lab.store import Run, doubts, stack_predictions
 
 METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
@@ -28,10 +28,6 @@ RECIPE = (
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
 METHOD_LABELS = {"sum": "plain", "gem": "GEM", "agem": "A-GEM", "pcgrad": "PCGrad", "cagrad": "CAGrad"}
-OTHER_RUNS = (
-    "**The text speaks of the report's own runs.** The figures and tables below show other runs, and sentences about "
-    "results are left out."
-)
 LABELS = {  # of runs, where their names in the grids are short for what they are
     "sequence": "SST → Quora → STS",
     "sequence, GEM": "SST → Quora → STS, GEM",
@@ -65,25 +61,9 @@ LABELS = {  # of runs, where their names in the grids are short for what they ar
 }
 
 
-def finding(is_report: bool, sentence: Callable[[], str]) -> None:
-    """Show a sentence about the report's own runs; nothing about others, or where its runs are not stored."""
-    if is_report and (text := told(lambda _: sentence())):
-        notebook.say(f"**Finding.** {text}")
-
-
 def fact(is_now: str, said: str) -> Place:
     """A place without a number, for a word of a sentence that no verdict decides: red where it is another one now."""
     return Place(SimpleNamespace(verdict=is_now), said)
-
-
-def none_gains(differences: pd.DataFrame) -> dict[str, object]:
-    """Places of a sentence that none of {count} differences is a gain above the margin; {equal} and {few} of them."""
-    if differences.empty:
-        raise KeyError("no difference is stored")
-    verdicts = differences["verdict"].value_counts().reindex([NO_DIFFERENCE, TOO_FEW], fill_value=0)
-    gains = differences[differences["verdict"] == "better"].itertuples()
-    places = {f"gain {i + 1}": Place(row, "better, by less than the margin") for i, row in enumerate(gains)}
-    return {"count": len(differences), "equal": verdicts[NO_DIFFERENCE], "few": verdicts[TOO_FEW], **places}
 
 
 def has_gain(differences: pd.DataFrame) -> str:
@@ -106,48 +86,29 @@ def is_in_turn(config: RunConfig) -> bool:
 
 
 def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
-    """The scores that need no training, of the run with the most tasks (`read_baselines`)."""
+    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
     configs = [group[0] for grid in grids for group in grid.configs.values()]
+    if not configs:
+        return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
     return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
 
 
-def labelled(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
+def labelled(table: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> pd.DataFrame:
     """A table whose columns of names of runs have their labels."""
     columns = [column for column in ("run", "reference", "minus", "name") if column in table]
     return table.assign(**{column: table[column].replace(dict(labels)) for column in columns})
 
 
-def show_figure(figure: plt.Figure, name: str, caption: str) -> None:
-    """A figure, and below it the caption, which says what to see."""
-    plots.show(figure, name, caption)
-    notebook.say(caption)
+def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
+    """Differences and scores of a comparison, folded, and what makes scores say little; how many runs are stored.
 
-
-def show_differences(
-    comparison: Comparison,
-    name: str,
-    axis: str,
-    caption: str,
-    labels: Mapping[str, str] = LABELS,
-    constants: pd.DataFrame | None = None,
-) -> None:
-    """The figure of a comparison's differences with its caption; numbers, scores and doubts, folded; what is stored.
-
-    name: of the figure's file. axis: its label. constants: the baselines, see `read_baselines`.
+    constants: the baselines, see `read_baselines`.
     """
-    if len(comparison.differences):
-        differences = labelled(comparison.differences, labels)
-        show_figure(plots_sweeps.differences_by_task(differences, axis), name, caption)
-        numbers = comparison.difference_table().rename_axis("run").reset_index()
-        notebook.folded(labelled(numbers, labels), "The differences in numbers")
-    show_scores(comparison, labels, constants)
-
-
-def show_scores(
-    comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None
-) -> None:
-    """The scores of a comparison's runs and what makes some say little, folded; how many of the runs are stored."""
-    if (scores := comparison.scores(constants)) is not None:
+    differences = comparison.difference_table()
+    if differences is not None:
+        notebook.folded(labelled(differences.rename_axis("run").reset_index(), labels), "The differences in numbers")
+    scores = comparison.scores(constants)
+    if scores is not None:
         notebook.folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
         found = doubts(comparison.runs, constants)
         found = labelled(found.assign(task=found["task"].map(TASK_LABELS)), labels)
