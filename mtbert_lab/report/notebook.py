@@ -32,7 +32,7 @@ SYNTHETIC = (
     "pipeline works, and say nothing about the methods."
 )
 OTHER_RUNS = (
-    "**The text speaks of the report's own runs,** those of `params/cpu` with all their seeds. This page has others: its "
+    "**The text speaks of the report's own runs,** those of `params/cpu` with all seeds. This page has others: its "
     "figures and tables are theirs, and sentences with numbers are left out."
 )
 SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
@@ -196,20 +196,20 @@ def differences(
 def forest(
     table: pd.DataFrame,
     name: str,
-    caption: str,
     label: str,
-    drawings: Mapping[str, pd.DataFrame] | None = None,
+    caption: str,
+    plans: Mapping[str, pd.DataFrame] | None = None,
 ) -> None:
     """The figure of a table of differences, with the margins of its tasks; nothing where it is empty.
 
-    table: of `with_overall`, or `Comparison.differences`. name: of the figure's file. caption: what to see in it.
-    label: of the axes. drawings: as in `plots_sweeps.differences_by_task`.
+    table: of `with_overall`, or `Comparison.differences`, maybe `in_words`. name: of the figure's file. label: of the
+    axes. caption: what to see. plans: drawn beside the names, as in `plots_sweeps.differences_by_task`.
     """
     if table.empty:
         return
     if "margin" not in table:
         table = table.assign(margin=table["task"].map(margin_of))
-    figure = plots_sweeps.differences_by_task(table, label, drawings)
+    figure = plots_sweeps.differences_by_task(table, label, plans)
     numbers = []
     for task, part in table.dropna(subset="value").groupby("task", sort=False):
         listed = ", ".join(f"{row.run} {row.value:+.3f}" for row in part.itertuples())
@@ -217,21 +217,35 @@ def forest(
     plots.show(figure, name, f"{caption} {' '.join(numbers)}", caption)
 
 
-def with_overall(comparison: Comparison, words: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The differences overall, then those on the tasks: two families, each corrected by itself.
+def with_overall(comparison: Comparison) -> pd.DataFrame:
+    """The differences overall, then those on the tasks: two families, each corrected by itself."""
+    return pd.concat([comparison.overall.assign(task=OVERALL), comparison.differences], ignore_index=True)
 
-    words: run -> its name for reading; with words the other runs are left out, and the order is that of the words.
+
+def with_references(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of differences with a line for each reference, which has no value."""
+    lines = table[["task", "reference"]].drop_duplicates()
+    return pd.concat([lines.rename(columns={"reference": "run"}), table], ignore_index=True)
+
+
+def in_words(table: pd.DataFrame, words: Mapping[str, str | Mapping[str, str]]) -> pd.DataFrame:
+    """The rows of the runs that have words, in their order, named by them.
+
+    words: run -> its name for reading, or group -> such names; then the table has a column group.
     """
-    table = pd.concat([comparison.overall.assign(task=OVERALL), comparison.differences], ignore_index=True)
-    return table if words is None else in_words(table, words)
-
-
-def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of the runs that have words, in their order, named by them."""
-    order = {run: place for place, run in enumerate(words)}
-    table = table[table["run"].isin(words)]
+    groups = {}
+    names = {}
+    for first, second in words.items():
+        if isinstance(second, str):
+            names[first] = second
+        else:
+            names |= second
+            groups |= dict.fromkeys(second.values(), first)
+    order = {run: place for place, run in enumerate(names)}
+    table = table[table["run"].isin(names)]
     table = table.sort_values("run", key=lambda runs: runs.map(order), kind="stable")
-    return table.assign(run=table["run"].map(words))
+    table = table.assign(run=table["run"].map(names))
+    return table.assign(group=table["run"].map(groups)) if groups else table
 
 
 def numbers(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:

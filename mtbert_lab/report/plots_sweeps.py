@@ -91,7 +91,8 @@ def differences_by_task(
     """
     tasks, lines = table["task"].unique(), _lines(table)
     longest = max(map(len, lines))
-    size = (2.3 * len(tasks) + 0.07 * longest, 0.27 * len(lines) + 1.5)
+    across = 2.3 * len(tasks) if len(tasks) > 1 else 4.0
+    size = (across + 0.07 * longest, 0.27 * len(lines) + 1.5)
     widths = [1.0] * len(tasks)
     if drawings:
         widths = [0.35, *widths]
@@ -172,7 +173,10 @@ def _plan_on_a_line(ax: Axes, levels: pd.DataFrame, place: int) -> None:
                 mode = "individual"
             share = height * tasks / sum(groups)
             gap = 0.08 if len(groups) > 1 else 0
-            ax.bar(x, share - gap, bottom=top + gap / 2, width=0.8, linewidth=0, color=COLOURS[mode])
+            look = {"color": COLOURS[mode], "linewidth": 0}
+            if mode == "frozen":  # the other modes differ in their boxes
+                look |= {"hatch": HATCHES[mode], "edgecolor": "white"}
+            ax.bar(x, share - gap, bottom=top + gap / 2, width=0.8, **look)
             top += share
 
 

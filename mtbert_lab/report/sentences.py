@@ -50,20 +50,21 @@ def tell(sentence: str, **places: Any) -> str:
     return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
 
 
-def tell_no_gain(sentence: str, differences: pd.DataFrame, **places: Any) -> str:
-    """`tell` a sentence which says that no difference is a gain above the margin; raises KeyError where there are none.
+def no_gain(differences: pd.DataFrame) -> dict[str, Any]:
+    """The places of a sentence which says that no difference is a gain above the margin.
 
-    It has places for the `count` of the differences, and how many are `equal`, `worse`, or have too `few` runs.
+    It may show the `count` of the differences, and how many are `equal`, `worse`, or have too `few` runs to tell.
     """
-    if differences.empty:
-        raise KeyError(sentence)
     counts = differences["verdict"].value_counts()
-    numbers = {"count": len(differences)}
+    places: dict[str, Any] = {"count": len(differences)}
     for name, verdict in {"equal": NO_DIFFERENCE, "worse": "worse", "few": TOO_FEW}.items():
-        numbers[name] = counts.get(verdict, 0)
+        places[name] = counts.get(verdict, 0)
     gains = differences[differences["verdict"] == "better"].sort_values("value", ascending=False)
-    judged = {f"gain {i}": Place(row, SMALL) for i, row in enumerate(gains.itertuples(), 1)}
-    return tell(sentence, **numbers, **judged, **places)
+    for number, row in enumerate(gains.itertuples(), 1):
+        places[f"gain {number}"] = Place(row, SMALL)
+    if differences.empty:
+        places["any"] = Place(None, SMALL)
+    return places
 
 
 def place(comparison: Comparison, run: str, verdict: str, task: str | None = None) -> Place:

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,15 @@ def compare_varied(grid: Grid) -> Comparison:
     return compare(grid, *(RunConfig.model_fields.keys() - kept))
 
 
+def one_family(comparisons: Sequence[Comparison], runs: Iterable[str]) -> Comparison:
+    """Some runs of several comparisons, corrected together for their number; the others are left out."""
+    grid = reduce(or_, (comparison.grid for comparison in comparisons))
+    references = {}
+    for comparison in comparisons:
+        references |= comparison.references
+    return Comparison(grid, {run: references[run] for run in runs if run in references})
+
+
 def summary(differences: pd.DataFrame) -> str:
     """What a table of differences says, in sentences; empty where it has no rows.
 
@@ -510,14 +520,25 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
 
 
 def plan_tables(grid: Grid) -> dict[str, pd.DataFrame]:
-    """Run -> the table of its sharing plan, `SharingPlan.table`."""
+    """Run -> the table of its sharing plan, `SharingPlan.table`, the plans with the fewest copies first."""
     found = {}
     for name, group in grid.configs.items():
         config = group[0]
         encoder = encoder_config(config)
         plan = SharingPlan.parse(config.plan_text, config.scored, encoder.num_hidden_layers)
         found[name] = plan.table(encoder)
-    return found
+    return dict(sorted(found.items(), key=lambda item: item[1]["copies"].sum()))
+
+
+def plan_words(plans: dict[str, pd.DataFrame], runs: dict[str, list[Run]]) -> dict[str, str]:
+    """Run -> its name with the layers that it shares and its parameters: "hybrid-3: 3 of 6 shared, 33.7 M"."""
+    words = {}
+    for name, plan in plans.items():
+        if name in runs:
+            copies = plan["copies"].filter(like="layer")
+            millions = runs[name][0].cost["parameters"] / 1e6
+            words[name] = f"{name}: {(copies == 1).sum()} of {len(copies)} shared, {millions:.1f} M"
+    return words
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
