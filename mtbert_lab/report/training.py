@@ -28,7 +28,40 @@ RECIPE = (
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
 METHOD_LABELS = {"sum": "plain", "gem": "GEM", "agem": "A-GEM", "pcgrad": "PCGrad", "cagrad": "CAGrad"}
-LABELS = {  # of runs, where their names in the grids are short for what they are
+CHANGES = {  # of heads_schedules.yaml: group -> run -> what it changes, in words that a reader can say
+    "Heads": {
+        "heads of 2 layers": "heads of two layers",
+        "heads of 3 layers": "heads of three layers",
+        "heads of 5 layers": "heads of five layers",
+        "heads of 3 layers, width 64": "three layers, 64 wide",
+        "heads of 3 layers, width 1024": "three layers, 1,024 wide",
+        "heads of 3 layers, dropout inside": "three layers, dropout between them",
+        "heads of 3 layers, dropout .3 inside": "three layers, dropout of 0.3 between them",
+        "dropout .3": "dropout of 0.3 before the heads",
+        "dropout .5": "dropout of 0.5 before the heads",
+    },
+    "Embedding of a sentence": {
+        "1-bert, CLS": "the CLS token in place of the mean",
+        "1-bert, pooler": "the pooler in place of the mean",
+        "part-of-speech features": "part-of-speech tags beside it",
+    },
+    "Schedule and weight decay": {
+        "1-bert, no schedule": "constant learning rate",
+        "1-bert, cosine": "cosine schedule",
+        "1-bert, onecycle": "one-cycle schedule",
+        "1-bert, decay .01": "weight decay of 0.01",
+    },
+    "Losses": {
+        "uncertainty weights": "losses weighted by uncertainty",
+        "loss ratio weights": "losses weighted by their ratio",
+    },
+    "Masked language modelling": {
+        "pretraining before": "masked words before the training",
+        "pretraining after": "masked words after the training",
+        "pretraining before and after": "masked words before and after",
+    },
+}
+LABELS = {  # of other runs, where their names in the grids are short for what they are
     "sequence": "SST → Quora → STS",
     "sequence, GEM": "SST → Quora → STS, GEM",
     "sequence, A-GEM": "SST → Quora → STS, A-GEM",
@@ -36,20 +69,6 @@ LABELS = {  # of runs, where their names in the grids are short for what they ar
     "sequence, PAL, GEM": "SST → Quora → STS with PALs, GEM",
     "reverse sequence": "STS → Quora → SST",
     "reverse sequence, GEM": "STS → Quora → SST, GEM",
-    "dropout .3": "dropout of 0.3 before the heads",
-    "dropout .5": "dropout of 0.5 before the heads",
-    "1-bert, CLS": "embedding: the first token's",
-    "1-bert, pooler": "embedding: the pooler's",
-    "1-bert, no schedule": "a constant learning rate",
-    "1-bert, cosine": "cosine schedule",
-    "1-bert, onecycle": "one-cycle schedule",
-    "1-bert, decay .01": "weight decay of 0.01",
-    "uncertainty weights": "losses weighted by uncertainty",
-    "loss ratio weights": "losses weighted by their progress",
-    "pretraining before": "masked words before the training",
-    "pretraining after": "masked words after the training",
-    "pretraining before and after": "masked words before and after",
-    "part-of-speech features": "part-of-speech tags as features",
     "in turn, linear": "linear",
     "in turn, onecycle": "one-cycle",
     "in turn, cosine": "cosine",
@@ -58,6 +77,7 @@ LABELS = {  # of runs, where their names in the grids are short for what they ar
     "in turn, no schedule, decay .0001": "constant, weight decay 0.0001",
     "in turn, no schedule, decay .001": "constant, weight decay 0.001",
     "in turn, no schedule, decay .01": "constant, weight decay 0.01",
+    **{run: words for runs in CHANGES.values() for run, words in runs.items()},
 }
 
 
@@ -97,6 +117,15 @@ def labelled(table: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> pd.Data
     """A table whose columns of names of runs have their labels."""
     columns = [column for column in ("run", "reference", "minus", "name") if column in table]
     return table.assign(**{column: table[column].replace(dict(labels)) for column in columns})
+
+
+def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = CHANGES) -> pd.DataFrame:
+    """A table of differences with its runs in groups (`notebook.in_words`), those that are in none behind them."""
+    known = {run for runs in groups.values() for run in runs}
+    others = differences[~differences["run"].isin(known)]
+    if len(others) == len(differences):
+        return labelled(differences)
+    return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
 
 
 def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
