@@ -172,10 +172,10 @@ def sizes_table(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
 def scores_on_test(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
     """What the holder of the test labels found for the files of PREDICTIONS; a row per run of these, as text.
 
-    Columns run, the tasks, overall, parameters (M), seed, files, and the command that writes them. Raises
-    FileNotFoundError where no scores are stored.
+    Columns run, the tasks, overall, parameters (M), seed, files, and the command that writes them.
     """
-    scores = pd.read_csv(find_result("predictions/test-scores.csv"))
+    path = find_result("predictions/test-scores.csv")
+    scores = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["run", "task", "score"])
     columns = {task: TASK_LABELS[task] for task in tables.TOGETHER} | {"overall": "overall"}
     rows = []
     for name, folder in PREDICTIONS.items():
