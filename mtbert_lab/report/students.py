@@ -16,7 +16,7 @@ from mtbert_lab.report import plots_sweeps, tables
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.report.training import mean_scores
-from mtbert_lab.statistics import SEEDS
+from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds
 from mtbert_lab.store import Run, overall_interval
 
 TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
@@ -67,6 +67,12 @@ LONG_LABELS = {name: label.removesuffix(", 4,800 steps") for name, label in LABE
 def against(comparison: Comparison, reference: str) -> pd.DataFrame:
     """The overall scores of a comparison's runs minus that of one reference, as of `Comparison.overall`."""
     return Comparison(comparison.grid, dict.fromkeys(comparison.references, reference)).overall
+
+
+def beside(comparison: Comparison, *references: str) -> pd.DataFrame:
+    """The table of `against` for several references, a panel of a figure each: task has the reference's name."""
+    panels = [against(comparison, name).assign(task=f"overall minus {name}") for name in references]
+    return pd.concat(panels, ignore_index=True).assign(margin=MEAN_MARGIN)
 
 
 def stored_by_config(grids: Iterable[Grid]) -> dict[RunConfig, Run]:
@@ -140,6 +146,13 @@ def front_figure(points: pd.DataFrame, named: Iterable[str]) -> plt.Figure:
         plots_sweeps.front(points, [LABELS.get(name, name) for name in names], cost, ax)
         ax.set(xlabel=COST_LABELS[cost], ylabel="dev overall minus that of 1-bert")
     return figure
+
+
+def dev_places(runs: Sequence[Run]) -> dict[str, object]:
+    """Places of a sentence on a model: score (overall on dev, the kept step) with low and high, last (step), seeds."""
+    score, low, high = overall_interval(runs)
+    last = tables.costs({"": list(runs)})["overall"].iloc[0]
+    return {"score": score, "low": low, "high": high, "last": last, "seeds": count_seeds(len(runs))}
 
 
 def tried_table(grid: Grid) -> pd.DataFrame:

@@ -128,14 +128,20 @@ def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]]
     return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
 
 
+def show_differences(comparison: Comparison, labels: Mapping[str, str] = LABELS, title: str = "") -> None:
+    """The table of a comparison's differences, folded; nothing where there are none."""
+    table = comparison.difference_table()
+    if table is not None:
+        title = title or "The differences in numbers"
+        notebook.folded(labelled(table.rename_axis("run").reset_index(), labels), title)
+
+
 def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
     """Differences and scores of a comparison, folded, and what makes scores say little; how many runs are stored.
 
     constants: the baselines, see `read_baselines`.
     """
-    differences = comparison.difference_table()
-    if differences is not None:
-        notebook.folded(labelled(differences.rename_axis("run").reset_index(), labels), "The differences in numbers")
+    show_differences(comparison, labels)
     scores = comparison.scores(constants)
     if scores is not None:
         notebook.folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
@@ -185,6 +191,20 @@ def recorded_cosines(grid: Grid) -> tuple[str, pd.DataFrame]:
     return name, cosines.assign(pair=pair)[["step", "layer", "pair", "cosine"]]
 
 
+def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
+    """Places of a sentence on conflicts: most and least, the shares of levels and steps, and the pairs that have them.
+
+    Also low and high, the ends of the pairs' mean cosines. Empty where no cosine is recorded.
+    """
+    if cosines.empty:
+        return {}
+    by_pair = cosines.groupby("pair", sort=False)["cosine"]
+    shares = by_pair.agg(lambda cosine: (cosine < 0).mean())
+    means = by_pair.mean()
+    pairs = {"most_often": shares.idxmax(), "least_often": shares.idxmin()}
+    return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **pairs}
+
+
 def conflicts(cosines: pd.DataFrame, parts: int = 6) -> pd.DataFrame:
     """The share of levels in conflict (cosine below 0) in each step: columns until, step, pair, share.
 
@@ -232,6 +252,18 @@ def method_costs_text(costs: pd.DataFrame) -> pd.DataFrame:
     speed = [ratio_text(*row) for row in costs[["speed", "low", "high"]].itertuples(index=False)]
     shares = costs[["projected", "broken"]].map(lambda share: "–" if pd.isna(share) else f"{share:.0%}")
     return costs[["run", "seeds"]].assign(speed=speed, **shares)
+
+
+def constraint_places(costs: pd.DataFrame) -> dict[str, float]:
+    """Places of a sentence on methods with constraints, of the table of `method_costs`.
+
+    least and most: of the shares of steps that they change; fewest and broken: of the shares of broken constraints;
+    speed: the highest.
+    """
+    table = costs.dropna(subset="projected")
+    changed, broken = table["projected"], table["broken"]
+    ends = {"least": changed.min(), "most": changed.max(), "fewest": broken.min(), "broken": broken.max()}
+    return ends | {"speed": table["speed"].max()}
 
 
 def ratio_text(value: float, low: float, high: float) -> str:
@@ -332,6 +364,12 @@ def forgotten_table(turns: Comparison) -> pd.DataFrame:
 
 
 # Heads
+
+
+def feeds_alone(comparison: Comparison) -> Comparison:
+    """The runs with feeds beside the one that has what came in with the feeds, without them."""
+    fed = comparison.grid.pick(lambda config: bool(config.feeds))
+    return Comparison(comparison.grid, dict.fromkeys(fed.configs, NORM_ALONE))
 
 
 def heads_table(comparison: Comparison, task: str = "sts") -> pd.DataFrame:
