@@ -12,10 +12,10 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.sharing import SharingPlan
 from mtbert_lab.paths import find_result
-from mtbert_lab.report import plots_sweeps, tables
+from mtbert_lab.report import notebook, plots_sweeps, tables
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.report.training import mean_scores
+from mtbert_lab.report.training import labelled, mean_scores
 from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds
 from mtbert_lab.store import Run, overall_interval
 
@@ -75,6 +75,11 @@ def beside(comparison: Comparison, *references: str) -> pd.DataFrame:
     return pd.concat(panels, ignore_index=True).assign(margin=MEAN_MARGIN)
 
 
+def beside_best(models: Grid, part: Grid) -> Comparison:
+    """Every run of a part beside the best model."""
+    return Comparison(models | part, dict.fromkeys(part.configs, BEST))
+
+
 def stored_by_config(grids: Iterable[Grid]) -> dict[RunConfig, Run]:
     """Every stored run of some grids by its configuration."""
     return {run.config: run for grid in grids for runs in grid.runs.values() for run in runs}
@@ -118,8 +123,22 @@ def costs_table(comparison: Comparison, references: Sequence[str], stored: Mappi
         }
     for reference in references:
         for row in against(comparison, reference).itertuples():
-            rows[row.run][f"minus {LABELS.get(reference, reference)}"] = f"{tables.signed(row)}, {tables.said(row)}"
+            rows[row.run][f"minus {reference}"] = f"{tables.signed(row)}, {tables.said(row)}"
     return pd.DataFrame(rows).T.fillna("–").rename_axis("run").reset_index()
+
+
+def show_costs(
+    comparison: Comparison,
+    references: Sequence[str],
+    stored: Mapping[RunConfig, Run],
+    labels: Mapping[str, str] = LABELS,
+) -> None:
+    """The table of `costs_table`, folded, with labels of the runs."""
+    table = costs_table(comparison, references, stored)
+    table = labelled(table, labels).rename(
+        columns={f"minus {name}": f"minus {labels.get(name, name)}" for name in references}
+    )
+    notebook.folded(table, "What they score and cost")
 
 
 def front_points(runs: Mapping[str, list[Run]], reference: str, stored: Mapping[RunConfig, Run]) -> pd.DataFrame:
