@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, corpus
+from mtbert.multitask import encoder_config
 from mtbert.names import code, escaped
 from mtbert.paths import REPOSITORY
+from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import TASK_LABELS
@@ -216,7 +219,7 @@ class Comparison:
         table = pd.DataFrame(rows, columns=["run", "reference", "task"])
         return table.join(decide(found, table["task"].map(margin_of)))
 
-    @property
+    @cached_property
     def overall(self) -> pd.DataFrame:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
         found = []
@@ -279,6 +282,15 @@ def compare_varied(grid: Grid) -> Comparison:
     """Every run of a grid beside the first run of its file on the same tasks, whatever else the file varies."""
     kept = {"corpus", "tasks", "score_tasks"}  # else the examples differ
     return compare(grid, *(RunConfig.model_fields.keys() - kept))
+
+
+def one_family(comparisons: Sequence[Comparison], runs: Iterable[str]) -> Comparison:
+    """Some runs of several comparisons, corrected together for their number; the others are left out."""
+    grid = reduce(or_, (comparison.grid for comparison in comparisons))
+    references = {}
+    for comparison in comparisons:
+        references |= comparison.references
+    return Comparison(grid, {run: references[run] for run in runs if run in references})
 
 
 def summary(differences: pd.DataFrame) -> str:
@@ -505,6 +517,28 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
     losses = losses.reshape(len(seeds), -1, 2)  # (S, orders, without and with)
     gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
     return paired(gaps, PAIRED_SEEDS)
+
+
+def plan_tables(grid: Grid) -> dict[str, pd.DataFrame]:
+    """Run -> the table of its sharing plan, `SharingPlan.table`, the plans with the fewest copies first."""
+    found = {}
+    for name, group in grid.configs.items():
+        config = group[0]
+        encoder = encoder_config(config)
+        plan = SharingPlan.parse(config.plan_text, config.scored, encoder.num_hidden_layers)
+        found[name] = plan.table(encoder)
+    return dict(sorted(found.items(), key=lambda item: item[1]["copies"].sum()))
+
+
+def plan_words(plans: dict[str, pd.DataFrame], runs: dict[str, list[Run]]) -> dict[str, str]:
+    """Run -> its name with the layers that it shares and its parameters: "hybrid-3: 3 of 6 shared, 33.7 M"."""
+    words = {}
+    for name, plan in plans.items():
+        if name in runs:
+            copies = plan["copies"].filter(like="layer")
+            millions = runs[name][0].cost["parameters"] / 1e6
+            words[name] = f"{name}: {(copies == 1).sum()} of {len(copies)} shared, {millions:.1f} M"
+    return words
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:

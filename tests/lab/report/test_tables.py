@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from mtbert.config import RunConfig
-from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import notebook, tables
 from mtbert_lab.report.tables import Comparison, Grid, compare
@@ -16,7 +15,6 @@ from mtbert_lab.statistics import Difference, holm
 from mtbert_lab.store.baselines import BASELINES
 from mtbert_lab.store.compare import difference
 from mtbert_lab.store.folders import write_run
-from mtbert_lab.store.grids import read_grid
 from mtbert_lab.store.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
@@ -328,13 +326,3 @@ def test_gains_along_the_front(synthetic):
     assert gaps.loc["a"].tolist() == [0, 0, 0]
     assert gaps.loc["b", "overall"] == pytest.approx(0.2, abs=1e-3)
     assert 0.1 < gaps.loc["b", "low"] < 0.2 < gaps.loc["b", "high"]
-
-
-def test_notebook_06_compares_every_gradient_method_with_the_sum():
-    source = (REPOSITORY / "notebooks/06_training_methods.ipynb").read_text(encoding="utf8")
-    named = re.search(r'grids\[\\"gradients\\"\], (\\"gradients\\".*?), where=is_unified', source)[1]
-    configs = read_grid(REPOSITORY / "params/cpu/gradients.yaml")
-    surgery = compare(Grid((), configs, {}), *re.findall(r"\w+", named), where=lambda c: c.scheme == "unified")
-    methods = {name: group[0] for name, group in surgery.part.configs.items() if group[0].gradients != "sum"}
-    assert methods.keys() <= surgery.references.keys()
-    assert surgery.references["1-bert, CAGrad"] == "1-bert"
