@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from IPython.display import HTML, display
+from IPython.display import display
 
 from mtbert_lab.paths import check_writable, figures_dir
-from mtbert_lab.report.plots import COLOURS, GREY, TASK_LABELS
+from mtbert_lab.report.plots import COLOURS, GREY, TASK_LABELS, captioned
 
 Point = tuple[float, float]
 
@@ -139,7 +139,7 @@ class Drawing:
 
 
 def show(name: str, drawing: Drawing, caption: str, style: str = "") -> None:
-    """Write a drawing to `figures_dir()` and show it as an image with its caption.
+    """Write a drawing to `figures_dir()` and show it as an image with its number and caption.
 
     style: rules that react to the pointer. An image cannot, so the drawing is then a document within the page, and the
     image is there for pages that allow none, such as a notebook in JupyterLab that is not trusted.
@@ -153,7 +153,7 @@ def show(name: str, drawing: Drawing, caption: str, style: str = "") -> None:
     if style:
         look = f"width: 100%; max-width: {drawing.width:g}px; aspect-ratio: {drawing.width:g} / {drawing.height:g}"
         shown = f'<object class="diagram" type="image/svg+xml" data="{data}" style="{look}">{shown}</object>'
-    display(HTML(f"<figure>{shown}<figcaption>{caption}</figcaption></figure>"))
+    display(captioned(name, shown, caption))
 
 
 def hybrid() -> Drawing:

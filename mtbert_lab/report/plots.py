@@ -120,14 +120,44 @@ def save(figure: plt.Figure, name: str) -> str:
     return text
 
 
-def show(figure: plt.Figure, name: str, alt: str) -> None:
-    """`save` a figure and show it with an alternative text, which says what a reader would see.
+_shown: list[str] = []  # names of figures, in the order in which this kernel has shown them for the first time
 
+
+def number_of(name: str) -> str:
+    """The number of a figure, such as "5.3" of "05_curves": the third one of notebook 05 that this kernel has shown.
+
+    It goes by the name: a figure that is shown again keeps its number.
+    """
+    if name not in _shown:
+        _shown.append(name)
+    notebook = _notebook_of(name)
+    alike = [other for other in _shown if _notebook_of(other) == notebook]
+    place = alike.index(name) + 1
+    return f"{int(notebook)}.{place}" if notebook else str(place)
+
+
+def _notebook_of(name: str) -> str:
+    """The number with which a figure's name begins; empty without one."""
+    number, _, _ = name.partition("_")
+    return number if number.isdecimal() else ""
+
+
+def captioned(name: str, image: str, caption: str) -> HTML:
+    """An image and its caption with the figure's number; both are HTML."""
+    number = f"<b>Figure {number_of(name)}.</b>"
+    return HTML(f"<figure>{image}<figcaption>{number} {caption}</figcaption></figure>")
+
+
+def show(figure: plt.Figure, name: str, alt: str, caption: str = "") -> None:
+    """`save` a figure and show it with its number and caption.
+
+    alt: for those who do not see it, what one would see. caption: what to look at; by default the alternative text.
     It is shown as an image in HTML: JupyterLab shows plain SVG only in notebooks that are trusted.
     """
     svg = save(figure, name)
     data = base64.b64encode(svg.encode()).decode()
-    display(HTML(f'<img class="figure" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{data}">'))
+    image = f'<img class="figure" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{data}">'
+    display(captioned(name, image, html.escape(caption or alt, quote=False)))
     plt.close(figure)
 
 

@@ -138,10 +138,12 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         display(figure)
         plt.close(figure)
 
+    name = "01_attention_heads"
     if not is_live():
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
-        plots.show(drawn(sentence, layer, head), "01_attention_heads", alt)
+        plots.show(drawn(sentence, layer, head), name, alt)
         return
+    plots.number_of(name)  # the figures behind it have the same numbers in JupyterLab as on the site
     config = model.config
     _view(
         draw,

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mtbert_lab.paths import figures_dir
-from mtbert_lab.report import diagrams
+from mtbert_lab.report import diagrams, plots
 
 DRAWINGS = ("hybrid", "pal", "one_or_two", "progressive", "projection", "distillation")
 WIDTH = 8.4  # pixels that a letter of the text takes at most, on average; a small one 7.1
@@ -55,12 +55,13 @@ def test_an_index_is_lower_and_markup_is_text():
 def test_a_shown_drawing_is_stored_and_needs_no_other_file(isolated, monkeypatch):
     shown = []
     monkeypatch.setattr(diagrams, "display", lambda output: shown.append(output.data))
+    monkeypatch.setattr(plots, "_shown", [])
     diagrams.show("a", diagrams.pal(), "What <b>to see</b>.")
     diagrams.show("b", diagrams.hybrid(), "Point at it.", diagrams.HOVER)
     stored = [(figures_dir() / f"{name}.svg").read_text(encoding="utf8") for name in "ab"]
     for html, svg in zip(shown, stored, strict=True):
         assert base64.b64encode(svg.encode()).decode() in html and "http" not in re.sub(r'base64,[^"]+', "", html)
-    assert "<object" not in shown[0] and "<figcaption>What <b>to see</b>.</figcaption>" in shown[0]
+    assert "<object" not in shown[0] and "<figcaption><b>Figure 1.</b> What <b>to see</b>.</figcaption>" in shown[0]
     assert "<object" in shown[1] and "<img" in shown[1], "an image where no object is allowed"
 
 

@@ -69,16 +69,34 @@ def test_any_names_of_runs_are_told_apart_by_colour_and_by_marker():
     assert len({tuple(look.values()) for look in plots.styles(map(str, range(30))).values()}) >= 8
 
 
-def test_a_figure_is_shown_with_its_alternative_text(isolated, monkeypatch):
-    shown = []
-    monkeypatch.setattr(plots, "display", lambda *args, **kwargs: shown.append((args, kwargs)))
-    figure = plt.figure()
-    plots.show(figure, "name", 'A "line" that rises.')
-    [((image,), _)] = shown
-    svg = (isolated / "figures" / "name.svg").read_bytes()
+@pytest.fixture
+def shown(isolated, monkeypatch):
+    """The HTML of what figures show, in a kernel that has shown none."""
+    outputs = []
+    monkeypatch.setattr(plots, "display", lambda output: outputs.append(output.data))
+    monkeypatch.setattr(plots, "_shown", [])
+    return outputs
+
+
+def test_a_figure_is_shown_with_number_caption_and_alternative_text(isolated, shown):
+    plots.show(plt.figure(), "05_name", 'A "line" that rises.', "It rises for x > 2 & more.")
+    svg = (isolated / "figures" / "05_name.svg").read_bytes()
     data = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    assert image.data == f'<img class="figure" alt="A &quot;line&quot; that rises." src="{data}">'
+    image = f'<img class="figure" alt="A &quot;line&quot; that rises." src="{data}">'
+    caption = "<b>Figure 5.1.</b> It rises for x &gt; 2 &amp; more."
+    assert shown == [f"<figure>{image}<figcaption>{caption}</figcaption></figure>"]
     assert not plt.get_fignums()
+
+
+def test_the_alternative_text_is_the_caption_where_there_is_none(shown):
+    plots.show(plt.figure(), "name", 'A "line" that rises.')
+    assert '<figcaption><b>Figure 1.</b> A "line" that rises.</figcaption>' in shown[0]
+
+
+def test_a_figure_keeps_its_number_when_it_is_shown_again(shown):
+    names = ["05_a", "05_b", "11_a", "05_b", "mine", "05_c", "05_a", "05_c"]
+    numbers = ["5.1", "5.2", "11.1", "5.2", "1", "5.3", "5.1", "5.3"]
+    assert [plots.number_of(name) for name in names] == numbers
 
 
 def test_intervals_stand_beside_their_labels():
