@@ -170,7 +170,7 @@ def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
     assert config.teachers == (stored.config,)
 
 
-def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated):
+def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers):
     """The one is stored without its model, the other in the grid and not stored: both come first and are trained."""
     base = tiny_config.but(epochs=1, frozen=True)
     stored, missing = load_or_run(base, device="cpu", progress=False), base.but(seed=2)

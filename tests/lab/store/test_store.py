@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
@@ -547,6 +548,16 @@ def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tm
 
 def test_the_demo_corpus_needs_no_data():
     assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
+
+
+def test_a_worker_does_not_wait_for_a_teacher_that_another_process_trains(config, course_data):
+    teacher = config.but(seed=2)
+    student = config.but(teachers=[teacher])
+    corpus = runs.load_corpus(student, course_data)
+    lock = model_folder(runs.run_id_of(teacher, corpus)) / "lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock), pytest.raises(Timeout):
+        runs.train_and_store(student, corpus, "student", [results_dir()], "cpu", progress=False, wait=False)
 
 
 def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):
