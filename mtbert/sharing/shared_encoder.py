@@ -19,7 +19,6 @@ from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, SharingPlan
 
 States = dict[str, Tensor]  # hidden states (B, T, d) of each task
-Masks = dict[str, Tensor]  # mask of each task (`Mask`)
 
 
 class ExportError(ValueError):
@@ -103,37 +102,41 @@ class SharedEncoder(nn.Module):
         return states
 
     def _run(self, states: States, batches: dict[str, Batch], start: int, stop: int) -> States:
-        """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d)."""
-        if start == stop:
-            return states
-        padding: Masks = {}
-        masks: Masks = {}
-        for task in states:
-            padding[task] = batches[task].mask  # (B, 1, 1, T)
-            masks[task] = self.embeddings.of(task).attention_mask(padding[task], padding[task].size(-1))
+        """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d).
+
+        At each depth every copy of the layer runs once, on the packed tokens of all tasks that share it.
+        """
+        masks = self._masks(batches) if start < stop else {}
         for depth in range(start, stop):
-            states = self._run_depth(depth, states, masks, padding)
+            outputs: States = {}
+            for tasks, layer in self.layers[depth].used_by(states).items():
+                own_masks = [masks[task] for task in tasks]
+                hidden = pack(states[task] for task in tasks)  # (N, d)
+                hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
+                parts = unpack(hidden, own_masks)  # (B, T, d) of each task
+                outputs |= zip(tasks, parts, strict=True)
+            states = outputs
         return states
 
-    def _run_depth(self, depth: int, states: States, masks: Masks, padding: Masks) -> States:
-        """One depth: every copy of its layer runs once, on the tokens of all tasks that share it.
+    def _masks(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """The mask of each task's attention in all layers; in MPNet it holds relative positions."""
+        masks = {}
+        for task, batch in batches.items():
+            embed = self.embeddings.of(task)
+            masks[task] = embed.attention_mask(batch.mask, batch.input_ids.size(1))
+        return masks
 
-        masks: of the layers' attention, in MPNet with relative positions; padding: of the adapters, which have none.
-        """
-        outputs: States = {}
+    def _hooks(self, depth: int, tasks: Group, batches: dict[str, Batch]) -> LayerHooks:
+        """The tasks' adapters in a layer; their attention sees padding alone, no relative positions."""
         adapters = dict(self.adapters.items())
-        for tasks, layer in self.layers[depth].used_by(states).items():
-            own_masks = [masks[task] for task in tasks]
-            own_adapters = [adapters.get(task) for task in tasks]
-            hooks = LayerHooks(own_adapters, depth, [padding[task] for task in tasks])
-            hidden = pack(states[task] for task in tasks)  # (N, d)
-            if self.checkpoint_layers and torch.is_grad_enabled():
-                hidden = checkpoint(layer, hidden, own_masks, hooks, use_reentrant=False)
-            else:
-                hidden = layer(hidden, own_masks, hooks)
-            parts = unpack(hidden, own_masks)  # (B, T, d) of each task
-            outputs |= zip(tasks, parts, strict=True)
-        return outputs
+        padding = [batches[task].mask for task in tasks]
+        return LayerHooks([adapters.get(task) for task in tasks], depth, padding)
+
+    def _run_layer(self, layer: nn.Module, *inputs: object) -> Tensor:
+        """layer(*inputs), whose inner states are computed again in the backward pass where that is asked for."""
+        if self.checkpoint_layers and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def levels(self) -> dict[str, tuple[Level, Copies]]:
         """Name (embeddings, layer 1, ..., pooler) -> its level in the plan, and its copies."""

@@ -198,8 +198,8 @@ class _Run:
     def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Rows:
         """The rows of every task, with their features.
 
-        What frozen layers make of the texts is computed here, before the clock of training starts: else a run that
-        makes the features would seem slower than one that finds them.
+        The outputs of frozen layers are computed here, before the clock of training starts: else a run that computes
+        them would seem slower than one that finds them on disk.
         """
         passes = expected_passes(self.config, self.sizes)
         evaluations = self.config.epochs * self.config.evals_per_epoch

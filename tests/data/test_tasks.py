@@ -571,6 +571,7 @@ def test_the_courses_tasks():
     assert COURSE["sts"].label_range == Task(**COURSE["sts"].model_dump()).label_range == (0, 5)
 
 
+@pytest.mark.lab
 def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated):
     """In a process of its own: nothing but the YAML file and the data are added."""
     grid = isolated / "grid.yaml"
@@ -604,6 +605,7 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
 
 
+@pytest.mark.lab
 def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
     """Importing the library reads no file of a user's; the command line says which one is wrong."""
     (tmp_path / "bad.yaml").write_text("name: 3\n")
