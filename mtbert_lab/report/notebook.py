@@ -113,7 +113,8 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
         missing |= {run.config: run for run in grid.missing}
     if not missing:
         return grids
-    say(_what_is_trained(given, list(missing.values())))
+    with rejects_in_one_line():
+        say(_what_is_trained(given, list(missing.values())))
     return _read(given, files, train_missing=True)
 
 

@@ -28,6 +28,7 @@ from mtbert_lab.report.plots import (
     log_axis,
     name_points,
     stacked,
+    styles,
 )
 from mtbert_lab.statistics import SEEDS
 
@@ -121,7 +122,7 @@ def differences_by_task(
             _arrow_at_edge(ax, limits, place, row["value"], VERDICTS[row["verdict"]])
         ax.set_title(TASK_LABELS[task], fontsize="medium")
         ax.tick_params(labelsize="small")
-        ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        ax.xaxis.set_major_locator(MaxNLocator(4 if len(tasks) > 1 else 8, steps=[1, 2, 5, 10]))
         ax.set_xlim(low - room, high + room)
     if drawings:
         _draw_plans(axes[0], drawings, lines)
@@ -224,6 +225,26 @@ def _arrow_at_edge(ax: Axes, limits: tuple[float, float], place: int, value: flo
         fontsize="x-small",
         bbox={"fc": "white", "ec": "none", "pad": 0.5},
     )
+
+
+def curves(table: pd.DataFrame, label: str) -> plt.Figure:
+    """Curves over the steps of training, a panel per task: columns task, plan, steps, step, value.
+
+    steps: of the whole run. A plan has its colour and marker; the lines of runs that are not the longest are broken.
+    """
+    tasks, longest = table["task"].unique(), table["steps"].max()
+    looks = styles(table["plan"])
+    figure, [axes] = plt.subplots(1, len(tasks), figsize=(3.1 * len(tasks), 3), squeeze=False)
+    for ax, task in zip(axes, tasks, strict=True):
+        part = table[table["task"] == task]
+        for (plan, steps), line in part.groupby(["plan", "steps"], sort=False):
+            name = plan if steps == longest else f"{plan}, {steps:,} steps"
+            ax.plot(line["step"], line["value"], "-" if steps == longest else "--", label=name, ms=5, **looks[plan])
+        ax.set(title=TASK_LABELS[task], xlabel="step")
+        log_axis(ax.xaxis, (1,))
+    axes[0].set_ylabel(label)
+    axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    return figure
 
 
 def front(

@@ -293,6 +293,17 @@ def one_family(comparisons: Sequence[Comparison], runs: Iterable[str]) -> Compar
     return Comparison(grid, {run: references[run] for run in runs if run in references})
 
 
+def varied(grid: Grid) -> pd.DataFrame:
+    """A row per run, with the fields in which runs of the grid differ, and its seeds."""
+    rows = {}
+    for name, group in grid.configs.items():
+        rows[name] = group[0].model_dump(mode="json", exclude={"seed"})
+    table = pd.DataFrame(rows).T.map(str)
+    table = table.loc[:, table.nunique() > 1] if len(table) else table
+    seeds = [", ".join(str(config.seed) for config in group) for group in grid.configs.values()]
+    return table.assign(seeds=seeds).rename_axis("run").reset_index()
+
+
 def summary(differences: pd.DataFrame) -> str:
     """What a table of differences says, in sentences; empty where it has no rows.
 
@@ -557,6 +568,23 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
     columns = ["name", "seeds", "overall", "parameters (M)", "state (MiB)"]
     table = pd.DataFrame(rows, columns=columns)
     return table.dropna(subset="overall").reset_index(drop=True)
+
+
+def curves(grid: Grid, quantity: str) -> pd.DataFrame:
+    """Learning curves, means over seeds: columns task, plan, steps (of the whole run), step, value.
+
+    quantity: "dev" or "train_loss". Runs of which it is not stored for each task are left out.
+    """
+    parts = []
+    for runs in grid.runs.values():
+        points = pd.concat([run.curve for run in runs]).groupby("step").mean(numeric_only=True)
+        about = {"plan": runs[0].config.plan_text, "steps": runs[0].cost["steps"]}
+        for task in runs[0].config.tasks:
+            if (column := f"{quantity}_{task}") in points:
+                values = points[column].dropna().rename("value").reset_index()
+                parts.append(values.assign(task=task, **about))
+    columns = ["task", "plan", "steps", "step", "value"]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 
 def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Difference:

@@ -137,11 +137,18 @@ def show_differences(comparison: Comparison, labels: Mapping[str, str] = LABELS,
 
 
 def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
-    """Differences and scores of a comparison, folded, and what makes scores say little; how many runs are stored.
+    """`show_differences`, then `show_scores`.
 
     constants: the baselines, see `read_baselines`.
     """
     show_differences(comparison, labels)
+    show_scores(comparison, labels, constants)
+
+
+def show_scores(
+    comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None
+) -> None:
+    """The scores of a comparison, and what makes some say little, folded; how many of its runs are stored."""
     scores = comparison.scores(constants)
     if scores is not None:
         notebook.folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")

@@ -1,7 +1,7 @@
 """Names of runs in words that a reader can say, by groups, in the order of a figure's lines; a reference has none."""
 
 PLANS = {  # of frozen_shared_individual.yaml
-    "Own layers below, shared ones above": {
+    "Own layers below": {
         "I1 S5": "lowest layer own",
         "I2 S4": "lower two own",
         "I3 S3": "lower half own",
@@ -12,7 +12,7 @@ PLANS = {  # of frozen_shared_individual.yaml
         "F2 S2 I2": "two frozen, two shared, two own",
         "F4 S2": "four frozen, two shared",
         "F4 I2": "four frozen, two own",
-        "frozen": "all frozen, heads alone are trained",
+        "frozen": "all frozen",
     },
     "Two of three tasks share": {
         "SST and Quora share": "SST and Quora share all",
@@ -30,18 +30,12 @@ FEATURES = {  # what a head reads of two embeddings; of singles.yaml and heads_s
     "sigmoid of cosine": "STS by the cosine (paper 001)",
 }
 SAMPLERS = {  # of pals_samplers.yaml
-    "By the square root of size": {
-        "1-bert, square root": "one encoder, square root",
-        "PAL, square root": "with PALs, square root",
-    },
-    "Annealed, from size to nearly equal": {
-        "1-bert, annealed": "one encoder, annealed",
-        "PAL, annealed": "with PALs, annealed",
-    },
-    "By size": {
-        "1-bert, proportional": "one encoder, by size",
-        "PAL, proportional": "with PALs, by size",
-    },
+    "1-bert, square root": "by the square root of size",
+    "PAL, square root": "square root, with PALs",
+    "1-bert, annealed": "annealed",
+    "PAL, annealed": "annealed, with PALs",
+    "1-bert, proportional": "by size",
+    "PAL, proportional": "by size, with PALs",
 }
 CHANGES = {  # of several grids: what is added to a run
     "Adapters in a shared encoder": {
@@ -56,7 +50,7 @@ CHANGES = {  # of several grids: what is added to a run
         "Houlsby of the PALs code, annealed": "Houlsby's adapters as in the PALs code",
         "LHUC, annealed": "scaled hidden units (LHUC)",
     },
-    "Gradients of the tasks, other than their sum": {
+    "Gradient methods": {
         "1-bert, PCGrad": "PCGrad, all shared",
         "1-bert, CAGrad": "CAGrad, all shared",
         "1-bert, GEM": "GEM, all shared",

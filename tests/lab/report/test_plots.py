@@ -215,6 +215,39 @@ def test_a_difference_far_outside_is_an_arrow_with_its_number():
     assert arrow.get_ydata() == [3] and arrow.get_color() == VERDICTS["worse"]["color"]
 
 
+def test_groups_have_their_names_above_them_and_margins_are_bands():
+    table = rows("better", "worse").assign(group=["first", "second"], margin=0.005)
+    table.loc[2] = {"task": "sst", "run": "alone", "group": "second", "margin": 0.005}
+    [ax] = plots_sweeps.differences_by_task(table, "minus 1-bert").axes
+    labels = {label.get_text(): label.get_fontweight() for label in ax.get_yticklabels()}
+    assert list(labels) == ["first", "plan 1", "second", "plan 2", "alone"]
+    assert [name for name, weight in labels.items() if weight == "bold"] == ["first", "second"]
+    [band] = [patch for patch in ax.patches if patch.get_alpha()]
+    assert (band.get_x(), band.get_width()) == (-0.005, 0.01)
+
+
+def test_a_plan_is_drawn_on_its_line_with_a_box_for_every_copy():
+    plan = SharingPlan.parse("F1 S2 S1(sst,sts|quora) I2", ("sst", "quora", "sts"), 6).table()
+    figure = plots_sweeps.differences_by_task(rows("better", "worse"), "minus 1-bert", {"plan 2": plan})
+    drawings, panel = figure.axes
+    colours = [to_hex(box.get_facecolor()).upper() for box in drawings.patches]
+    modes = [name for colour in colours for name in plots.MODES if plots.COLOURS[name] == colour]
+    assert modes == ["frozen"] * 2 + ["shared"] * 3 + ["individual"] + ["individual"] * 6
+    heights = {round(box.get_y() + box.get_height() / 2) for box in drawings.patches}
+    assert heights == {1} and panel.get_ylim() == drawings.get_ylim()
+
+
+def test_curves_have_a_line_per_plan_and_length():
+    lines = [("1-bert", 12), ("1-bert", 48), ("3-bert", 48)]
+    points = [("sst", plan, steps, step, step / 100) for plan, steps in lines for step in (6, steps)]
+    table = pd.DataFrame(points, columns=["task", "plan", "steps", "step", "value"])
+    [ax] = plots_sweeps.curves(table, "score").axes
+    assert [(line.get_label(), line.get_linestyle()) for line in ax.lines] == [
+        ("1-bert, 12 steps", "--"), ("1-bert", "-"), ("3-bert", "-"),
+    ]  # fmt: skip
+    assert len({line.get_marker() for line in ax.lines}) == 2, "plans differ in more than colour"
+
+
 def test_every_point_is_named_and_a_low_score_is_an_arrow_with_its_number():
     table = pd.DataFrame({"name": list("abcd"), "seeds": 3, "cost": [1, 1, 2, 3], "overall": [-0.2, 0, -0.03, 0.01]})
     ax = plots_sweeps.front(table, ["a", "b", "d"], "cost", plt.subplots()[1], floor=-0.02)

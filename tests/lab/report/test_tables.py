@@ -326,3 +326,34 @@ def test_gains_along_the_front(synthetic):
     assert gaps.loc["a"].tolist() == [0, 0, 0]
     assert gaps.loc["b", "overall"] == pytest.approx(0.2, abs=1e-3)
     assert 0.1 < gaps.loc["b", "low"] < 0.2 < gaps.loc["b", "high"]
+
+
+def test_curves_are_means_over_seeds(synthetic):
+    def run(seed, length):
+        curve = pd.DataFrame({"step": [6, length], "dev_sst": [0.1, seed / 10], "train_loss": 1.0})
+        return synthetic(BASE.but(seed=seed, tasks=("sst",)), 0.8, curve=curve)
+
+    grid = Grid((), {}, {"a": [run(1, 12), run(2, 12)]})
+    table = tables.curves(grid, "dev")
+    assert table[["task", "plan", "step"]].values.tolist() == [["sst", "1-bert", 6], ["sst", "1-bert", 12]]
+    assert table["value"].tolist() == pytest.approx([0.1, 0.15]) and table["steps"].tolist() == [12, 12]
+    assert tables.curves(grid, "train_loss").empty and tables.curves(Grid((), {}, {}), "dev").empty
+
+
+def test_plans_are_told_with_shared_layers_and_parameters(synthetic):
+    base = BASE.but(encoder="minilm")
+    configs = {plan: [base.but(plan=plan)] for plan in ("3-bert", "hybrid-2", "1-bert")}
+    runs = {plan: [synthetic(group[0], 0.8, parameters=33.7e6)] for plan, group in configs.items() if plan != "3-bert"}
+    plans = tables.plan_tables(Grid((), configs, runs))
+    assert list(plans) == ["1-bert", "hybrid-2", "3-bert"], "the fewest copies first"
+    assert tables.plan_words(plans, runs) == {
+        "1-bert": "1-bert: 6 of 6 shared, 33.7 M", "hybrid-2": "hybrid-2: 2 of 6 shared, 33.7 M",
+    }  # fmt: skip
+
+
+def test_what_runs_differ_in_is_listed():
+    configs = {"a": [BASE.but(seed=s) for s in (1, 2)], "b": [BASE.but(plan="3-bert", learning_rate=1e-3)]}
+    table = tables.varied(Grid((), configs, {}))
+    assert set(table.columns) == {"run", "plan", "learning_rate", "seeds"}
+    assert table["plan"].tolist() == ["1-bert", "3-bert"] and table["seeds"].tolist() == ["1, 2", "1"]
+    assert tables.varied(Grid((), {}, {})).empty

@@ -1,0 +1,105 @@
+"""Sentences of notebooks: about the report's own runs only, with places that may lack their runs."""
+
+import pandas as pd
+import pytest
+
+from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report import notebook, words
+from mtbert_lab.report.sentences import no_gain, place, tell
+from mtbert_lab.report.tables import Grid, compare, one_family
+from mtbert_lab.statistics import NO_DIFFERENCE
+from mtbert_lab.store import read_grid
+
+BASE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
+PARAMS = REPOSITORY / "params/cpu"
+OWN = {"profile": "cpu", "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def plans(synthetic):
+    runs = {}
+    for name, right in {"1-bert": 0.8, "hybrid-3": 0.8, "3-bert": 0.95, "hybrid-1": 0.6}.items():
+        runs[name] = [synthetic(BASE.but(plan=name, seed=seed), right) for seed in (1, 2, 3)]
+    configs = {name: [run.config for run in group] for name, group in runs.items()}
+    return compare(Grid((), configs, runs), "plan")
+
+
+@pytest.fixture
+def said(monkeypatch):
+    texts = []
+    monkeypatch.setattr(notebook, "display", lambda output: texts.append(output.data))
+    return texts
+
+
+def test_a_place_is_a_difference_of_a_run(plans):
+    text = tell(
+        "{task:size} and {overall:size}.",
+        task=place(plans, "3-bert", "better", "sst"),
+        overall=place(plans, "3-bert", "better"),
+        unseen=place(plans, "hybrid-3", NO_DIFFERENCE),
+    )
+    assert text.startswith("0.150 and 0.") and "no longer" not in text
+    wrong = tell("Equal.", unseen=place(plans, "hybrid-1", NO_DIFFERENCE, "sts"))
+    assert "no longer say this: unseen is worse" in wrong, "a place that is not shown is checked"
+
+
+def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):
+    missing = place(plans, "hybrid-2", "better")
+    with pytest.raises(KeyError, match="no stored runs for gain"):
+        tell("{gain}", gain=missing)
+    notebook.teller(OWN | {"seed": 2})("{gain} {millions[hybrid-2]}", gain=missing, millions={})
+    assert said == [notebook.OTHER_RUNS]
+
+
+@pytest.mark.parametrize("other", [{"profile": "demo"}, {"seed": 3}, {"only": "bert"}, {"grid": "mine.yaml"}])
+def test_sentences_speak_of_the_own_runs_alone(other, said):
+    notebook.teller(OWN)("**Answer.** {n}.", n=3)
+    assert said == ["**Answer.** 3."]
+    notebook.teller(OWN | other)("**Answer.** {n}.", n=3)
+    assert said[1:] == [notebook.OTHER_RUNS]
+
+
+def test_that_nothing_gains_is_checked_for_every_difference(plans):
+    text = tell("{count}: {equal}, {worse}, {few}.", **no_gain(plans.overall[plans.overall["run"] != "3-bert"]))
+    assert text == "2: 1, 1, 0."
+    assert "no longer say this: gain 1 is better" in tell("{count}.", **no_gain(plans.overall))
+    with pytest.raises(KeyError):
+        tell("{count}.", **no_gain(plans.overall.iloc[:0]))
+
+
+def test_rows_are_named_in_words_in_their_order(plans):
+    table = notebook.with_overall(plans)
+    assert table["task"].unique().tolist() == ["overall", "sst", "quora", "sts"]
+    named = notebook.in_words(table, {"3-bert": "none", "hybrid-3": "half"})
+    assert named["run"].unique().tolist() == ["none", "half"] and "group" not in named
+    grouped = notebook.in_words(table, {"few": {"3-bert": "none"}, "more": {"hybrid-3": "half"}})
+    assert dict(zip(grouped["run"], grouped["group"], strict=True)) == {"none": "few", "half": "more"}
+    lines = notebook.with_references(table)
+    assert lines.query("run == '1-bert'")["value"].isna().tolist() == [True] * 4
+
+
+def test_a_family_is_corrected_for_the_runs_that_are_taken(plans):
+    family = one_family([plans, plans], ["3-bert", "hybrid-1", "unknown"])
+    assert family.references == {"3-bert": "1-bert", "hybrid-1": "1-bert"} and len(family.overall) == 2
+
+
+def flat(groups: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {run: text for names in groups.values() for run, text in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("grid", "names"), [("frozen_shared_individual", flat(words.PLANS)), ("pals_samplers", words.SAMPLERS)]
+)
+def test_the_words_name_runs_of_the_grids(grid, names):
+    assert set(names) <= read_grid(PARAMS / f"{grid}.yaml").keys()
+
+
+def test_the_changes_are_runs_and_no_two_have_the_same_words():
+    grids = ("pals_samplers", "gradients", "frozen_shared_individual", "heads_schedules")
+    names = set().union(*(read_grid(PARAMS / f"{grid}.yaml") for grid in grids))
+    assert set(flat(words.CHANGES)) <= names
+    for groups in (words.PLANS, words.CHANGES):
+        texts = pd.Series(flat(groups))
+        assert texts.is_unique
+
