@@ -52,15 +52,17 @@ def is_json(lines: Sequence[str]) -> bool:
     return lines[0].lstrip().startswith("{")
 
 
-def check_no_array(lines: Sequence[str], path: Path) -> None:
-    """Raises DataError for a JSON array, which many programs write."""
-    if lines[0].lstrip().startswith("["):
+def check_first_line(line: str, path: Path) -> None:
+    """Raises DataError for a JSON array, which many programs write, and for what Excel reads before a header."""
+    if line.lstrip().startswith("["):
         raise DataError(f"{path} is a JSON array, not JSON Lines. Write each object on a line of its own.")
+    if line.lower().startswith("sep="):
+        raise DataError(f"{path}: its first line, {shortened(line)}, is for Excel alone. Remove it.")
 
 
 def column_names(lines: Sequence[str], task: Task, needed: Sequence[str], path: Path) -> list[str]:
     """The columns of a file, by its first line; raises DataError unless each of `needed` is among them once."""
-    check_no_array(lines, path)
+    check_first_line(lines[0], path)
     names = _names_of_json(lines[0], path) if is_json(lines) else _header(lines[0], task, needed, path)
     names = as_spelt(names, needed)
     if missing := [name for name in needed if name not in names]:
@@ -112,8 +114,6 @@ def _header(header: str, task: Task, needed: Sequence[str], path: Path) -> list[
         expected = "tabs" if task.separator == "\t" else repr(task.separator)
         own = "" if task.name in COURSE else f", or write `separator: {json.dumps(other[0])}` in the task's file"
         raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}{own}.")
-    if header.lower().startswith("sep="):
-        raise DataError(f"{path}: its first line, {shortened(header)}, is for Excel alone. Remove it.")
     if not {*needed} & {*as_spelt(names, needed)}:  # not printed, as the first line may be text of the dataset
         found = ", ".join(map(repr, in_other_case(needed, names)))
         case = f"; it has {found}, and capital letters count" if found else ""

@@ -15,7 +15,7 @@ import pandas as pd
 from mtbert.data.records import (
     Record,
     as_spelt,
-    check_no_array,
+    check_first_line,
     column_names,
     csv_records,
     decode,
@@ -102,7 +102,7 @@ def _read_table_of_texts(
     task: Task, path: Path, lines: list[str], id_column: str | None
 ) -> tuple[pd.DataFrame, LoadReport]:
     """`load_texts` of a table; the task has its separator, where the header has the task's first text column."""
-    check_no_array(lines, path)
+    check_first_line(lines[0], path)
     texts = task.sentence_columns
     if not is_json(lines) and _separator_of_texts(lines[0], task) is None:
         separator = max("\t,;", key=lines[0].count)

@@ -17,6 +17,8 @@ from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import MissingRun
 from mtbert_lab.store.runs import is_of_files_here, is_without_encoder
 
+log = logging.getLogger(__name__)
+
 
 def find_run(text: str) -> str:
     """The id of a run that is stored or whose model is in the cache.
@@ -32,6 +34,10 @@ def find_run(text: str) -> str:
         remedy = f"`mtbert train {file} --only {name!r}` trains it"
         found = []
         for config in named_runs(text):
+            if is_without_encoder(config):
+                remedy = (
+                    f"the folder {config.encoder} of its encoder is not here; `mtbert runs --grid {file}` has its id"
+                )
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))
             found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config)] or own
         found.sort()
@@ -56,10 +62,15 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
     named = list(reversed(read_grids(known)))
     names = {config.digest: name for name, config in named}
-    without_encoder = {config: name for name, config in named if is_without_encoder(config)}  # their digests are others
+    without_encoder = {_by_folder(config): name for name, config in named if is_without_encoder(config)}
+    lost = {config.digest: config.encoder for _, config in named if grids and is_without_encoder(config)}
     rows = []
     for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
-        name = names.get(folder.name.partition("-")[0], "") or without_encoder.get(content["config"], "")
+        digest = folder.name.partition("-")[0]
+        lost.pop(digest, None)  # of a name on the hub
+        name = names.get(digest, "")
+        if not name and without_encoder:  # their digests are others
+            name = without_encoder.get(_by_folder(content["config"]), "")
         if grids and not name:
             continue
         config = content["config"]
@@ -77,6 +88,8 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         }
         if composed(text) in composed(" ".join(row.values())):
             rows.append(row)
+    for encoder in sorted({*lost.values()}):
+        log.warning("the encoder %s is not here; its runs are listed by the last part of its path", encoder)
     if not rows:
         return pd.DataFrame()
     versions = Counter(row["run id"].partition("-")[0] for row in rows)
@@ -85,6 +98,11 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             is_one_of_several = versions[row["run id"].partition("-")[0]] > 1
             row["data"] = _version(row["run id"]) if is_one_of_several else ""
     return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True)
+
+
+def _by_folder(config: RunConfig) -> RunConfig:
+    """A configuration that has the last part of the path of its encoder's folder only: paths depend on where one is."""
+    return config.but(encoder=Path(config.encoder).name)
 
 
 def _version(run_id: str) -> str:

@@ -122,15 +122,15 @@ def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = N
 
     Rejected rows are not told, as nothing is trained on them.
     """
-    log = logging.getLogger(Corpus.__module__)
-    level = log.level
-    log.setLevel(logging.ERROR)
+    of_corpus = logging.getLogger(Corpus.__module__)
+    level = of_corpus.level
+    of_corpus.setLevel(logging.ERROR)
     try:
         return run_id == run_id_of(config, load_corpus(config, data_root(config, data)))
     except DataError:
         return False
     finally:
-        log.setLevel(level)
+        of_corpus.setLevel(level)
 
 
 # --- train ------------------------------------------------------------------------------------------------------------

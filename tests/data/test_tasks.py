@@ -390,9 +390,14 @@ def test_empty_lines_are_no_rows(topics, folder):
 
 
 def test_habits_of_spreadsheets_are_named(topics, folder):
-    with pytest.raises(DataError, match=r"its first line, 'sep=,', is for Excel alone\. Remove it"):
-        topics("sep=,\nheadline,topic\nrain,weather\n")
+    for separator in ",;":
+        text = f"sep={separator}\nheadline,topic\nrain,weather\n"
+        with pytest.raises(DataError, match=rf"its first line, 'sep={separator}', is for Excel alone\. Remove it"):
+            topics(text)
     topics("headline,topic\nrain,weather\n")
+    (folder / "texts.csv").write_text(text)
+    with pytest.raises(DataError, match="is for Excel alone"):
+        load_texts("topics", folder / "texts.csv")
     (folder / "topics-dev.csv").write_bytes("headline,topic\ncafé,sport\nrain,weather\n".encode("cp1252"))
     _, report = load_table("topics", "dev", "elsewhere")
     assert [str(reject) for reject in report.rejects] == [

@@ -340,7 +340,9 @@ def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_da
     assert len(list_runs([grid], text=composed)) == 1
 
 
-def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
+def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(
+    config, course_data, tmp_path, caplog
+):
     shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
     fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
     grid = tmp_path / "grid.yaml"
@@ -348,10 +350,14 @@ def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_withou
     [one] = read_grid(grid)["one"]
     run = run_of(one)
     assert run.run_id.startswith(config.digest), "the same content"
+    other = fields | {"encoder": "encoders/other"}
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields, "other": other}}))
     (tmp_path / "encoders").rename(tmp_path / "moved")
-    fields["encoder"] = one.encoder
-    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
-    assert list_runs([grid])["name"].tolist() == ["one"]
+    with caplog.at_level("WARNING"):
+        assert list_runs([grid])["name"].tolist() == ["one"]
+    assert "the encoder encoders/tiny is not here" in caplog.text and "encoders/other is not here" in caplog.text
+    with pytest.raises(MissingRun, match="fits 0 runs; the folder encoders/tiny of its encoder is not here"):
+        find_run(f"{grid}:one:1")
 
 
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
