@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
