@@ -216,7 +216,7 @@ class Comparison:
         table = pd.DataFrame(rows, columns=["run", "reference", "task"])
         return table.join(decide(found, table["task"].map(margin_of)))
 
-    @property
+    @cached_property
     def overall(self) -> pd.DataFrame:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
         found = []
