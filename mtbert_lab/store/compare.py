@@ -5,7 +5,9 @@ The seed variance of a configuration is pooled with the prior of its stratum, th
 
 import functools
 import json
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
@@ -20,23 +22,22 @@ from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
 from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics import difference as difference_of
-from mtbert_lab.store.folders import read_run, run_folders, stored_runs
+from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
 UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
+Names = tuple[tuple[str, ...], ...]
 
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
+    first = runs[0].predictions_of(task)
     predicted = []
-    first = None
     for run in runs:
         part = run.predictions_of(task)
-        examples = part[["id", "label"]]
-        first = examples if first is None else first
-        if not examples.equals(first):
+        if not all(part[column].equals(first[column]) for column in ("id", "label")):
             both = f"{runs[0].run_id} and {run.run_id}"
             raise StoreError(f"{both} were scored on different dev splits of {task}; train both on one")
         predicted.append(part["predicted"].to_numpy())
@@ -125,11 +126,20 @@ def prior_of(
         return None
     among = tuple(among or stores())
     pearson = pearson if len(tasks) > 1 else 1.0
-    prior = _fitted_prior(among, tuple(run_folders(among)), strata[0], tuple(tasks), pearson)
+    prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), pearson)
     if prior is None:
         return None
     scores = [function(predicted, labels) for function, [predicted], labels in _all_scored(runs, tasks, pearson)]
     return prior if prior.fits(float(np.mean(scores))) else None
+
+
+def _names_of_runs(among: Stores) -> Names:
+    """What lies in the folders of runs of some stores: for caches, as a new run changes them."""
+    listed = []
+    for store in among:
+        with suppress(FileNotFoundError):
+            listed.append(tuple(sorted(os.listdir(store / "runs"))))
+    return tuple(listed)
 
 
 def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
@@ -154,10 +164,10 @@ def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
 
 
 @functools.lru_cache(maxsize=2)
-def _configurations(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
+def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
     """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
 
-    run_ids: those of all stored runs, for the cache, as a new run changes them.
+    names: `_names_of_runs`, for the cache.
     """
     found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
     for folder, content in stored_runs(among):
@@ -175,10 +185,10 @@ def _configurations(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Strat
 
 @functools.lru_cache
 def _fitted_prior(
-    among: Stores, run_ids: tuple[str, ...], stratum: Stratum, tasks: tuple[str, ...], pearson: float
+    among: Stores, names: Names, stratum: Stratum, tasks: tuple[str, ...], pearson: float
 ) -> Prior | None:
     """The prior of a stratum for a task, or for the mean of all tasks of some runs; None without several seeds."""
-    configurations = _configurations(among, run_ids).get((stratum, tasks[0]), {})
+    configurations = _configurations(among, names).get((stratum, tasks[0]), {})
     all_scores, shares = [], []
     for _, folders in sorted(configurations.items()):
         runs = [_read(folder) for folder in folders]
