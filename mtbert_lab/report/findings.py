@@ -25,7 +25,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
-from mtbert_lab.report.sentences import SMALL, Place, row_of, tell, told
+from mtbert_lab.report.sentences import SMALL, Place, row_of, tell, tell_no_gain, told
 from mtbert_lab.report.tables import (
     TOGETHER,
     Comparison,
@@ -130,7 +130,7 @@ def recommendation(store: Path | None = None) -> str:
         half=millions["hybrid-3"],
         three=millions["3-bert"],
     )
-    leave = _none_gains(
+    leave = tell_no_gain(
         "**Do not bother** with PALs and other adapters, or with PCGrad, CAGrad and GEM in steps of all tasks: none "
         "of their {count} differences is shown to be a gain above the margin.",
         pd.concat([comparison.differences for comparison in _methods(read("pals_samplers"), read("gradients"))]),
@@ -334,7 +334,7 @@ def samplers_trade(samplers: Comparison) -> str:
 
 def nothing_gained(methods: list[Comparison]) -> str:
     """That adapters and gradient methods gain nothing that matters; raises KeyError without the runs."""
-    return _none_gains(
+    return tell_no_gain(
         "PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and A-GEM: none of {count} differences "
         "is a gain above the margin. {equal} are shown not to matter, and {few} have too few runs to tell.",
         pd.concat([comparison.differences for comparison in methods]),
@@ -343,22 +343,11 @@ def nothing_gained(methods: list[Comparison]) -> str:
 
 def surgery_gains(surgery: Comparison) -> str:
     """That PCGrad, CAGrad, GEM and A-GEM gain nothing that matters where a step has all tasks; KeyError as above."""
-    return _none_gains(
+    return tell_no_gain(
         "In steps of all tasks none of {count} differences of PCGrad, CAGrad, GEM and A-GEM from the plain sum is a "
         "gain above the margin. {equal} are shown not to matter, and {few} have too few runs to tell.",
         surgery.differences,
     )
-
-
-def _none_gains(sentence: str, differences: pd.DataFrame) -> str:
-    """A sentence that no difference is a gain above the margin."""
-    if differences.empty:
-        raise KeyError(sentence)
-    gains = differences[differences["verdict"] == "better"].sort_values("value", ascending=False)
-    verdicts = differences["verdict"].value_counts().reindex([NO_DIFFERENCE, TOO_FEW], fill_value=0)
-    places = {f"gain {i + 1}": Place(row, SMALL) for i, row in enumerate(gains.itertuples())}
-    counts = {"count": len(differences), "equal": verdicts[NO_DIFFERENCE], "few": verdicts[TOO_FEW]}
-    return tell(sentence, **counts, **places)
 
 
 def one_student(taught: Comparison) -> str:

@@ -4,7 +4,7 @@ import ast
 import html
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +21,9 @@ from mtbert.paths import REPOSITORY
 from mtbert.runtime import pick_device
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
-from mtbert_lab.report import plots, plots_sweeps
+from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
+from mtbert_lab.statistics import margin_of
 from mtbert_lab.store import doubts
 from mtbert_lab.sweep import SweepRun
 
@@ -30,11 +31,16 @@ SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
     "pipeline works, and say nothing about the methods."
 )
+OTHER_RUNS = (
+    "**The text speaks of the report's own runs,** those of `params/cpu` with all their seeds. This page has others: its "
+    "figures and tables are theirs, and sentences with numbers are left out."
+)
 SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
 const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.cells[h.cellIndex].innerText;
 const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) => number(a) - number(b);
 [...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
   .forEach(row => body.append(row))"""
+OVERALL = "overall"  # the mean over tasks, as a panel of a figure
 ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
 INJECTED = "# Parameters\n"  # how the cell begins that papermill adds behind the parameters cell
 
@@ -77,28 +83,49 @@ def _checked(name: str, value: Any, expected: type) -> Any:
 def load(given: dict[str, Any], *names: str) -> list[Grid]:
     """The runs of the grids params/<profile>/<name>.yaml; with a `grid` of one's own, those of that file for each name.
 
-    given: `parameters(globals())` with profile, grid (a path from here or from the repository), only (a part of the
-    names of runs), seed, data_dir, device, train_missing, progress. Before training it shows what it will cost. It says
-    what the scores of a `grid` are.
+    given: `parameters(globals())` with profile, seed, data_dir, device, train_missing, progress, and where a notebook
+    has them grid (a path from here or from the repository) and only (a part of the names of runs). Before training it
+    shows what it will cost. It says what the scores of a `grid` are.
     """
-    files = names
-    if given["grid"]:
-        path = Path(given["grid"])
-        files = [str(path.resolve() if path.exists() else REPOSITORY / path)]
-    grids = _read(given, files, train_missing=False)
-    if given["train_missing"]:
-        missing = {}
-        for grid in grids:
-            missing |= {run.config: run for run in grid.missing}
-        if missing:
-            say(_what_is_trained(given, list(missing.values())))
-            grids = _read(given, files, train_missing=True)
-    if given["grid"]:
-        say(_scores_text(grids[0]))
-        return grids * len(names)
+    if given.get("grid"):
+        return [load_own(given)] * len(names)
+    grids = _read_or_train(given, names)
     if given["profile"] == "demo":
         say(SYNTHETIC)
     return grids
+
+
+def load_own(given: dict[str, Any]) -> Grid:
+    """The runs of a `grid` of one's own, as in `load`."""
+    path = Path(given["grid"])
+    file = path.resolve() if path.exists() else REPOSITORY / path
+    [grid] = _read_or_train(given, [str(file)])
+    say(_scores_text(grid))
+    return grid
+
+
+def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
+    grids = _read(given, files, train_missing=False)
+    if not given["train_missing"]:
+        return grids
+    missing = {}
+    for grid in grids:
+        missing |= {run.config: run for run in grid.missing}
+    if not missing:
+        return grids
+    say(_what_is_trained(given, list(missing.values())))
+    return _read(given, files, train_missing=True)
+
+
+def teller(given: dict[str, Any]) -> Callable[..., None]:
+    """`sentences.tell` for a notebook, which shows the sentence. Where the notebook reads other runs than the report's
+    own (another profile, one seed, a part, a grid of one's own), this is said now, and sentences are left out.
+    """
+    is_part = any(given.get(name) for name in ("grid", "only", "seed"))
+    if given["profile"] == "cpu" and not is_part:
+        return lambda sentence, **places: say(sentences.tell(sentence, **places))
+    say(OTHER_RUNS)
+    return lambda sentence, **places: None
 
 
 def _scores_text(grid: Grid) -> str:
@@ -120,16 +147,16 @@ def _scores_text(grid: Grid) -> str:
 
 
 def _read(given: dict[str, Any], files: Iterable[str], train_missing: bool) -> list[Grid]:
-    how = {name: given[name] for name in ("seed", "only", "device", "progress")}
+    how = {name: given[name] for name in ("seed", "only", "device", "progress") if name in given}
     how["data"] = given["data_dir"] or None
     how["train_missing"] = train_missing
     with rejects_in_one_line():
-        return [read_runs(given["profile"], file, **how) for file in files]
+        return [read_runs(given.get("profile", ""), file, **how) for file in files]
 
 
 def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
     text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
-    if given["profile"] == "demo":
+    if given.get("profile") == "demo":
         return f"{text}."
     device = pick_device(given["device"]).type
     costs = predict_runs(missing, device, data=given["data_dir"] or None)
@@ -163,6 +190,58 @@ def differences(
         folded(numbers, "The differences in numbers")
     if (scores := comparison.scores(constants)) is not None:
         folded(scores.rename_axis("run").reset_index(), "The scores")
+    say(f"{comparison.stored} {comparison.lent}".strip())
+
+
+def forest(
+    table: pd.DataFrame,
+    name: str,
+    caption: str,
+    label: str,
+    drawings: Mapping[str, pd.DataFrame] | None = None,
+) -> None:
+    """The figure of a table of differences, with the margins of its tasks; nothing where it is empty.
+
+    table: of `with_overall`, or `Comparison.differences`. name: of the figure's file. caption: what to see in it.
+    label: of the axes. drawings: as in `plots_sweeps.differences_by_task`.
+    """
+    if table.empty:
+        return
+    if "margin" not in table:
+        table = table.assign(margin=table["task"].map(margin_of))
+    figure = plots_sweeps.differences_by_task(table, label, drawings)
+    numbers = []
+    for task, part in table.dropna(subset="value").groupby("task", sort=False):
+        listed = ", ".join(f"{row.run} {row.value:+.3f}" for row in part.itertuples())
+        numbers.append(f"{plots.TASK_LABELS[task]}: {listed}.")
+    plots.show(figure, name, f"{caption} {' '.join(numbers)}", caption)
+
+
+def with_overall(comparison: Comparison, words: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """The differences overall, then those on the tasks: two families, each corrected by itself.
+
+    words: run -> its name for reading; with words the other runs are left out, and the order is that of the words.
+    """
+    table = pd.concat([comparison.overall.assign(task=OVERALL), comparison.differences], ignore_index=True)
+    return table if words is None else in_words(table, words)
+
+
+def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of the runs that have words, in their order, named by them."""
+    order = {run: place for place, run in enumerate(words)}
+    table = table[table["run"].isin(words)]
+    table = table.sort_values("run", key=lambda runs: runs.map(order), kind="stable")
+    return table.assign(run=table["run"].map(words))
+
+
+def numbers(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
+    """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
+    if (differences := comparison.difference_table()) is not None:
+        folded(differences.rename_axis("run").reset_index(), "The differences in numbers")
+    if (scores := comparison.scores(constants)) is not None:
+        folded(scores.rename_axis("run").reset_index(), "The scores")
+    found = doubts(comparison.runs, constants)
+    folded(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
     say(f"{comparison.stored} {comparison.lent}".strip())
 
 

@@ -1,6 +1,6 @@
 """Figures of sweeps and of claims: f(table, ax=None) -> ax, as in plots.py; nothing here reads a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -77,24 +77,41 @@ def counts(
     return ax
 
 
-def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
+def differences_by_task(
+    table: pd.DataFrame,
+    label: str,
+    drawings: Mapping[str, pd.DataFrame] | None = None,
+) -> plt.Figure:
     """Differences with intervals, a panel per task on one scale: columns task, run, value, low, high, verdict.
 
-    A value far outside the others is an arrow at the edge, with its number; else it would hide them.
+    Column margin, where it is: a grey band has the differences that do not matter. Column group: the rows of a group
+    have its name above them. drawings: run -> the table of its plan, drawn beside the name. A row without a value has
+    a name and a drawing alone. A value far outside the others is an arrow at the edge, with its number; else it would
+    hide them.
     """
-    tasks, names = table["task"].unique(), table["run"].unique()
-    longest = max(map(len, names))
-    size = (2.3 * len(tasks) + 0.07 * longest, 0.27 * len(names) + 1.5)
-    figure, axes = plt.subplots(1, len(tasks), figsize=size, squeeze=False, sharex=True, sharey=True)
+    tasks, lines = table["task"].unique(), _lines(table)
+    longest = max(map(len, lines))
+    size = (2.3 * len(tasks) + 0.07 * longest, 0.27 * len(lines) + 1.5)
+    widths = [1.0] * len(tasks)
+    if drawings:
+        widths = [0.35, *widths]
+        size = (size[0] + 0.8, 0.33 * len(lines) + 1.5)
+    figure, [axes] = plt.subplots(1, len(widths), figsize=size, squeeze=False, sharey=True, width_ratios=widths)
     limits = _limits(table)
     looks = {}
     for verdict, look in VERDICTS.items():
         looks[verdict] = {"ms": 6, "capsize": 2, "lw": 1.2, **look}
     table = table.assign(kind=table["verdict"]).set_index("run")
-    for ax, task in zip(axes[0], tasks, strict=True):
+    panels = axes[len(axes) - len(tasks) :]
+    low, high = limits
+    room = 0.04 * (high - low)
+    for ax, task in zip(panels, tasks, strict=True):
         ax.axvline(0, color="black", lw=1)
-        part = table[table["task"] == task].reindex(names)
+        part = table[table["task"] == task].reindex(lines)
         part = part.rename_axis("label").reset_index()
+        if "margin" in part:
+            margin = part["margin"].max()
+            ax.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
         value = part["value"]
         is_outside = value.notna() & ~value.between(*limits)
         inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
@@ -103,14 +120,60 @@ def differences_by_task(table: pd.DataFrame, label: str) -> plt.Figure:
             _arrow_at_edge(ax, limits, place, row["value"], VERDICTS[row["verdict"]])
         ax.set_title(TASK_LABELS[task], fontsize="medium")
         ax.tick_params(labelsize="small")
-
-    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    low, high = limits
-    room = 0.04 * (high - low)
-    ax.set_xlim(low - room, high + room)
+        ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        ax.set_xlim(low - room, high + room)
+    if drawings:
+        _draw_plans(axes[0], drawings, lines)
+    _embolden(axes[0], lines, set(table.index))
     figure.supxlabel(label, fontsize="medium")
-    _legend_of_verdicts(figure, set(table["verdict"]))
+    _legend_of_verdicts(figure, set(table["verdict"].dropna()))
     return figure
+
+
+def _lines(table: pd.DataFrame) -> list[str]:
+    """The lines of a figure of differences from above: names of runs, those of a group below its name."""
+    if "group" not in table:
+        return list(table["run"].unique())
+    lines = []
+    for group, part in table.groupby("group", sort=False):
+        lines += [group, *part["run"].unique()]
+    return lines
+
+
+def _embolden(ax: Axes, lines: Sequence[str], runs: set[str]) -> None:
+    """The lines that name no run, but a group, are bold."""
+    for text, line in zip(ax.get_yticklabels(), lines, strict=True):
+        if line not in runs:
+            text.set_fontweight("bold")
+
+
+def _draw_plans(ax: Axes, drawings: Mapping[str, pd.DataFrame], lines: Sequence[str]) -> None:
+    """The plans of runs on their lines: from the input on the left, a column per level, a box per copy."""
+    for place, line in enumerate(lines):
+        if line in drawings:
+            _plan_on_a_line(ax, drawings[line].drop(index="pooler", errors="ignore"), place)
+    ax.set_xlim(-0.6, max(map(len, drawings.values())) - 0.9)
+    ax.set_xticks([])
+    ax.grid(visible=False)
+    ax.set_frame_on(False)
+    ax.set_title("plan", fontsize="medium")
+    ax.tick_params(labelsize="small")
+
+
+def _plan_on_a_line(ax: Axes, levels: pd.DataFrame, place: int) -> None:
+    """A table of `SharingPlan.table` as boxes of the height of a line; a box is as high as its tasks are many."""
+    height = 0.74
+    for x, level in enumerate(levels.itertuples()):
+        groups = [group.count(",") + 1 for group in level.groups.split(" | ")]
+        top = place - height / 2
+        for tasks in groups:
+            mode = level.mode
+            if mode == "shared" and tasks == 1 and len(groups) > 1:
+                mode = "individual"
+            share = height * tasks / sum(groups)
+            gap = 0.08 if len(groups) > 1 else 0
+            ax.bar(x, share - gap, bottom=top + gap / 2, width=0.8, linewidth=0, color=COLOURS[mode])
+            top += share
 
 
 def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Sentences of findings, written by hand in notebooks and pages, with places for what the stored runs say.
 
-`tell(sentence, place=Place(row, verdict))` fills the places and checks the verdict on which the sentence rests.
+`tell(sentence, gain=place(comparison, run, verdict, task))` fills the places and checks the verdict on which the
+sentence rests. A place that the sentence does not show is checked all the same.
 """
 
 from collections.abc import Callable
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from mtbert_lab.report.tables import Comparison, said, signed, unsigned
-from mtbert_lab.statistics import verdict_text
+from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, verdict_text
 
 SMALL = verdict_text("better", is_small=True)
 
@@ -19,7 +22,7 @@ SMALL = verdict_text("better", is_small=True)
 class Place:
     """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size."""
 
-    row: Any  # of `decide`
+    row: Any  # of `decide`; None where its runs are not stored
     verdict: str  # that the sentence rests on; "better" includes SMALL
 
     def __format__(self, spec: str) -> str:
@@ -29,9 +32,14 @@ class Place:
 
 
 def tell(sentence: str, **places: Any) -> str:
-    """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say."""
-    text = sentence.format(**places)
+    """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say.
+
+    Raises KeyError where the runs of a place are not stored.
+    """
     judged = {name: place for name, place in places.items() if isinstance(place, Place)}
+    if missing := [name for name, place in judged.items() if place.row is None]:
+        raise KeyError(f"no stored runs for {', '.join(missing)} in: {sentence}")
+    text = sentence.format(**places)
     wrong = [
         f"{name} is {said(place.row)}, not {place.verdict}"
         for name, place in judged.items()
@@ -40,6 +48,29 @@ def tell(sentence: str, **places: Any) -> str:
     if not wrong:
         return text
     return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
+
+
+def tell_no_gain(sentence: str, differences: pd.DataFrame, **places: Any) -> str:
+    """`tell` a sentence which says that no difference is a gain above the margin; raises KeyError where there are none.
+
+    It has places for the `count` of the differences, and how many are `equal`, `worse`, or have too `few` runs.
+    """
+    if differences.empty:
+        raise KeyError(sentence)
+    counts = differences["verdict"].value_counts()
+    numbers = {"count": len(differences)}
+    for name, verdict in {"equal": NO_DIFFERENCE, "worse": "worse", "few": TOO_FEW}.items():
+        numbers[name] = counts.get(verdict, 0)
+    gains = differences[differences["verdict"] == "better"].sort_values("value", ascending=False)
+    judged = {f"gain {i}": Place(row, SMALL) for i, row in enumerate(gains.itertuples(), 1)}
+    return tell(sentence, **numbers, **judged, **places)
+
+
+def place(comparison: Comparison, run: str, verdict: str, task: str | None = None) -> Place:
+    """The place of a run's difference from its reference, on a task or overall."""
+    with suppress(KeyError):
+        return Place(row_of(comparison, run, task), verdict)
+    return Place(None, verdict)
 
 
 def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:

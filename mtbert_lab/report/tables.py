@@ -19,8 +19,10 @@ import pandas as pd
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, corpus
+from mtbert.multitask import encoder_config
 from mtbert.names import code, escaped
 from mtbert.paths import REPOSITORY
+from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import TASK_LABELS
@@ -505,6 +507,17 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
     losses = losses.reshape(len(seeds), -1, 2)  # (S, orders, without and with)
     gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
     return paired(gaps, PAIRED_SEEDS)
+
+
+def plan_tables(grid: Grid) -> dict[str, pd.DataFrame]:
+    """Run -> the table of its sharing plan, `SharingPlan.table`."""
+    found = {}
+    for name, group in grid.configs.items():
+        config = group[0]
+        encoder = encoder_config(config)
+        plan = SharingPlan.parse(config.plan_text, config.scored, encoder.num_hidden_layers)
+        found[name] = plan.table(encoder)
+    return found
 
 
 def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
