@@ -32,7 +32,7 @@ SYNTHETIC = (
     "pipeline works, and say nothing about the methods."
 )
 OTHER_RUNS = (
-    "**The text speaks of the report's own runs,** those of `params/cpu` with all their seeds. This page has others: its "
+    "**The text speaks of the report's own runs,** those of `params/cpu` with all seeds. This page has others: its "
     "figures and tables are theirs, and sentences with numbers are left out."
 )
 SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
