@@ -16,7 +16,7 @@ from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import MissingRun, read_run, run_folder, run_folders, stored_runs
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import data_root, is_without_encoder, run_id_of
+from mtbert_lab.store.runs import data_digest, data_root, is_without_encoder
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,12 @@ def is_of_files_here(run_id: str, config: RunConfig) -> bool:
     level = of_corpus.level
     of_corpus.setLevel(logging.ERROR)
     try:
-        return run_id == run_id_of(config, load_corpus(config, data_root(config)))
+        digest = data_digest(load_corpus(config, data_root(config)))
     except DataError:
         return False
     finally:
         of_corpus.setLevel(level)
+    return run_id.partition("-")[2] == digest
 
 
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
