@@ -126,11 +126,12 @@ def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = N
     level = of_corpus.level
     of_corpus.setLevel(logging.ERROR)
     try:
-        return run_id == run_id_of(config, load_corpus(config, data_root(config, data)))
+        digest = data_digest(load_corpus(config, data_root(config, data)))
     except DataError:
         return False
     finally:
         of_corpus.setLevel(level)
+    return run_id.partition("-")[2] == digest
 
 
 # --- train ------------------------------------------------------------------------------------------------------------

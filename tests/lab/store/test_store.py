@@ -33,7 +33,7 @@ from mtbert_lab.store import removal, runs
 from mtbert_lab.store.compare import scored, stack_predictions
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
-from mtbert_lab.store.listing import find_run, list_runs
+from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import CONTENTS, cache_contents, clear_models, forget
@@ -358,6 +358,7 @@ def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_withou
     assert "the encoder encoders/tiny is not here" in caplog.text and "encoders/other is not here" in caplog.text
     with pytest.raises(MissingRun, match="fits 0 runs; the folder encoders/tiny of its encoder is not here"):
         find_run(f"{grid}:one:1")
+    assert is_of_files_here(run.run_id, one), "the data are here, without the encoder, too"
 
 
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
