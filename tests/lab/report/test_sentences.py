@@ -102,4 +102,3 @@ def test_the_changes_are_runs_and_no_two_have_the_same_words():
     for groups in (words.PLANS, words.CHANGES):
         texts = pd.Series(flat(groups))
         assert texts.is_unique
-
