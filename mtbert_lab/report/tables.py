@@ -531,10 +531,10 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
 
 
 def plan_tables(grid: Grid) -> dict[str, pd.DataFrame]:
-    """Run -> the table of its sharing plan, `SharingPlan.table`, the plans with the fewest copies first."""
+    """Stored run -> the table of its sharing plan, `SharingPlan.table`, the plans with the fewest copies first."""
     found = {}
-    for name, group in grid.configs.items():
-        config = group[0]
+    for name, runs in grid.runs.items():
+        config = runs[0].config
         encoder = encoder_config(config)
         plan = SharingPlan.parse(config.plan_text, config.scored, encoder.num_hidden_layers)
         found[name] = plan.table(encoder)
@@ -545,10 +545,9 @@ def plan_words(plans: dict[str, pd.DataFrame], runs: dict[str, list[Run]]) -> di
     """Run -> its name with the layers that it shares and its parameters: "hybrid-3: 3 of 6 shared, 33.7 M"."""
     words = {}
     for name, plan in plans.items():
-        if name in runs:
-            copies = plan["copies"].filter(like="layer")
-            millions = runs[name][0].cost["parameters"] / 1e6
-            words[name] = f"{name}: {(copies == 1).sum()} of {len(copies)} shared, {millions:.1f} M"
+        copies = plan["copies"].filter(like="layer")
+        millions = runs[name][0].cost["parameters"] / 1e6
+        words[name] = f"{name}: {(copies == 1).sum()} of {len(copies)} shared, {millions:.1f} M"
     return words
 
 

@@ -343,12 +343,14 @@ def test_curves_are_means_over_seeds(synthetic):
 def test_plans_are_told_with_shared_layers_and_parameters(synthetic):
     base = BASE.but(encoder="minilm")
     configs = {plan: [base.but(plan=plan)] for plan in ("3-bert", "hybrid-2", "1-bert")}
-    runs = {plan: [synthetic(group[0], 0.8, parameters=33.7e6)] for plan, group in configs.items() if plan != "3-bert"}
-    plans = tables.plan_tables(Grid((), configs, runs))
+    runs = {plan: [synthetic(group[0], 0.8, parameters=33.7e6)] for plan, group in configs.items()}
+    plans = tables.plan_tables(Grid((), configs | {"not stored": configs["1-bert"]}, runs))
     assert list(plans) == ["1-bert", "hybrid-2", "3-bert"], "the fewest copies first"
     assert tables.plan_words(plans, runs) == {
-        "1-bert": "1-bert: 6 of 6 shared, 33.7 M", "hybrid-2": "hybrid-2: 2 of 6 shared, 33.7 M",
-    }  # fmt: skip
+        "1-bert": "1-bert: 6 of 6 shared, 33.7 M",
+        "hybrid-2": "hybrid-2: 2 of 6 shared, 33.7 M",
+        "3-bert": "3-bert: 0 of 6 shared, 33.7 M",
+    }
 
 
 def test_what_runs_differ_in_is_listed():
