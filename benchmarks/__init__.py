@@ -1,1 +1,1 @@
-"""What training steps and processes cost; imported by the command line alone, others read results/bench.csv."""
+"""What training steps and processes cost; nothing imports it, others read results/bench.csv."""

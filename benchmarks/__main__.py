@@ -1,12 +1,49 @@
-"""`python -m benchmarks`, in the root of a checkout, is `mtbert bench`; `python -m benchmarks gpu` is gpu.py."""
+"""`python -m benchmarks`, in the root of a checkout: mtbert against its peers; `python -m benchmarks gpu` is gpu.py."""
 
+import argparse
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-if sys.argv[1:2] == ["gpu"]:  # it needs few packages, and no command line of ours
-    from benchmarks.gpu import main
 
-    sys.exit(main(sys.argv[2:]))
+def main(arguments: Sequence[str]) -> int:
+    """Measure some benchmarks and update their rows of bench.csv; the exit code, 1 where one failed."""
+    import torch
 
-from mtbert_lab.cli import app
+    from benchmarks.catalogue import BENCHMARKS, settings
+    from benchmarks.harness import choose, run_benchmarks
+    from mtbert.paths import cache_dir
+    from mtbert.runtime import DeviceError, pick_device
+    from mtbert_lab.paths import results_dir
 
-app(["bench", *sys.argv[1:]])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="can be given several times")
+    parser.add_argument("--repeats", type=int, default=5, help="of each contender; results need at least 5")
+    parser.add_argument("--threads", type=int, help="of torch; default: torch's choice")
+    parser.add_argument("--out", type=Path, help="default: bench.csv in the results store")
+    parser.add_argument("--data", type=Path, help="folder of the course's CSV files")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    given = parser.parse_args(arguments)
+    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
+    if given.threads is not None:
+        torch.set_num_threads(given.threads)
+    try:
+        where = settings(pick_device(given.device), given.repeats, given.data)
+    except DeviceError as error:
+        parser.error(str(error))
+    chosen = choose(BENCHMARKS, given.only or [])
+    failed = False
+    for outcome in run_benchmarks(chosen, where, given.out or results_dir() / "bench.csv"):
+        failed |= outcome.failed
+        print(outcome.text, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["gpu"]:  # it needs few packages
+        from benchmarks.gpu import main as on_gpu
+
+        sys.exit(on_gpu(sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

@@ -28,9 +28,10 @@ from benchmarks.harness import Contest, Outcome, Peer, compare, describe, write_
 from benchmarks.ours import words_table
 from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
+from mtbert.files import write_json
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import write_json
 from mtbert.runtime import DeviceError, environment, pick_device
+from mtbert.training import Shapes
 from mtbert_lab.paths import results_dir
 
 SECONDS = 85.0  # of all but the compiled steps
@@ -57,7 +58,6 @@ BUILDERS: dict[str, tuple[Callable[[Start], Step], str | None]] = {  # peer -> w
     TORCHJD: (gpu_steps.torchjd, "torchjd"),
 }
 
-Shapes = dict[str, tuple[int, int]]  # task -> examples, tokens of the longest
 UNIFIED: Shapes = {"sst": (8, 26), "quora": (48, 34), "sts": (8, 36)}
 EVEN: Shapes = {"sst": (12, 40), "quora": (12, 40), "sts": (12, 40)}
 

@@ -26,7 +26,7 @@ from filelock import FileLock
 from torch.utils.benchmark import Timer
 
 from mtbert.data import DataError
-from mtbert.paths import replacing
+from mtbert.files import replacing
 from mtbert.runtime import environment, free_by_default, keep_freed_memory
 
 LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times

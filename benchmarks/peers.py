@@ -20,7 +20,7 @@ from transformers import AutoModel
 from transformers import BertConfig as TheirConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
-from mtbert.bert import Batch, their_name
+from mtbert.bert import Batch, hf_name
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, autocast, task_loss
 from mtbert.training import TaskRows
@@ -42,7 +42,7 @@ class TransformersModel(nn.Module):
         config = TheirConfig(**sizes)
         with ours.device:  # weights that are drawn for nothing are drawn there
             self.encoder = AutoModel.from_config(config, attn_implementation=attention, add_pooling_layer=False)
-        weights = {their_name(n): t for n, t in base.state_dict().items() if not n.startswith("pooler.")}
+        weights = {hf_name(n): t for n, t in base.state_dict().items() if not n.startswith("pooler.")}
         self.encoder.load_state_dict(weights)
         self.heads = nn.ModuleDict()
         for task in tables:

@@ -58,7 +58,7 @@ _ROOMS = {  # where each of them is
 
 
 def __getattr__(name: str) -> Any:
-    """What the package exports, imported when it is used: the rooms need torch, which is slow to import."""
+    """A name that the package exports, imported when it is used: the rooms need torch, which is slow to import."""
     for room, names in _ROOMS.items():
         if name in names.split():
             return getattr(import_module(f"{__name__}.{room}"), name)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy import ndarray
 
+from mtbert.metrics import LeftOut, takes_left_out
+
 BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
 # (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
 Metric = Callable[..., ndarray]
@@ -17,15 +19,23 @@ def _jackknife(metric: Metric, parts: list[ndarray], labels: ndarray) -> ndarray
     examples = np.vstack([*parts, labels])
     kinds, counts = _count_columns(examples)  # K kinds of examples
     predicted, label = kinds[:-1], kinds[-1]
-    K = len(counts)
-    blocks = np.array_split(np.arange(K), K**2 // BLOCK + 1)
-    left_out = []  # scores (S, B) without one example of each of B kinds
-    for block in blocks:
-        is_left_out = block[:, None] == np.arange(K)
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
-            left_out.append(metric(predicted, label, counts - is_left_out))
-    covariance = np.cov(np.hstack(left_out), fweights=counts, bias=True)
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
+        if takes_left_out(metric):
+            scores = metric(predicted, label, LeftOut(counts))
+        else:
+            scores = _by_weights(metric, predicted, label, counts)
+    covariance = np.cov(scores, fweights=counts, bias=True)
     return (len(labels) - 1) * np.atleast_2d(covariance)
+
+
+def _by_weights(metric: Metric, predicted: ndarray, label: ndarray, counts: ndarray) -> ndarray:
+    """Scores (S, K) without one example of each of K kinds, of a metric that needs the weights of all K samples."""
+    K = len(counts)
+    scores = []  # (S, B) of B kinds
+    for block in np.array_split(np.arange(K), K**2 // BLOCK + 1):
+        is_left_out = block[:, None] == np.arange(K)
+        scores.append(metric(predicted, label, counts - is_left_out))
+    return np.hstack(scores)
 
 
 def _count_columns(table: ndarray) -> tuple[ndarray, ndarray]:

@@ -1,21 +1,39 @@
 """The metrics of predictions: one to add is a function here and its name in METRICS.
 
 Symbols: N examples, S seeds, R samples of the examples. A sample is its weights, how often each example is in it. Every
-metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N).
+metric is a function of sums over the examples, so that R samples are a product with their weights, (R, N). Samples that
+each lack one example need no product: their sums are the sum over all examples minus one term, see `LeftOut`.
 """
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-Weights = ndarray | None  # (R, N)
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The R = N samples that each lack one example of one kind; N is here the number of kinds.
+
+    counts: (N,), how many examples of each kind there are. As weights they are `counts - np.eye(N)`.
+    """
+
+    counts: ndarray
+
+
+Weights = ndarray | LeftOut | None  # (R, N)
 
 
 def _total(terms: ndarray, weights: Weights) -> ndarray:
     """Sum over the examples, the last axis: (..., N) -> (...,), or with weights (..., R)."""
-    return terms.sum(-1) if weights is None else terms @ weights.T
+    if weights is None:
+        return terms.sum(-1)
+    if isinstance(weights, LeftOut):
+        return (terms @ weights.counts)[..., None] - terms
+    return terms @ weights.T
 
 
 def _mean(terms: ndarray, weights: Weights) -> ndarray:
@@ -104,5 +122,13 @@ METRICS: dict[str, dict[str, Callable[..., Any]]] = {
     "similarity": {"pearson": pearson},
     "regression": {"pearson": pearson, "r2": r2},
 }
-# Metrics of users, by name, for tasks of any kind.
+# Metrics of users, by name, for tasks of any kind. Their weights are always arrays, as not all of them take `LeftOut`:
+# where labels are numbers, the time of an interval grows with the square of the rows.
 OWN_METRICS: dict[str, Callable[..., Any]] = {}
+_OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
+
+
+def takes_left_out(metric: Callable[..., Any]) -> bool:
+    """Whether a metric is one of those above, maybe with some of its arguments given by functools.partial."""
+    function = metric.func if isinstance(metric, functools.partial) else metric
+    return function in _OF_SUMS

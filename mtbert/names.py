@@ -4,6 +4,7 @@ A terminal would obey an escape sequence, and Markdown may be a script.
 """
 
 import re
+import unicodedata
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # nothing that can be seen
 MARKUP = re.compile(r"[\\`*_{}\[\]<>$&|~#!]")  # of Markdown, MyST and HTML
@@ -12,6 +13,11 @@ MARKUP = re.compile(r"[\\`*_{}\[\]<>$&|~#!]")  # of Markdown, MyST and HTML
 def printable(text: str) -> str:
     """A text for a terminal: control characters as Python writes them, but for the ends of lines."""
     return CONTROL.sub(lambda found: "\n" if found[0] == "\n" else repr(found[0])[1:-1], text)
+
+
+def composed(text: str) -> str:
+    """A text in the form NFC: a letter with an accent may be one character or two, which look and mean the same."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def escaped(name: str) -> str:

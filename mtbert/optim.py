@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 SCHEDULES = ("none", "linear", "cosine", "onecycle")
@@ -103,14 +104,16 @@ class AdamW(Optimizer):
         else:
             t = 1e9
         decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks the step as well
-        step = torch.full((), float(t), device=parameters[0].device)  # a kernel: a copy would wait for a GPU
-        torch._fused_adamw_(
+        # The kernel adds 1 to each. They are filled on the device: a copy would wait for a GPU.
+        steps = torch.full((len(parameters),), t - 1.0, device=parameters[0].device)
+        adamw(
             parameters,
             grads=[parameter.grad for parameter in parameters],
             exp_avgs=[state["exp_avg"] for state in states],
             exp_avg_sqs=[state["exp_avg_sq"] for state in states],
             max_exp_avg_sqs=[],
-            state_steps=[step] * len(parameters),
+            state_steps=list(steps.unbind()),
+            fused=True,
             lr=lr * decay,
             beta1=beta1,
             beta2=beta2,

@@ -1,4 +1,4 @@
-"""The laboratory around `mtbert`: it stores runs, sweeps, compares, prices and tells. A model trains without it."""
+"""The laboratory around `mtbert`: it stores runs, trains grids of them, compares them and makes the report."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import csv
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,9 +89,10 @@ def data_check(
         folder = demo.root()
     failed = False
     for name in task or TASKS:
+        tables = {}
         for split in TASKS[name].splits(folder):
             try:
-                rejects = _check_file(name, split, folder)
+                rejects = _check_file(name, split, folder, tables)
                 failed |= strict and rejects > 0
             except DataError as error:
                 typer.echo(f"{name} {split}: {for_command_line(error)}", err=True)
@@ -100,11 +100,15 @@ def data_check(
     raise typer.Exit(1 if failed else 0)
 
 
-def _check_file(task: str, split: str, folder: Path) -> int:
-    """Print what is in a file; the number of its rejects. Raises DataError where training would."""
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of
+def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataFrame]") -> int:
+    """Print what is in a file; the number of its rejects. Raises DataError where training would.
+
+    tables: split -> the table of a split of the task that was read; this one is added.
+    """
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of, remarks_on_overlap
 
     table, report = load_table(task, split, folder)
+    tables[split] = table
     typer.echo(f"{task} {split}: {for_command_line(report)}")
     if split != "test":
         if TASKS[task].is_number:
@@ -113,7 +117,10 @@ def _check_file(task: str, split: str, folder: Path) -> int:
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
-        for remark in remarks_of(task, split, table):
+        remarks = remarks_of(task, split, table)
+        if split == "dev" and "train" in tables:
+            remarks += remarks_on_overlap(task, tables["train"], table)
+        for remark in remarks:
             typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)
@@ -127,7 +134,7 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
     They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
     """
     from mtbert.data.download import fetch, is_table_alone
-    from mtbert.paths import sha256
+    from mtbert.files import sha256
 
     for path in fetch(folder, force):
         typer.echo(path)
@@ -335,6 +342,9 @@ def predict(
         bool | None,
         typer.Option("--table/--lines", help="the input is a table, or a text a line; default: by the file's name"),
     ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id-column", metavar="NAME", help="of the table; default: the task's")
+    ] = None,
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
@@ -360,6 +370,8 @@ def predict(
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
     if course_format and not out:
         raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if id_column and (text or out):
+        raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
         raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
     if not given and sys.stdin.isatty():
@@ -377,7 +389,7 @@ def predict(
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
         predicted = model.predict(examples, task, probabilities)
     else:
-        texts, report = load_texts(about.name, file or "-", table)
+        texts, report = load_texts(about.name, file or "-", table, id_column)
         if not report.is_plain:
             typer.echo(for_command_line(report), err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
@@ -446,49 +458,12 @@ def export(
 
 
 @app.command()
-def bench(
-    only: Annotated[list[str] | None, typer.Option(help="name of a benchmark; can be given several times")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="measurements of each contender; results need at least 5")] = 5,
-    threads: Annotated[int | None, typer.Option(min=1, help="of torch; default: torch's choice")] = None,
-    out: Annotated[Path | None, typer.Option(help="default: bench.csv in the results store")] = None,
-    data: DataDir = None,
-    device: Device = "auto",
-) -> None:
-    """Measure mtbert against its peers.
-
-    Updates the rows of bench.csv in the results store.
-    """
-    import torch
-
-    from mtbert.paths import cache_dir
-    from mtbert.runtime import pick_device
-    from mtbert_lab.paths import results_dir, shipped
-
-    # By default torch.compile loads code from a folder in /tmp, which another user can make first.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
-    sys.path.append(str(shipped("benchmarks").parent))
-    from benchmarks.catalogue import BENCHMARKS, settings
-    from benchmarks.harness import choose, run_benchmarks
-
-    chosen = choose(BENCHMARKS, only or [])
-    if threads is not None:
-        torch.set_num_threads(threads)
-    where = settings(pick_device(device), repeats, data)
-    failed = False
-    for outcome in run_benchmarks(chosen, where, out or results_dir() / "bench.csv"):
-        failed |= bool(outcome.failed)
-        typer.echo(outcome.text)
-    raise typer.Exit(1 if failed else 0)
-
-
-@app.command()
 def plan(
     memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
     minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
     profile: Annotated[
         Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="such as sst,quora; default: those of the profile")] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
     measure: Annotated[bool, typer.Option(help="write memory.csv, runs_predicted.csv and others; takes long")] = False,
     data: DataDir = None,
@@ -508,29 +483,9 @@ def plan(
         for path in cost.renew_measurements(results_dir(), place, threads, data):
             typer.echo(path)
         return
-    configs = cost.read_candidates(profile, tuple(tasks.split(",")) if tasks else ())
+    configs = cost.read_candidates(profile)
     table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
-
-
-@app.command()
-def baselines(data: DataDir = None, device: Device = "auto") -> None:
-    """Score the most frequent label and the untrained cosine.
-
-    Writes baselines.csv of the results store.
-    """
-    import pandas as pd
-
-    from mtbert.config import RunConfig
-    from mtbert.data import COURSE
-    from mtbert_lab.paths import results_dir
-    from mtbert_lab.store import BASELINES, baseline_table, write_table
-
-    tables = []
-    for number, task in enumerate(COURSE, start=1):
-        typer.echo(f"[{number} of {len(COURSE)}] {task}", err=True)
-        tables.append(baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device))
-    typer.echo(write_table(pd.concat(tables), results_dir() / BASELINES))
 
 
 @app.command()
@@ -599,7 +554,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
-        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab.", "benchmarks."))
+        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
         if not is_own and not isinstance(error, OSError):
             raise
         sys.exit(printable(f"error: {for_command_line(error)}"))

@@ -7,6 +7,7 @@ _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user
     "data=FOLDER": "--data",
     "encoder_only=True": "--encoder-only",
     "force=True": "--force",
+    "id_column=": "--id-column ",
     "is_table=True": "--table",
     "nothing is piped in": "nothing is piped in; --text, --file or --out say what to predict",
     "task=...": "--task",

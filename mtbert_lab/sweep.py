@@ -1,27 +1,20 @@
 """Sweeps: the runs of some grids that are not stored are trained by the workers of a dask cluster.
 
-By default these are processes of this machine, whose ports demand a certificate that only this sweep has: a dask server
-runs any code for whoever it lets in, and every user of the machine reaches the loopback. Dask imports modules from its
-scratch folder, so that is in a folder that only this user enters. With the address of a scheduler they are those of any
-cluster, which need the same folders of results, data and, to share checkpoints, cache.
-Who trains a run holds its lock, and a run goes on from its checkpoint, so that any number of sweeps may be started,
-stopped and killed. A run that fails is tried again, and one whose worker dies is taken up by another, RETRIES times.
+By default the workers are processes of this machine. With the address of a scheduler they are those of any cluster,
+which need the same folders of results, data and, to share checkpoints, cache. Who trains a run holds its lock, and a
+run goes on from its checkpoint, so that any number of sweeps may be started, stopped and killed. A run that fails is
+tried again, and one whose worker dies is taken up by another, RETRIES times.
 """
 
 import heapq
 import logging
-import signal
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
-from multiprocessing import active_children, resource_tracker
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -30,24 +23,19 @@ from tqdm.auto import tqdm
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
-from mtbert.runtime import check_processes
 from mtbert.training import Stop, load_corpus, stopping
+from mtbert_lab.cluster import RETRIES, SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client, Future
 
 log = logging.getLogger(__name__)
-RETRIES = 2
 POLL = 0.2  # seconds between two looks at what has ended and at signals
-GRACE = 10.0  # seconds in which runs may end behind their step before they are killed
+GRACE = 10.0  # seconds that runs have to end their step and save a checkpoint before they are killed
 BUSY_SECONDS = 2.0  # between two tries of a run that another process trains
-NEWS_SECONDS = 60.0  # between two lines of `regular_news`
-
-
-class SweepError(RuntimeError):
-    """A sweep that cannot begin or go on; the message says why."""
+NEWS_SECONDS = 60.0  # between two lines in a log file that say what is trained
 
 
 @dataclass(frozen=True)
@@ -105,10 +93,7 @@ def look_up(
                 to_do += [(f"teacher of {name}", teacher, True) for teacher in run.asks]
                 if config.but(seed=1) not in checked:
                     checked.add(config.but(seed=1))
-                    if not accept_rejects:
-                        corpus.check()
-                    load_tokenizer(config.encoder)
-                    meta_model(config)
+                    _check_start(config, corpus, accept_rejects)
             if run_id in found:
                 run = replace(run, name=found[run_id].name)
             found[run_id] = run
@@ -118,6 +103,14 @@ def look_up(
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
     return sorted(found.values(), key=lambda run: run.config.generation)
+
+
+def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> None:
+    """Raises ValueError where a run could not start: for its tables, its tokenizer, or the sizes of its encoder."""
+    if not accept_rejects:
+        corpus.check()
+    load_tokenizer(config.encoder)
+    meta_model(config)
 
 
 def describe(runs: Sequence[SweepRun], workers: int) -> str:
@@ -137,7 +130,7 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     ]
     minutes = [run.minutes for run in missing if run.minutes is not None]
     if minutes:
-        left = duration(minutes_left(missing, {}, workers, 0.0))
+        left = duration(minutes_left(missing, workers))
         lines.append(f"{len(minutes)} to train: {sum(minutes):.1f} minutes, {workers} at a time {left}")
     mib = sorted(run.mib for run in missing if run.mib is not None)
     if mib:
@@ -146,11 +139,17 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     return "\n".join(lines)
 
 
-def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int, elapsed: float) -> float | None:
-    """Minutes until all of these runs have ended, started in this order in `workers` processes; None: not known.
+def minutes_left(
+    runs: Sequence[SweepRun],
+    workers: int,
+    taken: Mapping[str, float] = MappingProxyType({}),
+    left: Mapping[str, float] = MappingProxyType({}),
+) -> float | None:
+    """Minutes from now until all of these runs have ended, started in this order in `workers` processes; None: unknown.
 
     taken: run id -> minutes of runs that have ended, or will have; their ratio to the predictions corrects the other
-    predictions. A run without a prediction counts as the mean of these runs, at first 0.
+    predictions. A run without a prediction counts as the mean of these runs, at first 0. left: run id -> minutes that
+    lie ahead of runs that have done a step, 0 of those that have ended; of the others all do.
     """
     if not taken and all(run.minutes is None for run in runs):
         return None
@@ -159,11 +158,11 @@ def minutes_left(runs: Sequence[SweepRun], taken: dict[str, float], workers: int
     if predicted:
         rate = sum(taken[run_id] for run_id in predicted) / sum(predicted.values())
     mean = sum(taken.values()) / max(1, len(taken))
-    ends = [0.0] * workers  # a heap: the time at which each process has done its runs
+    ends = [0.0] * workers  # a heap: when each process has done its runs
     for run in runs:
         expected = mean if run.minutes is None else rate * run.minutes
-        heapq.heapreplace(ends, ends[0] + taken.get(run.run_id, expected))
-    return max(0.0, max(ends) - elapsed)
+        heapq.heapreplace(ends, ends[0] + left.get(run.run_id, expected))
+    return max(ends)
 
 
 def duration(minutes: float) -> str:
@@ -172,24 +171,6 @@ def duration(minutes: float) -> str:
         return "less than a minute"
     hours, rest = divmod(round(minutes), 60)
     return f"about {hours} h {rest} min" if hours else f"about {rest} min"
-
-
-@contextmanager
-def regular_news(news: Callable[[], str]) -> Iterator[None]:
-    """Inside the block a thread prints a line every NEWS_SECONDS, for who reads a log file."""
-    ended = threading.Event()
-
-    def tell() -> None:
-        while not ended.wait(NEWS_SECONDS):
-            print(news(), flush=True)
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def train_missing(
@@ -203,13 +184,13 @@ def train_missing(
 ) -> dict[str, str]:
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
-    workers: processes on this machine, unless `scheduler` is the address of one of dask; threads: of torch in each.
-    On SIGINT or SIGTERM no further run is started, the runs save their checkpoints and end, and KeyboardInterrupt or
-    SystemExit is raised; while the workers start, and the second time, SIGINT kills them. Raises SweepError where there
-    is no scheduler, or none any more.
+    workers: processes on this machine, unless `scheduler` is the address of a dask scheduler. threads: of torch in each
+    process. On SIGINT or SIGTERM no further run starts, the runs save their checkpoints and end, and KeyboardInterrupt
+    or SystemExit is raised. SIGINT kills the workers at once while they start, and when it comes a second time. Raises
+    SweepError if the scheduler cannot be reached or is lost.
     """
     missing = [run for run in runs if not run.is_stored]
-    minutes = minutes_left(missing, {}, workers, 0.0)
+    minutes = minutes_left(missing, workers)
     rest = f"; the others take {duration(minutes)}" if missing and minutes is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     for run in runs:  # what a process that was killed has left
@@ -237,22 +218,22 @@ def train_on(
     device: str = "auto",
     again: bool = False,
 ) -> dict[str, str]:
-    """`train_missing` on a cluster; when `stop` has a signal, the runs are ended.
+    """`train_missing` on a cluster. A signal in `stop` stops the runs.
 
-    On a terminal a bar shows the steps, elsewhere a line a minute says what is trained.
+    On a terminal a bar shows the steps; in a log file a line a minute says what is trained.
     """
     from mtbert_lab.workers import Sweep, train_run
 
     sweep = f"mtbert-{client.id}"
     client.register_plugin(Sweep(sweep, threads, data, stores(), device), sweep)
-    progress = Progress(client, runs, device)
+    status = Status(client, runs, device)
     for topic in (sweep, "all"):  # messages of the workers and of the scheduler
-        client.subscribe_topic(topic, progress.note)
+        client.subscribe_topic(topic, status.note)
     resources = {"GPU": 1} if device.startswith("cuda") else None
     numbers = count()
 
     def submit(run: SweepRun, pause: float) -> "Future":
-        """Give a run to the workers, behind those that they have."""
+        """Append a run to the queue of the workers. pause: seconds that the worker waits before it begins."""
         number = next(numbers)
         arguments = sweep, run.run_id, run.config, again or run.is_teacher, pause
         how = {"retries": RETRIES, "priority": -number, "resources": resources}
@@ -260,27 +241,22 @@ def train_on(
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
-    with (
-        tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar,
-        regular_news(progress.text) if bar.disable else nullcontext(),
-    ):
+    with tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar:
         while waiting and stop.number is None:
             for future in [future for future in waiting if future.done()]:
                 run = waiting.pop(future)
                 state, value, minutes = _outcome(future)
-                if state in ("busy", "stopped"):  # by another process; as its worker closes
+                if state in ("busy", "stopped"):  # another process trains it; its worker closes
                     waiting[submit(run, BUSY_SECONDS)] = run
                     continue
                 if state == "failed":
                     failed[str(run)] = value
-                    value = f"failed: {value.splitlines()[0]}"
-                spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
-                progress.end(run, minutes if state == "trained" else None)
+                status.end(run, minutes if state == "trained" else None)
                 bar.update()
-                rest = progress.left() if waiting else ""
-                tqdm.write(f"[{len(runs) - len(waiting)} of {len(runs)}] {run}: {value} ({run.run_id}, {spent}){rest}")
-            if not bar.disable:
-                bar.set_postfix_str(progress.text())
+                ended = len(runs) - len(waiting)
+                rest = status.left() if waiting else ""
+                tqdm.write(f"[{ended} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
+            status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
     if waiting:
@@ -289,7 +265,7 @@ def train_on(
 
 
 def _outcome(future: "Future") -> tuple[str, str, float]:
-    """The result of `workers.train_run`; raises SweepError where there is none."""
+    """The result of `workers.train_run`. Raises SweepError if the scheduler has lost it."""
     if future.status == "error":
         error = future.exception()
         return "failed", f"{type(error).__name__}: {error}", 0.0
@@ -298,8 +274,15 @@ def _outcome(future: "Future") -> tuple[str, str, float]:
     return future.result()
 
 
+def _line(run: SweepRun, state: str, value: str, minutes: float) -> str:
+    """A run that has ended, with its score or its error, as a line of text."""
+    what = f"failed: {value.splitlines()[0]}" if state == "failed" else value
+    spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
+    return f"{run}: {what} ({run.run_id}, {spent})"
+
+
 def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
-    """Runs that have begun end behind their current step, if that is soon, and the others at once."""
+    """Stop the runs: each saves a checkpoint after its current step. Do not wait longer than GRACE for that."""
     from distributed import wait
 
     with suppress(OSError):  # a worker has just died, or the scheduler; TimeoutError: the current step takes long
@@ -307,8 +290,8 @@ def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
         wait(futures, timeout=GRACE)
 
 
-class Progress:
-    """How far the runs of a sweep are: by what their workers report, and by what has ended."""
+class Status:
+    """How far the runs of a sweep are, from what their workers report and from the runs that have ended."""
 
     def __init__(self, client: "Client", runs: Sequence[SweepRun], device: str) -> None:
         self.client = client
@@ -317,10 +300,11 @@ class Progress:
         self.names = {run.run_id: str(run) for run in runs}  # of those that have not ended
         self.states: dict[str, str] = {}  # run id -> how far a run is
         self.minutes: dict[str, float] = {}  # run id -> taken by a run that has ended, expected of one that is trained
-        self.started = time.monotonic()
+        self.ends: dict[str, float] = {}  # run id -> by the clock, of runs that have done a step
+        self.next_line = time.monotonic() + NEWS_SECONDS
 
     def note(self, event: tuple[float, dict]) -> None:
-        """Take in a message of the scheduler or of a worker; a thread of dask's calls this."""
+        """Note a message of the scheduler or of a worker. A thread of dask's calls this."""
         _, message = event
         if message.get("action") == "remove-worker":
             log.warning("worker %s is lost; its run goes on elsewhere from its checkpoint", message["worker"])
@@ -329,12 +313,14 @@ class Progress:
             self.states[run_id] = f"{self.names[run_id]} ({run_id}) {message['state']}"
             if message["minutes"] is not None:
                 self.minutes[run_id] = message["minutes"]
+                self.ends[run_id] = time.monotonic() + 60 * message["left"]
 
     def end(self, run: SweepRun, minutes: float | None) -> None:
-        """Take in that a run has ended; minutes: None where its time says nothing about the others."""
+        """Note that a run has ended. minutes: that it took; None where they say nothing about the other runs."""
         del self.names[run.run_id]
         self.states.pop(run.run_id, None)
         self.minutes.pop(run.run_id, None)
+        self.ends[run.run_id] = time.monotonic()
         if minutes is None:
             self.runs.remove(run)
         else:
@@ -343,11 +329,21 @@ class Progress:
     def left(self) -> str:
         """', about 3 min left'; empty where it is not known."""
         workers = len(self.client.nthreads()) or 1
-        minutes = minutes_left(self.runs, dict(self.minutes), workers, (time.monotonic() - self.started) / 60)
+        now = time.monotonic()
+        ahead = {run_id: max(0.0, end - now) / 60 for run_id, end in dict(self.ends).items()}
+        minutes = minutes_left(self.runs, workers, dict(self.minutes), ahead)
         return "" if minutes is None else f", {duration(minutes)} left"
 
+    def tell(self, bar: tqdm) -> None:
+        """Show what is trained: behind the bar on a terminal, elsewhere in a line every NEWS_SECONDS."""
+        if not bar.disable:
+            bar.set_postfix_str(self.text())
+        elif time.monotonic() > self.next_line:
+            print(self.text(), flush=True)
+            self.next_line += NEWS_SECONDS
+
     def text(self) -> str:
-        """What is trained, and how long it takes; where nothing is, why."""
+        """What is trained, and how long that takes. Where nothing is trained, the reason."""
         if states := list(self.states.values()):
             return "; ".join(states) + self.left()
         workers = self.client.scheduler_info()["workers"].values()
@@ -356,71 +352,3 @@ class Progress:
         if self.device.startswith("cuda") and not any(worker["resources"] for worker in workers):
             return f"none of the {len(workers)} workers has a GPU; start one with --resources GPU=1"
         return "no run has begun"
-
-
-@contextmanager
-def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
-    """The client of a cluster: that of the scheduler at this address, or processes of this machine until the end.
-
-    Raises SweepError where there is none.
-    """
-    if not scheduler:
-        check_processes(workers)
-    import dask
-    from distributed import Client, LocalCluster  # without /proc it cannot be imported
-    from distributed.gc import disable_gc_diagnosis
-    from distributed.security import Security
-
-    if scheduler:
-        try:
-            client = Client(scheduler)
-        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two: dask's settings of TLS
-            raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
-        with client:
-            yield client
-        return
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks that a connection is closed
-    with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
-        settings = {
-            "temporary-directory": scratch,
-            "distributed.scheduler.allowed-failures": RETRIES,
-            "distributed.scheduler.worker-saturation": 1.0,  # a run waits for the first free worker
-            "distributed.scheduler.worker-ttl": None,  # by the clock, which may jump; a dead process is noticed anyway
-            "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
-            "distributed.scheduler.http.routes": [],  # pages for anyone
-            "distributed.worker.http.routes": [],
-        }
-        start = partial(
-            LocalCluster,
-            n_workers=workers,
-            threads_per_worker=1,
-            memory_limit=0,
-            resources={"GPU": 1},
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            security=Security.temporary(),
-            silence_logs=logging.CRITICAL,
-        )
-        with dask.config.set(settings):
-            cluster = _start(start)
-        with cluster, Client(cluster) as client:
-            # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
-            disable_gc_diagnosis()
-            yield client
-
-
-def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
-    """Start the workers, which inherit that signals are blocked: Ctrl-C, which a terminal sends to all its processes,
-    is for this process, in which a signal ends the start at once.
-    """
-    resource_tracker.ensure_running()  # started with the first worker it would unblock them
-    blocked = {signal.SIGINT, signal.SIGTERM}
-    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
-        try:
-            return starter.submit(cluster).result()
-        except (RuntimeError, OSError) as error:
-            raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
-        except KeyboardInterrupt:
-            for worker in active_children():
-                worker.kill()
-            raise

@@ -1,8 +1,8 @@
-"""What a worker of a dask cluster does: it is a process that trains one run at a time, and many one after another.
+"""What a worker of a dask cluster does: it trains one run after another, in one process.
 
-A worker stops its run behind the current step, with a checkpoint, when its `Sweep` is taken from it: when the sweep is
-stopped, and when the worker closes, because of SIGTERM or since its scheduler is lost. Only `sweep.train_on` imports
-this, as dask is slow to import.
+The plugin `Sweep` is registered on every worker. When it is removed, the worker saves a checkpoint of its run after the
+current step and stops the run. Dask removes it when the sweep is stopped, and when the worker closes: on SIGTERM, or
+because its scheduler is lost. Only `sweep.train_on` imports this file, as dask is slow to import.
 """
 
 import errno
@@ -32,9 +32,10 @@ class WorkerError(RuntimeError):
 
 
 class Sweep(WorkerPlugin):
-    """What all runs of a sweep share, on every worker. threads: of torch; reports are sent to the topic `name`.
+    """What all runs of a sweep share, on every worker.
 
-    stores: those that are read, the first of which is written to.
+    name: of the topic to which reports are sent. threads: of torch. stores: those that are read; the first of them is
+    written to.
     """
 
     def __init__(self, name: str, threads: int, data: str | Path | None, stores: Sequence[Path], device: str) -> None:
@@ -47,7 +48,7 @@ class Sweep(WorkerPlugin):
         self.is_stopped = False
 
     def setup(self, worker: Worker) -> None:
-        """Import registered code, and leave the report of rejected rows to the process that leads the sweep."""
+        """Import registered code. Rejected rows are not reported: the process that leads the sweep has done so."""
         self.worker = worker
         if worker.nanny:
             import_files(self.imports)
@@ -57,21 +58,22 @@ class Sweep(WorkerPlugin):
         """Stop the run."""
         self.is_stopped = True
 
-    def tell(self, run_id: str, state: str, minutes: float | None = None) -> None:
-        """Report how far a run is; minutes: that it will take, where that is known."""
-        self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes})
+    def tell(self, run_id: str, state: str, minutes: float | None = None, left: float | None = None) -> None:
+        """Report how far a run is. minutes: that all its steps take; left: those ahead, where that is known."""
+        self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes, "left": left})
 
     def train(self, run_id: str, config: RunConfig, again: bool) -> tuple[str, str]:
-        """Train and store a run, unless it is 'stored'; its score as text. again: as of `load_or_run`.
+        """Train and store a run, unless that is done; returns 'trained' or 'stored', and its score as text.
 
-        Raises filelock.Timeout if the run, or a teacher that has to be trained first, is locked.
+        again: see `load_or_run`. Raises filelock.Timeout if another process trains the run, or a teacher that has to be
+        trained before it.
         """
         if self.worker.state.nthreads != 1:  # runs in one process would share torch's random generator
             raise WorkerError(f"a worker has {self.worker.state.nthreads} threads; start it with --nthreads 1")
         torch.set_num_threads(self.threads)
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(self.worker.name, int):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
-        watch.set(Watch(self, run_id))
+        watch.set(StepReports(self, run_id))
         with run_lock(run_id, blocking=False):
             state = "stored" if is_done(run_id, self.stores, again) else "trained"
             if state == "trained":
@@ -83,8 +85,8 @@ class Sweep(WorkerPlugin):
         return state, f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
 
 
-class Watch:
-    """Called after every step of a run: reports it now and then; True: the run has to stop."""
+class StepReports:
+    """Is called after every step of a run and reports it now and then; returns True where the run has to stop."""
 
     def __init__(self, sweep: Sweep, run_id: str) -> None:
         self.sweep = sweep
@@ -98,16 +100,20 @@ class Watch:
             self.last = now
             step = progress()["step"]
             since, first = self.first = self.first or (now, step)
-            minutes = (now - since) / 60 * (total - first) / (step - first) if step > first else None
-            self.sweep.tell(self.run_id, f"{step}/{total}", minutes)
+            minutes, left = None, None
+            if step > first:
+                pace = (now - since) / 60 / (step - first)
+                minutes, left = pace * total, pace * (total - step)
+            self.sweep.tell(self.run_id, f"{step}/{total}", minutes, left)
         return self.sweep.is_stopped
 
 
 def train_run(sweep: str, run_id: str, config: RunConfig, again: bool, pause: float) -> tuple[str, str, float]:
-    """A task of dask: trained, stored (by another process), busy (trained by another), failed or stopped; minutes.
+    """The task that dask runs on a worker: how it ended, its score or error as text, and the minutes that it took.
 
-    Between them the score or the error. pause: seconds before it begins. Raises errors that are not mtbert's own, so
-    that dask tries again, except those of a full or read-only disk: the same command goes on later.
+    It ends as trained; stored, if another process has stored the run; busy, if another process trains it; failed; or
+    stopped. pause: seconds before it begins. mtbert's own errors are returned as text, and so are those of a full or
+    read-only disk, as another try would not help. Other errors are raised, and dask tries the run again.
     """
     time.sleep(pause)
     plugin = get_worker().plugins.get(sweep)

@@ -31,6 +31,7 @@ NOT_CORE = {
     "test_citation.py",
     "test_dockerfile.py",
     "test_environment.py",
+    "test_package.py",
     "test_readme_use.py",
 }
 
@@ -41,13 +42,14 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow or MTBERT_SLOW=1")
-    config.addinivalue_line("markers", "core: of the library, mtbert/")
+    config.addinivalue_line("markers", "core: of the library, mtbert/; all tests together take about a minute")
+    config.addinivalue_line("markers", "lab: of a room of the library, by a command of the laboratory; not core")
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
         place = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("notebooks",)
-        if place[0] not in NOT_CORE:
+        if place[0] not in NOT_CORE and "lab" not in item.keywords:
             item.add_marker("core")
     if not (config.getoption("--slow") or os.environ.get("MTBERT_SLOW")):
         for item in items:

@@ -22,9 +22,9 @@ FILES = sorted([*LIBRARY.rglob("*.py"), *LAB.rglob("*.py")])
 FLOORS = {
     "mtbert": [
         {"names"},
-        {"paths", "runtime", "sources", "intervals"},
+        {"paths", "files", "strict_yaml", "runtime", "sources"},
         {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
-        {"sharing", "data"},
+        {"sharing", "data", "intervals"},
         {"config"},
         {"multitask"},
         {"training"},
@@ -34,7 +34,7 @@ FLOORS = {
         {"paths", "hints", "own_code"},
         {"statistics"},
         {"store"},
-        {"workers"},
+        {"cluster", "workers"},
         {"sweep"},
         {"cost", "analysis"},
         {"report"},

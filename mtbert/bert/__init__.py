@@ -1,8 +1,8 @@
 """minBERT: the encoder, its checkpoints, and faster operations on a CPU."""
 
-from mtbert.bert.batch import Batch, apart, together
+from mtbert.bert.batch import Batch, Mask, pack, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear
-from mtbert.bert.hf_checkpoints import has_token_types, their_name, vocab_size, write_tensors
+from mtbert.bert.hf_checkpoints import has_token_types, hf_name, vocab_size, write_tensors
 from mtbert.bert.hub import (
     MINILM,
     MPNET,
@@ -17,7 +17,7 @@ from mtbert.bert.hub import (
     mpnet_folder,
 )
 from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
-from mtbert.bert.shapes import without_numbers
+from mtbert.bert.shapes import init_empty_weights
 
 __all__ = [
     "MINILM",
@@ -32,20 +32,21 @@ __all__ = [
     "Dropout",
     "LayerHooks",
     "Linear",
+    "Mask",
     "SelfAttention",
-    "apart",
     "content_digest",
     "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",
     "has_token_types",
     "has_tokenizer",
+    "hf_name",
+    "init_empty_weights",
     "locate",
     "mpnet_folder",
+    "pack",
     "part_sizes",
-    "their_name",
-    "together",
+    "unpack",
     "vocab_size",
-    "without_numbers",
     "write_tensors",
 ]

@@ -1,13 +1,14 @@
-"""Batches of token ids, padded; and the tokens of several batches as one tensor."""
+"""Batches of token ids, padded; and the tokens of several batches packed into one tensor."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# (B, 1, 1, T), True = attend, or (B, h, T, T), added to the scores; None: all; a list: one for each of several batches
-Mask = Tensor | list[Tensor] | None
+# Which tokens a token attends to, as torch's `scaled_dot_product_attention` has it: a tensor that is broadcast to
+# (B, h, T, T), of truth values, True = attend, or of numbers that are added to the scores. None: to all of them.
+Mask = Tensor | None
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Batch:
             mask = mask.bool()
         object.__setattr__(self, "attention_mask", mask)  # the class is frozen
 
+    @property
+    def mask(self) -> Tensor:
+        """The padding as a `Mask` of attention: (B, 1, 1, T), True = attend."""
+        return self.attention_mask[:, None, None, :]
+
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
         types = self.token_type_ids
@@ -40,19 +46,20 @@ class Batch:
         )
 
 
-def apart(tokens: Tensor, masks: list[Tensor]) -> list[Tensor]:
-    """The tokens of several batches (N, ...) -> each batch's (B, T, ...), of the size of its mask (B, ..., T)."""
-    sizes = [(mask.size(0), mask.size(-1)) for mask in masks]
-    parts = tokens.split([B * T for B, T in sizes])  # (B T, ...) of each batch
-    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
-
-
-def together(batches: Iterable[Tensor]) -> Tensor:
+def pack(batches: Iterable[Tensor]) -> Tensor:
     """(B, T, ...) of several batches -> (N, ...), all their tokens; a single batch is not copied."""
     tokens = [batch.flatten(0, 1) for batch in batches]
     return torch.cat(tokens) if len(tokens) > 1 else tokens[0]
 
 
-def can_be_stacked(masks: list[Tensor]) -> bool:
-    """Whether batches with these masks can be one batch: their sequences have one length."""
-    return len({mask.shape[1:] for mask in masks}) == 1
+def unpack(tokens: Tensor, sized: Sequence[Tensor]) -> list[Tensor]:
+    """Packed tokens (N, ...) -> (B, T, ...) of each batch; sized: a tensor (B, ..., T) of each, such as its mask."""
+    sizes = [(one.size(0), one.size(-1)) for one in sized]
+    parts = tokens.split([B * T for B, T in sizes])  # (B T, ...) of each batch
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def stacked(masks: list[Tensor]) -> list[Tensor]:
+    """The masks of packed batches as one, where their sequences have one length: then the batches are one batch."""
+    have_one_length = len({mask.shape[1:] for mask in masks}) == 1
+    return [torch.cat(masks)] if have_one_length else masks

@@ -17,13 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from mtbert.bert.batch import Mask
 from mtbert.runtime import from_proc
 
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 WITHOUT_BFLOAT16 = torch.backends.cpu.get_cpu_capability() == "AVX2"  # no fast products of it
-ONEDNN = IS_AMD and HAS_AVX512 and torch.backends.mkldnn.is_available()
+# The one private operation of torch in this library; without it products are torch's own. Its public callers are
+# compiled models alone.
+HAS_PRODUCT = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+ONEDNN = IS_AMD and HAS_AVX512 and HAS_PRODUCT
 
 
 class Linear(nn.Linear):
@@ -149,11 +153,10 @@ class _Dropout(torch.autograd.Function):
         return _masked(gradient, keep, ctx.scale), None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    mask (B, 1, 1, T), True = attend, or numbers (B, h, T, T), added as they are. With a graph on a CPU, scores are
-    float32 or float64, also under autocast.
+    With a graph on a CPU, scores are float32 or float64, also under autocast.
     """
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays

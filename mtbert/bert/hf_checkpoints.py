@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS
-from mtbert.paths import replacing, write_json
+from mtbert.files import replacing, write_json
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -159,7 +159,7 @@ def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str,
     """Write our tensors, and our values as the `config.json`, in the layout of their model_type."""
     model_type = values["model_type"]
     layout = LAYOUTS[model_type]
-    theirs = {their_name(name, model_type): tensor for name, tensor in tensors.items()}
+    theirs = {hf_name(name, model_type): tensor for name, tensor in tensors.items()}
     write_tensors(folder / "model.safetensors", theirs)
     content = {"model_type": model_type, "architectures": [layout.architecture]}
     for name, value in values.items():
@@ -170,7 +170,7 @@ def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str,
     write_json(folder / "config.json", content)
 
 
-def their_name(name: str, model_type: str = "bert") -> str:
+def hf_name(name: str, model_type: str = "bert") -> str:
     """The name under which Hugging Face stores a tensor of ours."""
     for ours, theirs in LAYOUTS[model_type].names:
         name = name.replace(ours, theirs)
@@ -219,7 +219,7 @@ def to_ours(
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # gamma and beta are older names
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         found[name] = tensor
-    theirs = {name: their_name(name, model_type) for name in expected}
+    theirs = {name: hf_name(name, model_type) for name in expected}
     pooler = {name for name in expected if name.startswith("pooler.")}
     if not any(theirs[name] in found for name in pooler):
         log.warning("%s has no pooler: it starts from random weights, as the heads do", folder)

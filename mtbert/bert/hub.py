@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from mtbert.paths import CHECKSUMS, cache_dir, checksum_faults, replacing, sha256
+from mtbert.files import CHECKSUMS, checksum_faults, replacing, sha256
+from mtbert.paths import cache_dir
 
 log = logging.getLogger(__name__)
 MINILM = "minilm"
@@ -133,7 +134,7 @@ def _remove_padding(tokenizer: Tokenizer) -> None:
 
 
 def content_name(folder: str | Path) -> str:
-    """What names an encoder, whatever its folder: the name among NAMED_ENCODERS that has these files, or a digest."""
+    """A name for an encoder that does not depend on its folder: one of NAMED_ENCODERS, or a digest of the files."""
     digest = content_digest(folder)
     for name, files in NAMED_ENCODERS.items():
         if digest == _digest_of((file, files[file]) for file in _FILES if file in files):

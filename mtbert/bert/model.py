@@ -5,7 +5,7 @@ that notebook 01 explains). Checkpoints of BERT, RoBERTa, DistilBERT and MPNet a
 Hugging Face (hf_checkpoints.py).
 
 Symbols: B batch, T tokens, d hidden size, h heads, d_k = d / h, d_i intermediate size, L layers; N tokens of several
-batches together, padding included.
+packed batches, padding included.
 """
 
 import functools
@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert.batch import Mask, apart, can_be_stacked, together
+from mtbert.bert.batch import Mask, pack, stacked, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
-from mtbert.bert.shapes import without_numbers
-from mtbert.paths import write_checksums
+from mtbert.bert.shapes import init_empty_weights
+from mtbert.files import write_checksums
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -170,7 +170,7 @@ class BertEmbeddings(nn.Module):
         positions = self.position.weight[self.offset : self.offset + input_ids.size(1)]  # (T, d)
         return self.dropout(self.norm(hidden + positions))
 
-    def attention_mask(self, mask: Tensor | None, T: int) -> Tensor | None:
+    def attention_mask(self, mask: Mask, T: int) -> Mask:
         """The mask of every layer: mask (B, 1, 1, T), True = attend, as it is, or with relative positions (B, h, T, T).
 
         Those are added to the scores, where the mask is False so that no weight is left. Computed once a batch.
@@ -197,16 +197,14 @@ class SelfAttention(nn.Module):
         self.value = Linear(inputs, d)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, hidden: Tensor, mask: Mask = None) -> Tensor:
-        """hidden (B, T, d), mask as for `attend` -> (B, T, d); several batches as in `BertLayer`."""
+    def forward(self, hidden: Tensor, mask: Mask | list[Tensor] = None) -> Tensor:
+        """hidden (B, T, d), mask (`Mask`) -> (B, T, d); packed batches as in `BertLayer`."""
         projected = self.project(hidden)  # (..., 3, h, d_k)
         if not isinstance(mask, list):
             return self.mix(projected, mask)
-        if hidden.device.type == "cuda" and can_be_stacked(mask):  # fewer kernels
-            whole = torch.cat(mask)
-            return self.mix(*apart(projected, [whole]), whole).flatten(0, 1)
-        parts = apart(projected, mask)  # a token attends within its own sequence, so batch by batch
-        return together(self.mix(part, own) for part, own in zip(parts, mask, strict=True))
+        masks = stacked(mask) if hidden.device.type == "cuda" else mask  # fewer kernels
+        parts = unpack(projected, masks)  # a token attends within its own sequence, so batch by batch
+        return pack(self.mix(part, own) for part, own in zip(parts, masks, strict=True))
 
     def project(self, hidden: Tensor) -> Tensor:
         """Q, K and V of every token and head in one matrix product: (..., d) -> (..., 3, h, d_k)."""
@@ -216,8 +214,8 @@ class SelfAttention(nn.Module):
         projected = linear(hidden, weight, bias)  # (..., 3d)
         return projected.unflatten(-1, (3, self.heads, -1))
 
-    def mix(self, projected: Tensor, mask: Tensor | None) -> Tensor:
-        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask as for `attend` -> (B, T, d)."""
+    def mix(self, projected: Tensor, mask: Mask) -> Tensor:
+        """The values of one batch, weighted: projected (B, T, 3, h, d_k), mask (`Mask`) -> (B, T, d)."""
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # (B, h, T, d_k)
         dropout = self.dropout if self.training else 0.0
         context = attend(q, k, v, mask, dropout)  # softmax(Q K' / sqrt(d_k) + mask) V: (B, h, T, d_k)
@@ -225,7 +223,7 @@ class SelfAttention(nn.Module):
 
 
 class LayerHooks:
-    """What adapters do in a layer that several batches pass together: each changes the tokens of its own batch alone.
+    """The adapters of a layer that has packed batches: each changes the tokens of its own batch alone.
 
     adapters: one for each batch, or None, in the order of the tokens; masks: of each batch, (B, 1, 1, T), True =
     attend. An adapter has a function for each place where it works, and None for the others (`mtbert.sharing.Adapter`).
@@ -237,25 +235,25 @@ class LayerHooks:
         self.masks = list(masks)
 
     def change(self, place: str, x: Tensor) -> Tensor:
-        """What the adapters make of x at a place: (N, d) -> (N, d)."""
+        """x as the adapters change it at a place: (N, d) -> (N, d)."""
         hooks = self._hooks(place)
         if not hooks:
             return x
-        parts = apart(x, self.masks)  # (B, T, d) of each batch
+        parts = unpack(x, self.masks)  # (B, T, d) of each batch
         for i, hook in hooks.items():
             parts[i] = hook(self.depth, parts[i])
-        return together(parts)
+        return pack(parts)
 
     def add(self, place: str, residual: Tensor, x: Tensor) -> Tensor:
         """The residual plus the adapters' terms TS(x) at a place: (N, d), (N, d) -> (N, d)."""
         hooks = self._hooks(place)
         if not hooks:
             return residual
-        inputs = apart(x, self.masks)
-        sums = apart(residual, self.masks)
+        inputs = unpack(x, self.masks)
+        sums = unpack(residual, self.masks)
         for i, hook in hooks.items():
             sums[i] = sums[i] + hook(self.depth, inputs[i], self.masks[i])
-        return together(sums)
+        return pack(sums)
 
     def _hooks(self, place: str) -> dict[int, Callable]:
         """Number of a batch -> the function that its adapter has for the place."""
@@ -280,11 +278,11 @@ class BertLayer(nn.Module):
         self.output_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Mask = None, hooks: LayerHooks = NO_HOOKS) -> Tensor:
-        """hidden (B, T, d), mask (B, 1, 1, T), True = attend, or `BertEmbeddings.attention_mask` -> (B, T, d).
+    def forward(self, hidden: Tensor, mask: Mask | list[Tensor] = None, hooks: LayerHooks = NO_HOOKS) -> Tensor:
+        """hidden (B, T, d), mask (`Mask`) -> (B, T, d).
 
-        Several batches together, such as one of each task: hidden (N, d), their tokens one batch after the other, and
-        a list of their masks -> (N, d). Attention is computed per batch (B, T), all else on the N tokens at once.
+        Packed batches, such as one of each task: hidden (N, d) and a list of their masks -> (N, d). Attention is
+        computed batch by batch, all else on the N tokens at once.
         """
         attended = self.attention_output(self.attention(hidden, mask))
         attended = hooks.change("after_attention", attended)
@@ -376,7 +374,7 @@ class BertModel(nn.Module):
         folder = locate(folder_or_name)
         check_folder(folder)
         config = BertConfig.from_json(folder / "config.json")
-        with without_numbers():  # shapes are compared before there is memory for them
+        with init_empty_weights():  # shapes are compared before there is memory for them
             expected = cls(config).state_dict()
         found = to_ours(read_tensors(folder), expected, folder, config.model_type)
         model = cls(config)
@@ -408,7 +406,7 @@ def _check_ids(name: str, ids: Tensor, size: int) -> None:
 @functools.cache
 def part_sizes(config: BertConfig) -> dict[str, int]:
     """Numbers of parameters of the embeddings, of one layer, and of the pooler."""
-    with without_numbers():
+    with init_empty_weights():
         model = BertModel(replace(config, num_hidden_layers=1))
     parts = {"embeddings": model.embeddings, "layer": model.layers[0], "pooler": model.pooler}
     sizes = {}

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtbert.bert.batch import Mask
+
 RELATIVE_BUCKETS = 32
 MAX_DISTANCE = 128  # tokens; all that are farther away share a bucket
 NOT_ATTENDED = -1e30  # a score whose weight is 0; finite in float32 and bfloat16, also with a score added
@@ -33,7 +35,7 @@ def relative_buckets(T: int, device: torch.device) -> Tensor:
     return torch.where(distances < exact, distances, far) + half * (offsets > 0)
 
 
-def biased_mask(bias: Tensor, mask: Tensor | None) -> Tensor:
+def biased_mask(bias: Tensor, mask: Mask) -> Tensor:
     """The bias (h, T, T) where mask (B, 1, 1, T) is True, NOT_ATTENDED elsewhere: (B, h, T, T), added to the scores.
 
     Without a mask B is 1. On a GPU it has the type that autocast gives to queries and keys.

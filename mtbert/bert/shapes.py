@@ -1,4 +1,4 @@
-"""Models that have shapes and no numbers: their parameters are counted, or get the tensors of a checkpoint."""
+"""Models with shapes and without weights: to count parameters, or to fill them from a checkpoint."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 
 @contextmanager
-def without_numbers() -> Iterator[None]:
-    """What is made here lies on torch's device meta, and no weights are drawn for it.
+def init_empty_weights() -> Iterator[None]:
+    """Modules that are built in this block have their parameters on torch's device meta; no weights are drawn.
 
     A draw has nothing to write there; torch still imports its compiler for the first one, which takes a second.
     """

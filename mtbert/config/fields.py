@@ -55,7 +55,7 @@ SOURCES = {  # of fields: the papers of this project that propose or use them, a
 
 
 class FieldRow(NamedTuple):
-    """What users read about a field of a RunConfig; the default is written as in YAML."""
+    """The description of a RunConfig's field for its users; the default is written as in YAML."""
 
     name: str
     type: str

@@ -444,7 +444,7 @@ class RunConfig(BaseModel):
 
 
 def unknown_names(params: dict) -> str:
-    """What stored parameters of a RunConfig, or of its teachers, name and is not known here; empty if nothing is."""
+    """The tasks and methods of stored parameters that are not known here, as a phrase; empty if all are known."""
     tasks = {*params.get("tasks", ()), *params.get("score_tasks", ())}
     if unknown := tasks - TASKS.keys():
         return f"there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?"

@@ -6,16 +6,9 @@ from mtbert.data.device_tokens import DeviceTokens
 from mtbert.data.encoders import fetch_mpnet
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
-from mtbert.data.tables import (
-    UNDECODED,
-    class_counts,
-    fault_of,
-    find_data,
-    load_split_texts,
-    load_table,
-    load_texts,
-    remarks_of,
-)
+from mtbert.data.reports import class_counts, fault_of, remarks_of, remarks_on_overlap
+from mtbert.data.rows import UNDECODED
+from mtbert.data.tables import find_data, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, changed_tasks, unknown_task
 from mtbert.data.tokens import TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
@@ -44,6 +37,7 @@ __all__ = [
     "mapped_array",
     "pos_features",
     "remarks_of",
+    "remarks_on_overlap",
     "remove_unused",
     "sealed_arrays",
     "tokenize",

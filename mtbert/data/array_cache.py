@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from mtbert.paths import OTHER_CACHE, SEAL, cache_dir, is_sealed, remove_leftovers, replacing, seal
+from mtbert.files import SEAL, is_sealed, remove_leftovers, replacing_sealed
+from mtbert.paths import OTHER_CACHE, cache_dir
 
 log = logging.getLogger(__name__)
 KINDS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be computed again
@@ -59,10 +60,8 @@ def sealed_arrays(
     arrays = compute()
     remove_leftovers(path.parent)
     try:
-        with replacing(path) as partial:
-            with open(partial, "wb") as file:
-                np.savez(file, **dict(zip(names, arrays, strict=True)))
-            seal(partial)
+        with replacing_sealed(path) as partial, open(partial, "wb") as file:
+            np.savez(file, **dict(zip(names, arrays, strict=True)))
     except OSError as error:
         log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_CACHE)
     return arrays
@@ -84,7 +83,7 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[ndarray], N
     array = None
     remove_leftovers(path.parent)
     try:
-        with replacing(path) as partial:
+        with replacing_sealed(path) as partial:
             with open(partial, "wb+") as file:
                 file.truncate(whole)
                 if hasattr(os, "posix_fallocate"):  # macOS does not have it
@@ -96,7 +95,6 @@ def mapped_array(path: Path, shape: tuple[int, ...], fill: Callable[[ndarray], N
                 file.seek(size)
                 file.write(np.array(times).tobytes())
                 file.truncate()
-            seal(partial)
         return _mapped(path, shape)
     except OSError as error:
         if array is not None:  # there was room: an error of `fill`, or of the disk

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mtbert.data.tables import fault_of, fingerprint, load_table
+from mtbert.data.reports import fault_of, remarks_on_range
+from mtbert.data.tables import fingerprint, load_table
 from mtbert.data.tasks import TASKS, DataError
 
 log = logging.getLogger(__name__)
@@ -78,5 +79,8 @@ def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str]:
 def _load_once(task: str, split: str, root: Path, changed: int) -> tuple[pd.DataFrame, str]:
     table, report = load_table(task, split, root)
     if report.rejects:
-        log.warning("%s", report)
+        log.warning("%s", report.summary)
+    if TASKS[task].is_number:
+        for remark in remarks_on_range(task, table):
+            log.warning("%s: %s", report.path.name, remark)
     return table, fault_of(task, split, table, report)

@@ -66,7 +66,7 @@ def is_table_alone(path: Path) -> bool:
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with a file that should be the course's file of this name; None if nothing."""
+    """Why a file is not the course's file of this name; None if it is."""
     if expected := CHECKSUMS[path.name]:
         found = pooch.file_hash(path)
         return f"is not the course's file: sha256 {found}, expected {expected}" if found != expected else None

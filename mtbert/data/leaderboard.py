@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.data.tasks import TASKS, DataError
-from mtbert.paths import write_text
+from mtbert.files import write_text
 
 COURSE_COLUMNS = {  # spelt as there
     "sst": "Predicted_Sentiment",

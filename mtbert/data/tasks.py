@@ -33,8 +33,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
-from mtbert.names import CONTROL
-from mtbert.paths import CHECKOUT, YamlError, folder_of, read_yaml
+from mtbert.names import CONTROL, composed
+from mtbert.paths import CHECKOUT, folder_of
+from mtbert.strict_yaml import YamlError, read_yaml
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "label", "task", "split", "predicted", "confidence")  # of the tables that mtbert makes itself
@@ -145,14 +146,15 @@ class Task(BaseModel):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
-        if twice := _twice(self.class_names):
+        if twice := _twice(map(composed, self.class_names)):
             raise ValueError(f"class_names: {twice} is given twice")
         if odd := [name for name in self.class_names if CONTROL.search(name)]:
             raise ValueError(f"class_names: {odd[0]!r} has a control character")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):
-            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}")
+            own = "for one of your own, import the file that registers it"
+            raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}; {own}")
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self
@@ -182,7 +184,7 @@ class Task(BaseModel):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What a trained head relies on, as JSON has it: stored with a model and a run, see `changed_tasks`."""
+        """The parts of a task that a trained head relies on, as JSON: stored with models and runs (`changed_tasks`)."""
         return self.model_dump(mode="json", include=DEFINITION)
 
     def as_written(self, predicted: pd.Series) -> pd.Series:
@@ -235,7 +237,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    """What is wrong with a field of a task, from pydantic's description of it."""
+    """The fault of a task's field, from pydantic's description of it."""
     if problem["type"] == "value_error":  # of `_consistent`, which names the field itself
         return problem["msg"].removeprefix("Value error, ")
     name = str(problem["loc"][0])
@@ -266,7 +268,7 @@ def unknown_task(name: str) -> str:
 
 
 def changed_tasks(definitions: dict[str, dict[str, Any]]) -> str:
-    """What differs between stored definitions of tasks, by name, and the tasks here; nothing where they are equal."""
+    """The differences between stored definitions of tasks, by name, and the tasks here; empty where they are equal."""
     changes = []
     for name, was in definitions.items():
         for field, value in TASKS[name].definition.items():

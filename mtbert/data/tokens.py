@@ -100,7 +100,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _normalizer(tokenizer: Tokenizer) -> Any:
-    """What a tokenizer does to a text first, such as lower case, as JSON."""
+    """The normalization of a text before it is cut into tokens, such as lower case, as JSON."""
     return json.loads(tokenizer.to_str())["normalizer"]
 
 

@@ -12,9 +12,9 @@ from mtbert import __version__
 from mtbert.bert import write_tensors
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
+from mtbert.files import write_checksums, write_json, write_text
 from mtbert.multitask.model import MultitaskBert
 from mtbert.names import escaped
-from mtbert.paths import write_checksums, write_json, write_text
 from mtbert.sharing import ExportError
 
 WITH_HEAD = "BertForSequenceClassification"
@@ -71,7 +71,7 @@ def export_task(
 
 
 def _why_without_head(model: MultitaskBert, task: str) -> list[str]:
-    """What `BertForSequenceClassification` does not do; nothing where it computes the task's head."""
+    """Why `BertForSequenceClassification` cannot compute a task's head; empty where it can."""
     config = model.run_config
     reasons = []
     for name, plain in PLAIN.items():
@@ -147,7 +147,7 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
 
 
 def _answer(task: Task) -> str:
-    """What the model says about an example."""
+    """The form of an answer for an example."""
     if not task.is_number:
         return f"one of {', '.join(task.names)}"
     low, high = task.label_range

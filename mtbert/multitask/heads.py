@@ -218,7 +218,7 @@ class TaskHeads(nn.Module):
         return self.offsets
 
     def shared_parameters(self) -> dict[str, Tensor]:
-        """What more than one of the training tasks trains, by name; of an offset the name is that of its weight.
+        """Parameters that more than one of the training tasks trains, by name; an offset has the name of its weight.
 
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """

@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, locate, without_numbers
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, init_empty_weights, locate
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
@@ -70,17 +70,17 @@ class MultitaskBert(nn.Module):
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.plan.is_frozen and not self.encoder.adapters
 
-    def embed(self, batches: dict[str, Batch], below: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def embed(self, batches: dict[str, Batch], prefix: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Task -> embeddings (B, k, d) in the weights' type; k is 2 where a pair's sentences are encoded one by one.
 
-        The encoder runs at the configured precision. below: the outputs of some tasks' frozen layers, as in
+        The encoder runs at the configured precision. prefix: the outputs of some tasks' frozen layers, as in
         `SharedEncoder.forward`.
         """
         config = self.run_config
         dtype = next(self.parameters()).dtype
         result = {}
         with autocast(config, self.device):
-            for task, states in self.encoder(batches, below).items():
+            for task, states in self.encoder(batches, prefix).items():
                 if config.pooling == "pooler":
                     embeddings = self.encoder.pool(task, states)  # (k B, d)
                 else:
@@ -94,15 +94,15 @@ class MultitaskBert(nn.Module):
         self,
         batches: dict[str, Batch],
         tags: dict[str, Tensor] | None = None,
-        below: dict[str, Tensor] | None = None,
+        prefix: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Logits of every task of the batch: (B, classes), or (B,) for binary tasks and numbers.
 
-        tags: part-of-speech features (B, p) by task, where the configuration asks for them. below: as in `embed`.
+        tags: part-of-speech features (B, p) by task, where the configuration asks for them. prefix: as in `embed`.
         """
         tags = tags or {}
         logits = {}
-        for task, embeddings in self.embed(batches, below).items():
+        for task, embeddings in self.embed(batches, prefix).items():
             logits[task] = self.heads(task, embeddings, tags.get(task))
         return logits
 
@@ -234,24 +234,20 @@ class MultitaskBert(nn.Module):
         return pd.concat(tables).rename_axis("level")
 
     def save(self, folder: str | Path) -> None:
-        """Write all that predictions depend on; for transformers see `export_task`.
+        """Write the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
 
-        These are the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
+        Predictions depend on nothing else. For transformers see `export_task`.
         """
         write_model(Path(folder), self.run_config, self.encoder.config, self.state_dict(), self.tokenizer)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MultitaskBert":
-        """Read what `save` wrote; raises CheckpointError if a part is missing or damaged, or a task was changed.
-
-        Of models of version 0.9.0 and earlier, which lack their tokenizer and their tasks' definitions, the tokenizer
-        is that of the encoder of today, and only the sizes of the heads are compared.
-        """
+        """Read a folder of `save`; raises CheckpointError if a part is missing or damaged, or a task was changed."""
         folder = Path(folder)
         check_files(folder)
         try:
             config, sizes, tensors = read_model(folder)
-            with without_numbers():
+            with init_empty_weights():
                 model = cls(config, BertModel(sizes))
             model.to_empty(device="cpu").load_state_dict(tensors)
         except CheckpointError:
@@ -285,7 +281,7 @@ def _is_text(value: Any) -> bool:
 
 
 def in_order(batches: Iterable[tuple[ndarray, Tensor]]) -> Tensor:
-    """What `MultitaskBert.in_batches` computed, in the order of the examples."""
+    """The results of `MultitaskBert.in_batches` as one tensor, in the order of the examples."""
     order, parts = [], []
     for indices, part in batches:
         order.append(indices)
@@ -328,7 +324,7 @@ def build_encoder(config: RunConfig) -> BertModel:
 
 def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
     """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
-    with without_numbers():
+    with init_empty_weights():
         base = BertModel(encoder) if encoder else None
         return MultitaskBert(config.but(weights="random"), base)
 

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from mtbert.bert import NAMED_ENCODERS, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
 from mtbert.config import RunConfig, unknown_names
-from mtbert.data import COURSE, TASKS, changed_tasks
-from mtbert.multitask.heads import output_width
-from mtbert.paths import CHECKSUMS, checksum_faults, replacing, write_checksums, write_json
+from mtbert.data import TASKS, changed_tasks
+from mtbert.files import checksum_faults, replacing, write_checksums, write_json
 
 log = logging.getLogger(__name__)
-FILES = ("run_config.json", "encoder.json", "model.safetensors")
-DEFINITIONS = "tasks.json"  # models of version 0.9.0 and earlier have neither this nor a tokenizer
-TOKENIZER = "tokenizer"
+DEFINITIONS = "tasks.json"
+FILES = ("run_config.json", "encoder.json", "model.safetensors", DEFINITIONS)
+TOKENIZER = "tokenizer"  # a folder inside, where the encoder had a tokenizer
 
 
 def write_model(
@@ -53,14 +52,8 @@ def check_files(folder: Path) -> None:
     missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
         raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
-    later = []  # what older models lack
-    for path in (folder / DEFINITIONS, *(folder / TOKENIZER).glob("*")):
-        if path.exists():
-            later.append(path.relative_to(folder).as_posix())
-    if not later and not (folder / CHECKSUMS).exists():
-        log.warning("%s: not checked: it has no %s, as models of version 0.4.0 and earlier", folder, CHECKSUMS)
-        return
-    faults = checksum_faults(folder, [*FILES, *later])
+    tokenizer = [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).glob("*")]
+    faults = checksum_faults(folder, [*FILES, *tokenizer])
     if faults:
         raise CheckpointError(f"{folder}: {'; '.join(faults)}; delete the folder, train again")
 
@@ -76,25 +69,15 @@ def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
     if unknown:
         raise CheckpointError(f"{folder}: {unknown}")
     config = RunConfig.from_params(params)
+    _check_tasks(folder, config)
     tensors = load_file(folder / "model.safetensors")
-    _check_tasks(folder, config, tensors)
     return config, BertConfig(**_read_json(folder / "encoder.json")), tensors
 
 
-def _check_tasks(folder: Path, config: RunConfig, tensors: dict[str, Tensor]) -> None:
-    """Raise CheckpointError if a task was changed since the model was saved.
-
-    Of models of version 0.9.0 and earlier, which lack the definitions, only the sizes of the heads are compared.
-    """
-    definitions = folder / DEFINITIONS
-    if definitions.exists():
-        stored = _read_json(definitions)
-        changed = changed_tasks({task: stored[task] for task in config.scored})
-    else:
-        own = [task for task in config.scored if task not in COURSE]
-        if own:
-            log.warning("%s: saved without the definition of %s; was it changed since?", folder, ", ".join(own))
-        changed = _changed_heads(config, tensors)
+def _check_tasks(folder: Path, config: RunConfig) -> None:
+    """Raise CheckpointError if a task was changed since the model was saved."""
+    stored = _read_json(folder / DEFINITIONS)
+    changed = changed_tasks({task: stored[task] for task in config.scored})
     if changed:
         raise CheckpointError(
             f"{folder}: the model was trained with other tasks than those here: {changed}; restore the file "
@@ -102,19 +85,8 @@ def _check_tasks(folder: Path, config: RunConfig, tensors: dict[str, Tensor]) ->
         )
 
 
-def _changed_heads(config: RunConfig, tensors: dict[str, Tensor]) -> str:
-    """The heads that have another number of outputs than their tasks."""
-    changes = []
-    for task in config.scored:
-        bias = tensors.get(f"heads.by_task.{task}.layers.{config.head_layers - 1}.bias")
-        width = output_width(TASKS[task])
-        if bias is not None and len(bias) != width:
-            changes.append(f"{task}: its head has {len(bias)} outputs, the task {width}")
-    return "; ".join(changes)
-
-
 def saved_tokenizer(folder: Path, config: RunConfig) -> str:
-    """The folder of a saved model's tokenizer; of a model without one the encoder of today, with a warning."""
+    """The folder of a saved model's tokenizer; where it was saved without one its encoder, with a warning."""
     if (folder / TOKENIZER).is_dir():
         return str(folder / TOKENIZER)
     if config.encoder not in NAMED_ENCODERS:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert import BertConfig, Linear, SelfAttention, without_numbers
+from mtbert.bert import BertConfig, Linear, Mask, SelfAttention, init_empty_weights
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Adapter(nn.Module):
     after_attention: Callable[[int, Tensor], Tensor] | None = None
     # TS(h) of the layer's input: depth, (B, T, d), mask (B, 1, 1, T), True = attend -> (B, T, d). It joins the residual
     # of the second layer norm, LN(h_att + FFN(h_att) + TS(h)) (003, equation 2): a parallel adapter.
-    parallel: Callable[[int, Tensor, Tensor | None], Tensor] | None = None
+    parallel: Callable[[int, Tensor, Mask], Tensor] | None = None
     # The feed-forward block's output, before dropout and residual: depth, (B, T, d) -> (B, T, d).
     after_feed_forward: Callable[[int, Tensor], Tensor] | None = None
     # TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as of `parallel`.
-    parallel_feed_forward: Callable[[int, Tensor, Tensor | None], Tensor] | None = None
+    parallel_feed_forward: Callable[[int, Tensor, Mask], Tensor] | None = None
     # The layer's output: depth, (B, T, d) -> (B, T, d).
     after_layer: Callable[[int, Tensor], Tensor] | None = None
 
@@ -68,7 +68,7 @@ class PAL(Adapter):
         self.attention = nn.ModuleList(SelfAttention(small, s) for _ in range(L))  # g
         _initialize(self)
 
-    def parallel(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel(self, depth: int, hidden: Tensor, mask: Mask) -> Tensor:
         """GELU(V_D g(V_E h)): (B, T, d) -> (B, T, d)."""
         encoded = self.encode(hidden)  # (B, T, s)
         attended = self.attention[depth](encoded, mask)  # (B, T, a)
@@ -103,7 +103,7 @@ class LowRank(Adapter):
         self.blocks = _bottlenecks(encoder, sizes.size)
         _initialize(self)
 
-    def parallel(self, depth: int, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel(self, depth: int, hidden: Tensor, mask: Mask) -> Tensor:
         """V_D GELU(V_E h): (B, T, d) -> (B, T, d)."""
         return self.blocks[depth](hidden)
 
@@ -142,12 +142,12 @@ class Houlsby(TwoBottlenecks):
 
 
 class HoulsbyPals(TwoBottlenecks):
-    """What the code of Stickland and Murray 2019 calls Houlsby: the second one reads the output of the attention block.
+    """Houlsby in the code of Stickland and Murray 2019: the second one reads the output of the attention block.
 
     LN(h_att + FFN(h_att) + V_D GELU(V_E h_att)); weights are drawn from N(0, 0.02).
     """
 
-    def parallel_feed_forward(self, depth: int, attended: Tensor, mask: Tensor | None) -> Tensor:
+    def parallel_feed_forward(self, depth: int, attended: Tensor, mask: Mask) -> Tensor:
         """V_D GELU(V_E h_att): (B, T, d) -> (B, T, d)."""
         return self.feed_forward_blocks[depth](attended)
 
@@ -181,7 +181,7 @@ def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with
 
     A PAL without biases has 2sd + L 3s^2, where the heads divide s (001, section 4.2).
     """
-    with without_numbers():
+    with init_empty_weights():
         adapter = ADAPTERS[name](encoder, sizes)
     total = 0
     for path, parameter in adapter.named_parameters():

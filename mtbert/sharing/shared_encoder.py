@@ -1,10 +1,10 @@
 """The encoder under a sharing plan: one pass for a batch of several tasks.
 
-At every depth each group of the plan runs its `BertLayer` once on the tokens of all its tasks together.
+At every depth each group of the plan runs its `BertLayer` once, on the packed tokens of all its tasks.
 Source: paper 002, section 4 (1-bert, 3-bert, hybrid-bert); papers 001, equation 7, and 003, equation 2 (where a PAL
 joins a layer).
 
-N is the number of tokens, padding included, of all sequences that a group encodes together.
+N is the number of tokens, padding included, of all sequences that a group encodes in one call.
 """
 
 import copy
@@ -14,17 +14,38 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mtbert.bert import Batch, BertModel, LayerHooks, apart, together, without_numbers
+from mtbert.bert import Batch, BertModel, LayerHooks, init_empty_weights, pack, unpack
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, SharingPlan
 
-Tokens = dict[Group, Tensor]  # (N, d) of each group
-States = dict[str, Tensor]  # (B, T, d) of each task
-Masks = dict[str, Tensor]  # (B, 1, 1, T) of each task, True = attend; of layers perhaps (B, h, T, T), added to scores
+States = dict[str, Tensor]  # hidden states (B, T, d) of each task
 
 
 class ExportError(ValueError):
     """A part of a model that other code cannot run."""
+
+
+class Copies(nn.ModuleList):
+    """One level of a plan: the module for the first of its groups, and a copy of it for each of the others."""
+
+    def __init__(self, module: nn.Module, level: Level) -> None:
+        others = [copy.deepcopy(module) for _ in level.groups[1:]]
+        super().__init__([module, *others])
+        self.level = level
+
+    def of(self, task: str) -> nn.Module:
+        """The copy that a task uses."""
+        [module] = self.used_by([task]).values()
+        return module
+
+    def used_by(self, tasks: Collection[str]) -> dict[Group, nn.Module]:
+        """The copies that these tasks use, by which of the tasks use each."""
+        used = {}
+        for group, module in zip(self.level.groups, self, strict=True):
+            users = tuple(task for task in group if task in tasks)
+            if users:
+                used[users] = module
+        return used
 
 
 class SharedEncoder(nn.Module):
@@ -40,36 +61,26 @@ class SharedEncoder(nn.Module):
         super().__init__()
         self.config = base.config
         self.plan = plan
-        self.embeddings = _copies(base.embeddings, plan.embeddings)
-        self.layers = nn.ModuleList()
-        for layer, level in zip(base.layers, plan.layers, strict=True):
-            self.layers.append(_copies(layer, level))
-        self.poolers = _copies(base.pooler, plan.pooler)
+        self.embeddings = Copies(base.embeddings, plan.embeddings)
+        pairs = zip(base.layers, plan.layers, strict=True)
+        self.layers = nn.ModuleList(Copies(layer, level) for layer, level in pairs)
+        self.poolers = Copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
 
-    def levels(self) -> dict[str, tuple[Level, nn.ModuleList]]:
-        """Name (embeddings, layer 1, ..., pooler) -> its mode in the plan, and its copies."""
-        modules = [self.embeddings, *self.layers, self.poolers]
-        found = {}
-        for (name, level), copies in zip(self.plan.levels.items(), modules, strict=True):
-            found[name] = level, copies
-        return found
-
-    def forward(self, batches: dict[str, Batch], below: States | None = None) -> States:
+    def forward(self, batches: dict[str, Batch], prefix: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
-        below: what `below` gives, for the tasks where it is known already.
+        prefix: what `prefix_states` gives, for the tasks where that is at hand.
         """
-        states = dict(below or {})
+        states = dict(prefix or {})
         others = {task: batch for task, batch in batches.items() if task not in states}
         if others:
-            states |= self.below(others)
-        return self._run(states, _masks(batches), self.frozen_depth, len(self.layers))
+            states |= self.prefix_states(others)
+        return self._run(states, batches, self.frozen_depth, len(self.layers))
 
-    def below(self, batches: dict[str, Batch]) -> States:
-        """Hidden states below the layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
-        states = self._embed(batches)
-        return self._run(states, _masks(batches), 0, self.frozen_depth)
+    def prefix_states(self, batches: dict[str, Batch]) -> States:
+        """Hidden states that enter layer `frozen_depth`, task -> (B, T, d): a function of the text alone."""
+        return self._run(self._embed(batches), batches, 0, self.frozen_depth)
 
     @property
     def frozen_depth(self) -> int:
@@ -78,60 +89,63 @@ class SharedEncoder(nn.Module):
 
     def _embed(self, batches: dict[str, Batch]) -> States:
         """The outputs of the embeddings, task -> (B, T, d)."""
-        level = self.plan.embeddings
-        copies = self.embeddings
-        masks = _masks(batches)
         words: States = {}
-        for group, embed in _used(level, copies, batches).items():
+        for tasks, embed in self.embeddings.used_by(batches).items():
             # One look-up for all tasks of a copy: its gradient is as large as the whole table.
-            ids = together(batches[task].input_ids for task in group)
-            words |= _by_task({group: embed.word(ids)}, masks)
+            ids = [batches[task].input_ids for task in tasks]
+            parts = unpack(embed.word(pack(ids)), ids)
+            words |= zip(tasks, parts, strict=True)
         states: States = {}
         for task, batch in batches.items():
-            embed = _copy_for(task, level, copies)
+            embed = self.embeddings.of(task)
             states[task] = embed(batch.input_ids, batch.token_type_ids, words[task])
         return states
 
-    def _run(self, states: States, masks: Masks, start: int, stop: int) -> States:
-        """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d)."""
-        tokens: Tokens = {}
-        for task, hidden in states.items():
-            tokens[(task,)] = hidden.flatten(0, 1)
-        in_layers = self._in_layers(masks) if start < stop else masks
-        for depth in range(start, stop):
-            level = self.plan.layers[depth]
-            layers = _used(level, self.layers[depth], states)
-            tokens = _regroup(tokens, layers, masks)
-            for group, layer in layers.items():
-                own = {task: masks[task] for task in group}
-                in_order = [in_layers[task] for task in group]
-                tokens[group] = self._run_layer(layer, depth, tokens[group], own, in_order)
-        return _by_task(tokens, masks)
+    def _run(self, states: States, batches: dict[str, Batch], start: int, stop: int) -> States:
+        """The layers from `start` to `stop`, on the states of all tasks: task -> (B, T, d).
 
-    def _in_layers(self, masks: Masks) -> Masks:
-        """The masks with the relative positions of each task's embeddings, where the encoder has them."""
-        found: Masks = {}
-        for task, mask in masks.items():
-            embed = _copy_for(task, self.plan.embeddings, self.embeddings)
-            found[task] = embed.attention_mask(mask, mask.size(-1))
-        return found
-
-    def _run_layer(self, layer: nn.Module, depth: int, hidden: Tensor, masks: Masks, in_order: list[Tensor]) -> Tensor:
-        """A layer on the tokens of a group, with the adapters of its tasks: (N, d) -> (N, d).
-
-        masks: of the adapters, (B, 1, 1, T); in_order: those of the layer, in the order of the tokens.
+        At each depth every copy of the layer runs once, on the packed tokens of all tasks that share it.
         """
-        by_task = dict(self.adapters.items())
-        adapters = [by_task.get(task) for task in masks]
-        hooks = LayerHooks(adapters, depth, list(masks.values()))
+        masks = self._masks(batches) if start < stop else {}
+        for depth in range(start, stop):
+            outputs: States = {}
+            for tasks, layer in self.layers[depth].used_by(states).items():
+                own_masks = [masks[task] for task in tasks]
+                hidden = pack(states[task] for task in tasks)  # (N, d)
+                hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
+                parts = unpack(hidden, own_masks)  # (B, T, d) of each task
+                outputs |= zip(tasks, parts, strict=True)
+            states = outputs
+        return states
+
+    def _masks(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """The mask of each task's attention in all layers; in MPNet it holds relative positions."""
+        masks = {}
+        for task, batch in batches.items():
+            embed = self.embeddings.of(task)
+            masks[task] = embed.attention_mask(batch.mask, batch.input_ids.size(1))
+        return masks
+
+    def _hooks(self, depth: int, tasks: Group, batches: dict[str, Batch]) -> LayerHooks:
+        """The tasks' adapters in a layer; their attention sees padding alone, no relative positions."""
+        adapters = dict(self.adapters.items())
+        padding = [batches[task].mask for task in tasks]
+        return LayerHooks([adapters.get(task) for task in tasks], depth, padding)
+
+    def _run_layer(self, layer: nn.Module, *inputs: object) -> Tensor:
+        """layer(*inputs), whose inner states are computed again in the backward pass where that is asked for."""
         if self.checkpoint_layers and torch.is_grad_enabled():
-            return checkpoint(layer, hidden, in_order, hooks, use_reentrant=False)
-        return layer(hidden, in_order, hooks)
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
+    def levels(self) -> dict[str, tuple[Level, Copies]]:
+        """Name (embeddings, layer 1, ..., pooler) -> its level in the plan, and its copies."""
+        modules = [self.embeddings, *self.layers, self.poolers]
+        return {name: (copies.level, copies) for name, copies in zip(self.plan.levels, modules, strict=True)}
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
-        pooler = _copy_for(task, self.plan.pooler, self.poolers)
-        return pooler(hidden)
+        return self.poolers.of(task)(hidden)
 
     def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
         """A task's way through the plan as a plain encoder; it has these weights, not copies.
@@ -141,13 +155,11 @@ class SharedEncoder(nn.Module):
         if task in self.adapters and not without_adapter:
             kind = type(self.adapters[task]).__name__
             raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
-        with without_numbers():
+        with init_empty_weights():
             model = BertModel(self.config)
-        model.embeddings = _copy_for(task, self.plan.embeddings, self.embeddings)
-        model.layers = nn.ModuleList()
-        for level, copies in zip(self.plan.layers, self.layers, strict=True):
-            model.layers.append(_copy_for(task, level, copies))
-        model.pooler = _copy_for(task, self.plan.pooler, self.poolers)
+        model.embeddings = self.embeddings.of(task)
+        model.layers = nn.ModuleList(copies.of(task) for copies in self.layers)
+        model.pooler = self.poolers.of(task)
         model.training = self.training  # the levels, which are this encoder's own, keep their modes
         return model
 
@@ -163,57 +175,3 @@ class SharedEncoder(nn.Module):
             if level.mode == "F":
                 copies.eval()
         return self
-
-
-def _copies(module: nn.Module, level: Level) -> nn.ModuleList:
-    """The module for the first group of a level, and a copy of it for each of the others."""
-    others = [copy.deepcopy(module) for _ in level.groups[1:]]
-    return nn.ModuleList([module, *others])
-
-
-def _used(level: Level, copies: nn.ModuleList, tasks: Collection[str]) -> dict[Group, nn.Module]:
-    """The copies of a level that these tasks use, by which of the tasks use each."""
-    used = {}
-    for group, module in zip(level.groups, copies, strict=True):
-        users = tuple(task for task in group if task in tasks)
-        if users:
-            used[users] = module
-    return used
-
-
-def _copy_for(task: str, level: Level, copies: nn.ModuleList) -> nn.Module:
-    [module] = _used(level, copies, [task]).values()
-    return module
-
-
-def _masks(batches: dict[str, Batch]) -> Masks:
-    masks: Masks = {}
-    for task, batch in batches.items():
-        masks[task] = batch.attention_mask[:, None, None, :]
-    return masks
-
-
-def _apart(tokens: Tensor, masks: Masks) -> States:
-    """The tokens of a group (N, ...), whose masks these are -> task -> (B, T, ...)."""
-    parts = apart(tokens, list(masks.values()))
-    return dict(zip(masks, parts, strict=True))
-
-
-def _by_task(tokens: Tokens, masks: Masks) -> States:
-    """The tokens of each group -> task -> (B, T, d)."""
-    parts: States = {}
-    for group, flat in tokens.items():
-        own = {task: masks[task] for task in group}
-        parts |= _apart(flat, own)
-    return parts
-
-
-def _regroup(tokens: Tokens, groups: Collection[Group], masks: Masks) -> Tokens:
-    """The tokens of all tasks in other groups; where the groups are the same nothing is copied."""
-    if set(tokens) == set(groups):
-        return tokens
-    parts = _by_task(tokens, masks)
-    regrouped: Tokens = {}
-    for group in groups:
-        regrouped[group] = together(parts[task] for task in group)
-    return regrouped

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from mtbert.paths import is_sealed, replacing, seal
+from mtbert.files import is_sealed, replacing_sealed
 
 log = logging.getLogger(__name__)
 Step = TypeVar("Step")
@@ -120,10 +120,9 @@ class Checkpoint:
         if torch.cuda.is_available():
             content["cuda_rng"] = torch.cuda.get_rng_state()
         try:
-            with replacing(self.path) as partial:
+            with replacing_sealed(self.path) as partial:
                 with open(partial, "wb") as file:
                     torch.save(content, file)
-                seal(partial)
                 if self.path.exists():
                     os.replace(self.path, self._previous)
         except (OSError, RuntimeError) as error:  # torch's own says nothing of the file

@@ -1,4 +1,4 @@
-"""What frozen layers make of a table's texts, kept on disk: a function of weights, tokens and precision alone.
+"""The outputs of frozen layers for a table's texts, kept on disk: a function of weights, tokens and precision alone.
 
 Source: the idea that a frozen part of an encoder needs to run once for each text, not once an epoch; a run, its other
 seeds and every plan with the same frozen layers read the same file.
@@ -20,7 +20,7 @@ VERSION = "2"  # of the files' content; after a change all files are made again
 
 
 class TokenStates:
-    """Hidden states below `encoder.frozen_depth` of a whole table (tokens, d), one sequence after the other.
+    """`SharedEncoder.prefix_states` of a whole table (tokens, d), one sequence after the other.
 
     batches: rows, their states (B, T, d) and mask (B, T), of the whole table; not computed where they are on disk.
     """

@@ -47,7 +47,7 @@ def reason_for_eager(model: MultitaskBert, tables: Tables) -> str:
     if config.checkpoint_layers:
         return "layers are computed twice, under the same dropout"
     if not all(table.is_on_device(model) for table in tables.values()):
-        return "what frozen layers make of the texts is read from disk"
+        return "the outputs of frozen layers are read from disk"
     return ""
 
 
@@ -77,7 +77,7 @@ class StepGraphs:
         self.pools: dict[str, Any] = {}  # what is computed -> the memory that its graphs share
 
     def __call__(self, name: str, compute: Compute, number: int, rows: Rows) -> Any:
-        """What compute(number, rows, length) returns, with the gradients that it leaves in `.grad`.
+        """The result of compute(number, rows, length), with the gradients that it leaves in `.grad`.
 
         The tensors of the result, and the gradients, are those of the graph: its next replay overwrites them.
         """
@@ -124,7 +124,7 @@ class StepGraphs:
 
 
 def _by_task(numbers: Tensor, key: Key) -> Rows:
-    """The numbers of all rows, apart again."""
+    """The numbers of all rows -> those of each task."""
     _, _, sizes = key
     parts = numbers.split([size for _, size in sizes])
     return {task: part for (task, _), part in zip(sizes, parts, strict=True)}

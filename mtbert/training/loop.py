@@ -21,8 +21,8 @@ from torch import Tensor
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.paths import replacing
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.samplers import moving_average
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
@@ -42,7 +42,7 @@ Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predic
 
 @dataclass
 class TrainedRun:
-    """What training gives: the kept model, its dev predictions by task, the learning curve, and the cost."""
+    """The result of training: the kept model, its dev predictions by task, the learning curve, and the cost."""
 
     model: MultitaskBert
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
@@ -148,7 +148,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Run:
-    """What a call of `train` was given, and its phases."""
+    """The arguments of a call of `train`, and its phases."""
 
     config: RunConfig
     corpus: Corpus
@@ -198,8 +198,8 @@ class _Run:
     def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Rows:
         """The rows of every task, with their features.
 
-        What frozen layers make of the texts is computed here, before the clock of training starts: else a run that
-        makes the features would seem slower than one that finds them.
+        The outputs of frozen layers are computed here, before the clock of training starts: else a run that computes
+        them would seem slower than one that finds them on disk.
         """
         passes = expected_passes(self.config, self.sizes)
         evaluations = self.config.epochs * self.config.evals_per_epoch
@@ -359,7 +359,7 @@ class _Run:
         return all(state.best[name]["step"] == self.total_steps for name in names)
 
     def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
-        """What the steps cost: seconds of the clock and of the processor, tokens."""
+        """The cost of the steps: seconds of the clock and of the processor, tokens."""
         feature_seconds = sum(table.feature_seconds for table in rows.train.values())
         feature_cpu_seconds = sum(table.feature_cpu_seconds for table in rows.train.values())
         return {

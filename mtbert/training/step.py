@@ -97,7 +97,7 @@ class Trainer:
         config = self.config
         if self.is_sum:
             if self._is_recorded(number):
-                self._record_beside(number, rows)
+                self._record_sum(number, rows)
             losses = self._compute("sum", self._backward, number, rows)
         else:
             losses = self._resolve_conflicts(number, rows)
@@ -218,11 +218,11 @@ class Trainer:
         for task in self.memory.tasks:
             if set(rows) != {task}:
                 remembered[task] = self.memory.sample(task, self.config.memory_batch, number)
-        return self._beside(number, remembered) if remembered else None
+        return self._extra_gradients(number, remembered) if remembered else None
 
-    def _beside(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Gradients and uses of `_by_task` beside those of the step: no `.grad` is left."""
-        _, G, uses = self._compute("beside", self._by_task, number, rows)
+    def _extra_gradients(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """The tasks' gradients (T, P) and uses, as `_by_task` gives them, without a trace in `.grad`."""
+        _, G, uses = self._compute("extra", self._by_task, number, rows)
         for parameter in trained_parameters(self.model).values():
             parameter.grad = None
         return G, uses
@@ -236,11 +236,11 @@ class Trainer:
         for row in layer_cosines(G, by_level(self.shared.spans), tasks):
             self.cosines.append({"step": number, **row})
 
-    def _record_beside(self, number: int, rows: Rows) -> None:
-        """Record the cosines from passes of their own, whose draws of dropout the step does not see."""
+    def _record_sum(self, number: int, rows: Rows) -> None:
+        """Record the cosines of a step that sums its losses: extra passes, which leave the step's dropout as it is."""
         device = self.model.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            G, _ = self._beside(number, rows)
+            G, _ = self._extra_gradients(number, rows)
         self._record(number, G, list(rows))
 
     @torch.no_grad()
@@ -288,7 +288,7 @@ class Trainer:
                 weight.data, mean.data = mean.data, weight.data
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later step depends on beside the model and the episodic memory, and what was recorded so far."""
+        """The state that later steps depend on, without the model and the episodic memory; and the records so far."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),

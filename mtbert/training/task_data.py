@@ -1,4 +1,4 @@
-"""The tables of a run on a device: tokens, labels, and what frozen layers make of them, computed once."""
+"""The tables of a run on a device: tokens, labels, and the outputs of frozen layers, computed once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mtbert.runtime import pick_device
 from mtbert.training.batches import Rows
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
 
-KEPT_FROM = 2  # passes over a table, from which on it pays to write down what frozen layers make of it
+KEPT_FROM = 2  # passes over a table, from which on it pays to keep the outputs of frozen layers
 
 
 def load_corpus(config: RunConfig, root: Path) -> Corpus:
@@ -31,9 +31,9 @@ def load_corpus(config: RunConfig, root: Path) -> Corpus:
 
 @dataclass(eq=False)
 class TaskRows:
-    """One split of one task on a device, as numbers: N rows of tokens, labels, and what is known of them beforehand.
+    """One split of one task on a device: N rows of tokens and labels, and features that do not change in training.
 
-    A model is handed to what computes with it; `task_rows` makes the rows that a model reads.
+    It holds no model: methods that compute logits are given one. `task_rows` makes the rows that a model reads.
     """
 
     task: str
@@ -44,7 +44,7 @@ class TaskRows:
     teachers: Tensor | None = None  # the teachers' logits for all rows, if the task has teachers
     tags: Tensor | None = None  # (N, p), part-of-speech features, where the configuration asks for them
     embeddings: Tensor | None = None  # (N, k, d), kept where the whole encoder is frozen
-    states: TokenStates | None = None  # below the first trained layer, kept on disk
+    states: TokenStates | None = None  # inputs of the first trained layer, kept on disk
     feature_seconds: float = 0.0  # of embeddings or states when they were computed, by this run or by another one
     feature_cpu_seconds: float = 0.0
 
@@ -70,8 +70,8 @@ class TaskRows:
             return self.embeddings is not None
         return self.states is None
 
-    def below(self, rows: ndarray, batch: Batch) -> Tensor | None:
-        """Hidden states (B, T, d) below the first trained layer, where they are kept."""
+    def prefix_states(self, rows: ndarray, batch: Batch) -> Tensor | None:
+        """`SharedEncoder.prefix_states` (B, T, d) of some rows, where they are kept."""
         return None if self.states is None else self.states.batch(rows, batch.attention_mask)
 
     def fixed_embeddings(self, model: MultitaskBert, rows: ndarray | Tensor) -> Tensor:
@@ -116,12 +116,11 @@ def task_rows(
     passes: float = 1.0,
     teachers: Tensor | None = None,
 ) -> TaskRows:
-    """The rows of a table as this model reads them, with what its frozen layers make of them.
+    """The rows of a table as this model reads them, with the outputs of its frozen layers.
 
-    passes: how often every row will be asked for. If that is more than once, what lies below the first trained layer is
-    kept on disk; if all rows will be asked for, a frozen encoder embeds them all at once. Both are computed here, or
-    found on disk, before the first row is asked for.
-    teachers: the logits of the teachers for all rows, if it has some.
+    passes: how often every row will be read. From KEPT_FROM passes on the inputs of the first trained layer are kept on
+    disk; an encoder that is frozen as a whole embeds all rows at once. Both are computed here, or found on disk.
+    teachers: the logits of the teachers for all rows, if there are teachers.
     """
     config = model.run_config
     tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
@@ -155,7 +154,7 @@ def _keep_states(model: MultitaskBert, rows: TaskRows) -> None:
     def compute(part: ndarray) -> tuple[Tensor, Tensor]:
         batch = rows.batch(part)
         with autocast(model.run_config, rows.device):
-            states = model.encoder.below({rows.task: batch})[rows.task]
+            states = model.encoder.prefix_states({rows.task: batch})[rows.task]
         return states, batch.attention_mask
 
     batches = _in_batches(model, rows, np.arange(len(rows)), compute)
@@ -165,12 +164,12 @@ def _keep_states(model: MultitaskBert, rows: TaskRows) -> None:
 
 
 def _arithmetic(model: MultitaskBert, rows: TaskRows) -> str:
-    """What the bits of kept features depend on beside weights and tokens."""
+    """The precision and the kind of device, on which the bits of kept features depend."""
     return f"{model.run_config.precision} {rows.device.type}"
 
 
 def _embedded(model: MultitaskBert, rows: TaskRows, chosen: ndarray) -> Iterator[tuple[ndarray, Tensor]]:
-    """The embeddings (B, k, d) of some rows, batch by batch; with them their positions in `chosen`."""
+    """Positions in `chosen` and the embeddings (B, k, d) of the rows there, batch by batch."""
 
     def compute(part: ndarray) -> Tensor:
         return model.embed({rows.task: rows.batch(part)})[rows.task]
@@ -181,7 +180,7 @@ def _embedded(model: MultitaskBert, rows: TaskRows, chosen: ndarray) -> Iterator
 def _in_batches(
     model: MultitaskBert, rows: TaskRows, chosen: ndarray, compute: Callable[[ndarray], Any]
 ) -> Iterator[tuple[ndarray, Any]]:
-    """`MultitaskBert.in_batches` of some rows: positions in `chosen`, and what `compute` gives for the rows there."""
+    """Positions in `chosen` and `compute(rows)` of the rows there, in the batches of `MultitaskBert.in_batches`."""
     lengths = rows.tokens.lengths[chosen]
     return model.in_batches(lengths, lambda positions: compute(chosen[positions]))
 
@@ -205,13 +204,13 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
             logits[task] = model.heads(task, embeddings, tags.get(task))
         return logits
     batches = {}
-    below = {}
+    prefix = {}
     for task, part in rows.items():
         batches[task] = tables[task].batch(part, length)
-        states = tables[task].below(part, batches[task])
+        states = tables[task].prefix_states(part, batches[task])
         if states is not None:
-            below[task] = states
-    return model(batches, tags, below)
+            prefix[task] = states
+    return model(batches, tags, prefix)
 
 
 def predict_table(

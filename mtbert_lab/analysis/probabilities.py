@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from mtbert.bert import CheckpointError
 from mtbert.data import TASKS, DataError, load_table
-from mtbert.paths import replacing
+from mtbert.files import replacing
 from mtbert.runtime import pick_device
 from mtbert.training import task_rows
 from mtbert_lab.paths import find_result

@@ -1,8 +1,8 @@
-"""A training step without numbers: the memory that it uses, allocation by allocation.
+"""The memory of a training step, allocation by allocation, without computing the step.
 
 `mtbert.training.Trainer` trains a `MultitaskBert` of torch's fake tensors, which have shapes and storages but no
-content. The mode that makes them sees every operation, and so the storages that appear and disappear. Where a step
-reads a number it gets a constant: losses are finite, and the gradients of any two tasks or memories conflict.
+content. The mode that makes them sees every operation, and so every storage that is allocated and freed. A step that
+reads a number gets a constant: losses are finite, and the gradients of any two tasks or memories conflict.
 """
 
 import warnings
@@ -31,7 +31,7 @@ CONFLICT = -0.1  # cosine of any two gradients
 
 
 class DryRun:
-    """`Steps` without numbers: their memory. Arguments as of `Steps`; raises as `MultitaskBert` does.
+    """`Steps` of fake tensors, to predict their memory. Arguments: see `Steps`; raises as `MultitaskBert` does.
 
     cuda: needs a torch that was built for it, as fake tensors of a GPU do.
     """
@@ -51,7 +51,7 @@ class DryRun:
             block.part = "weights" if storage in weights else "moments"
 
     def step(self, shapes: Shapes) -> pd.DataFrame:
-        """Memory over a training step, a row an allocation: its phase, and PARTS and total behind it in MiB.
+        """Memory over a training step, a row per allocation: phase, and PARTS and total after it in MiB.
 
         The phases are forward, backward and update.
         """
@@ -65,20 +65,20 @@ class DryRun:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Inside the block tensors are fake and their numbers are constants."""
+        """Within this context tensors are fake, and reading a number gives a constant."""
         with warnings.catch_warnings(), torch.random.fork_rng(devices=()), _Numbers(self.ledger), self.ledger:
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
             yield
 
 
 def at_peak(timeline: pd.DataFrame) -> pd.Series:
-    """The moment of a timeline at which most memory is held."""
+    """The row of a timeline with the most memory."""
     return timeline.loc[timeline["total"].idxmax()]
 
 
 @dataclass
 class _Block:
-    """A storage: bytes, the phase and row at which it appears and disappears, its part where that is known."""
+    """A storage: its bytes, the phase and row of its allocation and of its end, and its part if that is known."""
 
     size: int
     phase: str
@@ -89,7 +89,7 @@ class _Block:
 
     @property
     def guessed_part(self) -> str:
-        """Its part by the phases at which it appears and disappears, where it is not known."""
+        """Its part; if that is not known, it follows from the phases of its allocation and of its end."""
         if self.part:
             return self.part
         if self.phase == self.last_phase:
@@ -100,7 +100,7 @@ class _Block:
 
 
 class _Ledger(FakeTensorMode):
-    """Records every storage while it is entered."""
+    """A mode of fake tensors that records every storage."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -110,7 +110,7 @@ class _Ledger(FakeTensorMode):
         self.start()
 
     def start(self) -> None:
-        """Forget the allocations so far, but not the storages that still live."""
+        """Begin a new step: forget the allocations so far, except storages that still live."""
         self.phase = "forward"
         self.phases: list[str] = []  # the phase of each row
         self.blocks = list(self.living.values())
@@ -139,7 +139,7 @@ class _Ledger(FakeTensorMode):
         return out
 
     def _note(self, tensor: Tensor) -> None:
-        """Record a tensor's storage if it is new; torch keeps its Python object as long as the storage lives."""
+        """Record a tensor's storage if it is new. Its Python object exists as long as the storage."""
         storage = tensor.untyped_storage()
         if id(storage) in self.living:
             return
@@ -157,7 +157,7 @@ class _Ledger(FakeTensorMode):
         block.last_row = len(self.phases) - 1
 
     def timeline(self) -> pd.DataFrame:
-        """A row an allocation: phase, and PARTS in MiB."""
+        """A row per allocation: phase, and PARTS in MiB."""
         rows = len(self.phases)
         change = np.zeros((rows + 1, len(PARTS)))
         for block in self.blocks:
@@ -169,7 +169,7 @@ class _Ledger(FakeTensorMode):
 
 
 class _Numbers(TorchFunctionMode):
-    """Gives a constant where a tensor's content is read, and marks backward passes in the ledger."""
+    """Gives a constant to who reads a tensor's content, and marks backward passes in the ledger."""
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _Numbers(TorchFunctionMode):
 
 
 def _constant(tensor: Tensor) -> ndarray:
-    """What stands for a fake tensor's content: True, 0 or 1; for a Gram matrix, a small conflict of every pair."""
+    """The content that a fake tensor is said to have: True, 0 or 1; in a Gram matrix every pair conflicts a little."""
     if tensor.dtype == torch.bool:
         return np.ones(tensor.shape, bool)
     if not tensor.dtype.is_floating_point:

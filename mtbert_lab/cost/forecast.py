@@ -1,9 +1,9 @@
 """Minutes and memory of whole runs before they are trained, as a table.
 
-The steps of a run follow from its configuration and the lengths of its texts (`training_steps`): the longest batch
-decides the memory of training; time is that of all padded tokens, at the measured speed of a few steps. Memory of the
-process on a CPU is more than the allocator's peak: the interpreter with its libraries, the tables, the best weights
-kept for the end, freed blocks. Source: paper 000, section 4.
+The steps of a run follow from its configuration and the lengths of its texts (`training_steps`). Memory is that of the
+step with the longest batch; time is that of all padded tokens, at the measured speed of a few steps. On a CPU a process
+needs more memory than the allocator's peak: for the interpreter with its libraries, the tables, the best weights kept
+for the end, and freed blocks. Source: paper 000, section 4.
 """
 
 import logging
@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +33,9 @@ from mtbert.training import (
     weighted_tokens,
 )
 from mtbert_lab.cost.dry_run import DryRun, at_peak
-from mtbert_lab.cost.lengths import KnownLengths, Lengths
+from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_key
 from mtbert_lab.cost.steps import padded_tokens
-from mtbert_lab.cost.time import Kind, Speed, Speeds, kind_of
+from mtbert_lab.cost.time import Kind, Speed, kind_of, measure_beside_mib, measure_speeds
 from mtbert_lab.sweep import SweepRun
 
 FLOAT_MIB = 4 / MIB
@@ -60,14 +59,14 @@ def cost_table(
     memory_seconds: float = math.inf,
     again: bool = False,
 ) -> pd.DataFrame:
-    """What named runs take, a row for each `cost_key`, which is the index.
+    """Minutes and memory of named runs, a row for each `cost_key`, which is the index.
 
     Columns: name, of the first such run; steps, parameters, trained_parameters; minutes, and their parts features,
-    pretraining, training, evaluation; teaching, the minutes in which it predicts all training texts, for its students;
-    mib, of the process, as long as memory_seconds last; error, the exception where some of these cannot be predicted.
-    device: cpu or cuda; threads, again: as of `Speeds`; data: as of `read_lengths`.
+    pretraining, training, evaluation; teaching, the minutes to predict all training texts for students; mib, of the
+    process; error, the exception if something cannot be predicted. memory_seconds: after which no memory is predicted.
+    device: cpu or cuda. threads, again: see `measure_speeds`. data: see `read_lengths`.
     """
-    lengths = KnownLengths(data)
+    known_lengths: dict[tuple, Lengths] = {}
     forecasts: dict[str, Forecast] = {}
     rows: dict[str, dict] = {}
     for name, config in runs:
@@ -76,26 +75,31 @@ def cost_table(
             continue
         rows[key] = {"name": name}
         try:
-            forecasts[key] = Forecast(config, lengths.of(config), device == "cuda", name)
+            texts = texts_key(config)
+            if texts not in known_lengths:
+                known_lengths[texts] = read_lengths(config, data)
+            forecasts[key] = Forecast(config, known_lengths[texts], device == "cuda", name)
         except Exception as error:
             rows[key]["error"] = error
-    left = memory_seconds
-    with Speeds(device, threads, again) as speeds:
-        found = speeds.of([forecast.kind for forecast in forecasts.values()])
-        beside_mib = speeds.beside_mib() if forecasts else math.nan
+    if not forecasts:
+        return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
+    beside_mib = measure_beside_mib(device, threads, again)
+    kinds = {key: forecast.kind() for key, forecast in forecasts.items()}
+    speeds = measure_speeds(list(kinds.values()), device, threads, again)
+    deadline = time.monotonic() + memory_seconds
     for key, forecast in forecasts.items():
-        rows[key] |= {"steps": len(forecast.steps), **forecast.counts, **forecast.minutes(found[forecast.kind.key])}
-        started = time.monotonic()
-        try:
-            rows[key]["mib"] = forecast.process_mib(beside_mib) if left > 0 else math.nan
-        except Exception as error:
-            rows[key]["error"] = error
-        left -= time.monotonic() - started
+        minutes = forecast.minutes(speeds[kinds[key].key])
+        rows[key] |= {"steps": len(forecast.steps), **forecast.counts, **minutes}
+        if time.monotonic() < deadline:
+            try:
+                rows[key]["mib"] = forecast.process_mib(beside_mib)
+            except Exception as error:
+                rows[key]["error"] = error
     return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
 
 
 def cost_key(config: RunConfig) -> str:
-    """Equal for configurations that differ in the seed and the teachers alone, whose steps take the same."""
+    """Equal for configurations that differ in nothing but the seed and the teachers: their steps cost the same."""
     unseen = ("seed", "teachers", "distil", "temperature")
     default = {name: RunConfig.model_fields[name].default for name in unseen}
     return config.model_copy(update=default).digest
@@ -104,10 +108,10 @@ def cost_key(config: RunConfig) -> str:
 def predict_runs(
     runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
 ) -> list[SweepRun]:
-    """The runs with predicted minutes and MiB; arguments as of `cost_table`.
+    """The runs with predicted minutes and MiB; arguments: see `cost_table`.
 
-    A prediction that fails is logged as a warning: a run is not refused for it. Memory is predicted for MEMORY_SECONDS,
-    in the order of the runs. What a teacher predicts for the training texts counts to the first run that asks for it.
+    A prediction that fails is a warning, as the run may succeed. Memory is predicted for MEMORY_SECONDS, in the order
+    of the runs. The time in which a teacher predicts the training texts counts for the first run that asks for it.
     """
     named = [(str(run), run.config) for run in runs]
     for run in runs:
@@ -135,9 +139,10 @@ def _known(number: float) -> float | None:
 
 
 class Forecast:
-    """What a run takes, in tokens; `steps`: the shapes of its steps, in order. Raises as `MultitaskBert` does.
+    """The work of a run, in tokens. `steps`: the shapes of its steps, in order. Raises as `MultitaskBert` does.
 
-    Tokens count in all sequences of a text; but for those of training they are tokens of an evaluation.
+    Tokens are counted in all sequences of a text. Features, pretraining and evaluation are counted in tokens of an
+    evaluation.
     """
 
     def __init__(self, config: RunConfig, lengths: Lengths, cuda: bool = False, name: str = "") -> None:
@@ -164,9 +169,8 @@ class Forecast:
         longest = 1 - 0.5 / config.memory_batch  # the quantile of about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, longest)) for task, part in lengths.train.items()}
 
-    @cached_property
     def kind(self) -> Kind:
-        """The kind of its steps; a layer whose output is read from disk takes no time."""
+        """The kind of its steps. A layer whose output is read from disk takes no time."""
         d = self.sizes.hidden_size
         layer = 4 * d * d + 2 * d * self.sizes.intermediate_size
         frozen = 0 if self.known else self.frozen_layers
@@ -196,12 +200,12 @@ class Forecast:
 
     @property
     def training_tokens(self) -> int:
-        """Of all steps, with padding."""
+        """Tokens of all steps, with padding."""
         return sum(padded_tokens(self.config, step) for step in self.steps)
 
     @property
     def feature_tokens(self) -> float:
-        """Of training texts whose states of frozen layers are computed once and then read from disk."""
+        """Tokens of training texts whose states of frozen layers are computed once and then read from disk."""
         tokens = 0.0
         for task in self.lengths.train if self.is_fixed else self.known:
             tokens += min(1.0, self.passes[task]) * self.train[task].sum()
@@ -209,7 +213,7 @@ class Forecast:
 
     @property
     def pretraining_tokens(self) -> float:
-        """Of further pretraining on the first sentence of every training text; its memory is not predicted."""
+        """Tokens of further pretraining on the first sentence of every training text. Its memory is not predicted."""
         tokens = 0.0
         for task, part in self.train.items():
             tokens += part.sum() / len(TASKS[task].sentence_columns)
@@ -217,7 +221,7 @@ class Forecast:
 
     @property
     def evaluation_tokens(self) -> float:
-        """Of the points of the learning curve and the scores at the end, on dev and on TRAIN_ROWS training examples.
+        """Tokens of the learning curve and of the scores at the end, on dev and on TRAIN_ROWS training examples.
 
         Frozen layers read the dev texts once.
         """
@@ -230,9 +234,8 @@ class Forecast:
             read += dev
         return self.frozen_share * dev + (1 - self.frozen_share) * read
 
-    @cached_property
     def peak(self) -> pd.Series:
-        """The moment with the most memory in the step with the largest parts, a row of `DryRun.step`."""
+        """The moment with the most memory of the step with the largest parts, a row of `DryRun.step`."""
         run = DryRun(self.config, self.memory, self.known, self.cuda)
 
         def largest_part(step: Shapes) -> float:
@@ -243,16 +246,17 @@ class Forecast:
         return at_peak(run.step(max(self.steps, key=largest_part)))
 
     def _part_tokens(self, shapes: Shapes) -> float:
-        """Tokens of each part that a batch is cut into."""
+        """Tokens in each of the parts of a batch."""
         return weighted_tokens(self.config, shapes) / step_parts(self.config, shapes, self.cuda)
 
     def process_mib(self, beside_mib: float) -> float:
-        """Peak memory of the process, beside_mib with it; on a GPU of its allocator, as stored runs have it.
+        """Peak memory of the process; on a GPU that of its allocator, as in stored runs.
 
-        Files of what frozen layers give are not in it: they are mapped, and the system may drop them.
+        beside_mib: see `measure_beside_mib`. The stored states of frozen layers are not counted: their files are
+        mapped, and the system may drop them.
         """
         best_weights = self.counts["trained_parameters"] * FLOAT_MIB
-        training = self.peak["total"] + best_weights
+        training = self.peak()["total"] + best_weights
         if self.cuda:
             return training
         train_rows = {task: len(part) for task, part in self.lengths.train.items()}

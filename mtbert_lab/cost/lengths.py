@@ -1,4 +1,4 @@
-"""Tokens of the examples of a run: from its data, or without them from the counts that a results store has."""
+"""Tokens of the examples of a run: from its data, or else from the counts that a results store has."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ class Lengths:
 
 
 def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
-    """The lengths of a run's texts; where the course's files are missing, from the counts that a store has of them.
+    """The lengths of a run's texts; if the course's files are missing, from the counts that a store has of them.
 
-    Raises DataError where there are neither.
+    Raises DataError if there are neither.
     """
     try:
         corpus = load_corpus(config, data_root(config, data))
@@ -37,6 +37,12 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
             raise
         return _drawn_lengths(config, pd.read_csv(path))
     return Lengths(_token_counts(config, corpus.train), _token_counts(config, corpus.dev))
+
+
+def texts_key(config: RunConfig) -> tuple:
+    """Equal for runs whose texts have the same lengths."""
+    texts = (config.corpus, config.tasks, config.scored, config.train_rows)
+    return (*texts, config.encoder, config.two_encodings, config.max_length)
 
 
 def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, ndarray]:
@@ -76,19 +82,3 @@ def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
     train = {task: draw(task, "train")[: config.train_rows] for task in config.tasks}
     dev = {task: draw(task, "dev") for task in config.scored}
     return Lengths(train, dev)
-
-
-class KnownLengths:
-    """Lengths of runs' texts, read once for all runs on the same; data and errors as of `read_lengths`."""
-
-    def __init__(self, data: str | Path | None = None) -> None:
-        self.data = data
-        self.found: dict[tuple, Lengths] = {}
-
-    def of(self, config: RunConfig) -> Lengths:
-        """The lengths of a run's texts."""
-        texts = (config.corpus, config.tasks, config.scored, config.train_rows)
-        how = (config.encoder, config.two_encodings, config.max_length)
-        if (texts, how) not in self.found:
-            self.found[texts, how] = read_lengths(config, self.data)
-        return self.found[texts, how]

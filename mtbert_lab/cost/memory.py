@@ -1,7 +1,7 @@
-"""Memory of a training step: predicted by a dry run, next to the measured peak of torch's allocator.
+"""Memory of a training step: predicted by a dry run, and measured as the peak of torch's allocator.
 
 On a GPU the allocator keeps count itself. On a CPU torch's profiler records every block that it allocates and frees.
-Resident memory is more: it includes the interpreter, libraries, and freed pages that the C library keeps. Dropout
+Resident memory is larger: it includes the interpreter, libraries, and freed pages that the C library keeps. Dropout
 masks, which numpy draws on a CPU, are predicted but not measured.
 
 Source: papers 000 (section 4: memory by plan), 001 (section 4.2: sizes), 002 (section 4: plans). Tables are in MiB.
@@ -30,12 +30,12 @@ MARK = "mtbert: measured from here"
 
 
 def step_timeline(config: RunConfig, shapes: Shapes) -> pd.DataFrame:
-    """Predicted memory over one training step on a CPU, a row an allocation; columns as of `DryRun.step`."""
+    """Predicted memory over one training step on a CPU, a row per allocation; columns: see `DryRun.step`."""
     return DryRun(config, _longest(shapes)).step(shapes)
 
 
 def predicted_peak(config: RunConfig, shapes: Shapes, cuda: bool = False) -> pd.Series:
-    """The moment of a step that takes most memory; of single-task steps, the most of any task's."""
+    """The moment of a step with the most memory. Of steps of one task each, that of the task with the most."""
     run = DryRun(config, _longest(shapes), cuda=cuda)
     moments = [at_peak(run.step(step)) for step in _kinds_of_steps(config, shapes)]
     totals = [moment["total"] for moment in moments]
@@ -55,9 +55,9 @@ def _kinds_of_steps(config: RunConfig, shapes: Shapes) -> list[Shapes]:
 
 
 def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> float:
-    """MiB at the peak of torch's allocator over a step; of single-task steps, the most of any task's.
+    """MiB at the peak of torch's allocator over a step. Of steps of one task each, that of the task with the most.
 
-    Other tensors that live in the process count, too: call it in a fresh one.
+    Call it in a fresh process, as all tensors of the process count.
     """
     place = pick_device(device)
     kinds = _kinds_of_steps(config, shapes)
@@ -80,7 +80,7 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
 
 
 def _peak_bytes(events: Iterable) -> int:
-    """The most bytes that the CPU's allocator has given out at once after MARK, by the profiler's events."""
+    """The most bytes that the CPU's allocator had given out at one time after MARK, from the profiler's events."""
     live = peak = 0
     on_cpu = torch.profiler.DeviceType.CPU
     for event in sorted(events, key=lambda event: event.start_ns()):
@@ -106,7 +106,7 @@ def step_shapes(config: RunConfig) -> Shapes:
 def measure_grid(configs: dict[str, RunConfig], device: str = "cpu") -> pd.DataFrame:
     """Predicted and measured peak of a step of each configuration, each in a process of its own.
 
-    A row a configuration: name, device, measured and predicted (MiB), and PARTS of the prediction.
+    A row per configuration: name, device, measured and predicted (MiB), and PARTS of the prediction.
     """
     context = multiprocessing.get_context("spawn")
     rows = []

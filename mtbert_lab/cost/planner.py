@@ -1,11 +1,11 @@
-"""Which runs fit into a budget of memory and minutes, and what they score where that is known.
+"""The runs that fit into a budget of memory and minutes, with the scores of stored runs.
 
 Source: paper 000, section 4, which asks for the performance of sharing plans under constraints of time and memory.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,32 +45,10 @@ def parse_memory(text: str) -> float:
     return size / MIB
 
 
-def read_candidates(profile: Path | None, tasks: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """The runs of a grid file, by default params/cpu/memory_time.yaml, for its tasks or for others.
-
-    A run that other tasks do not go with is left out. Raises ConfigError, also where none is left.
-    """
+def read_candidates(profile: Path | None) -> dict[str, RunConfig]:
+    """Name -> a run of a grid file, with its first seed; default: params/cpu/memory_time.yaml. Raises ConfigError."""
     grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
-    runs = {name: configs[0] for name, configs in grid.items()}
-    if not tasks:
-        return runs
-    RunConfig.from_params({"tasks": tuple(tasks)})  # unknown tasks are an error, not a run that is left out
-    found = {}
-    for name, config in runs.items():
-        changes = {"tasks": tuple(tasks), "score_tasks": ()}
-        if len(tasks) == 1:
-            changes["scheme"] = "sampled"
-        if isinstance(config.batch_size, dict):
-            changes["batch_size"] = {task: size for task, size in config.batch_size.items() if task in tasks}
-        if isinstance(config.r_drop, dict):
-            changes["r_drop"] = {task: config.r_drop.get(task, 0.0) for task in tasks}
-        try:
-            found[name] = config.but(**changes)
-        except ConfigError as error:
-            problem = f"{name}: {error}"
-    if not found:
-        raise ConfigError(f"no run of the grid goes with the tasks {', '.join(tasks)}; {problem}")
-    return found
+    return {name: configs[0] for name, configs in grid.items()}
 
 
 def plan_table(
@@ -83,8 +61,8 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    data, device, threads: as of `cost_table`; the stored runs give the scores. Sorted by what fits, score, minutes. A
-    configuration that a run would refuse with ConfigError, PlanError or CheckpointError does not fit. Raises
+    data, device, threads: see `cost_table`. The scores are those of stored runs. Rows are sorted by fit, score and
+    minutes. A configuration for which a run would raise ConfigError, PlanError or CheckpointError does not fit. Raises
     BudgetError unless minutes are above 0, and DataError.
     """
     if not minutes > 0:
@@ -105,7 +83,7 @@ def plan_table(
 
 
 def _needs(cost: dict, memory_mib: float, minutes: float) -> dict:
-    """What a run needs, a row of `cost_table`, and why that does not fit into a budget: columns of `plan_table`."""
+    """The needs of a run, a row of `cost_table`, and why they do not fit into a budget: columns of `plan_table`."""
     error = cost["error"]
     if isinstance(error, ConfigError | PlanError | CheckpointError):
         return {"why": f"cannot be predicted: {error}"}
@@ -124,14 +102,14 @@ def _needs(cost: dict, memory_mib: float, minutes: float) -> dict:
 
 
 def steps_within(cost: dict, minutes: float) -> int:
-    """How many of a run's steps end within these minutes, with their share of the evaluations."""
+    """The number of a run's steps that end within these minutes, with their share of the evaluations."""
     once = cost["features"] + cost["pretraining"]
     share = (minutes - once) / (cost["minutes"] - once)
     return int(cost["steps"] * min(1.0, max(0.0, share)))
 
 
 def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
-    """The plans of `plan_table` that fit, and why the others do not, as lines of text."""
+    """The plans of `plan_table` that fit, and the reasons why the others do not, as lines of text."""
     rows = []
     for row in table[table["fits"]].itertuples(index=False):
         score = "" if math.isnan(row.score) else f"{row.score:.3f}"
@@ -159,15 +137,15 @@ def _gigabytes(mib: float) -> str:
 
 
 def _score_key(config: RunConfig) -> str:
-    """Equal for configurations that differ in fields alone that change a score within the seed variance."""
+    """Equal for configurations whose scores differ by the seed variance alone."""
     return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
 
 
 def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
     """score, low, high (95 %): the dev score over all training tasks of the seeds of one configuration, or nan.
 
-    Where only a part of the steps fits, it is that of the last point of the learning curve before, without an
-    interval: that run's learning rate had not come down yet.
+    If only a part of the steps fits, it is that of the learning curve's last point before, without an interval, as the
+    learning rate of the stored run had not decayed by then.
     """
     if runs and steps >= runs[0].cost["steps"]:
         score, low, high = overall_interval(runs)
@@ -181,11 +159,11 @@ def expected_score(runs: list[Run], steps: int) -> dict[str, float]:
 
 
 def check_runs(store: Path, data: str | Path | None, threads: int | None = None, again: bool = False) -> pd.DataFrame:
-    """Predictions for a CPU against the stored runs, a row a run; threads, again: as of `Speeds`.
+    """Predictions for a CPU next to the stored runs, a row per run. threads, again: see `measure_speeds`.
 
-    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, with
-    the pass that makes features. Left out are runs of a GPU, of older code, which do not have it, and of an encoder or
-    data that are not here. Seeds of a configuration share a prediction.
+    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, both
+    with the pass that makes features. Seeds of a configuration share a prediction. Runs on a GPU are left out, and so
+    are runs whose processor time was not stored, or whose encoder or data are not here.
     """
     runs = []
     for _, content in stored_runs([store]):

@@ -1,4 +1,4 @@
-"""Training steps of a model on random tokens of given shapes, without texts: to measure, or to run dry."""
+"""Training steps of a model on random tokens of given shapes, to measure them or for a dry run."""
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ def padded_tokens(config: RunConfig, shapes: Shapes) -> int:
 
 
 class RandomRows:
-    """Stands for `TaskRows`: rows of random tokens, of these lengths (N,).
+    """Rows of random tokens, of these lengths (N,), with the interface of `TaskRows`.
 
-    The first `remembered` rows have another label than the rest, so that their gradients conflict.
-    known: whether the states below the first trained layer are read from disk. On a GPU the tokens are made there, so
-    that the steps can be graphs, as those of `TaskRows`.
+    The first `remembered` rows have another label than the others, so that their gradients conflict. known: whether
+    the states below the first trained layer are read from disk. On a GPU the tokens are made there, so that the steps
+    can be graphs, as with `TaskRows`.
     """
 
     teachers = None  # to read their logits takes no time worth counting
@@ -68,7 +68,7 @@ class RandomRows:
         types = torch.zeros_like(ids) if self.has_types else None
         return Batch(ids, mask, types).to(self.device)
 
-    def below(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
+    def prefix_states(self, rows: ndarray | Tensor, batch: Batch) -> Tensor | None:
         """Hidden states (B, T, d), where they are known."""
         if not self.known:
             return None
@@ -80,10 +80,10 @@ class RandomRows:
 
 
 class Steps:
-    """Training steps and evaluations of a model on random tokens, dry or real.
+    """Training steps and evaluations of a model on random tokens, real or as a dry run.
 
     memory: task -> tokens of the longest example that GEM draws. known: the tasks whose states below the first trained
-    layer are read from disk. graphs: as of `Trainer`.
+    layer are read from disk. graphs: see `Trainer`.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Time of training steps and evaluations, measured: a few real steps of a configuration, on random tokens.
 
 A step takes its padded tokens times the seconds of a token, which a few steps tell for all. Runs whose steps compute
-the same are of one kind, which is timed once. Where there are more kinds than TIMING_SECONDS allow, the others take the
-time of the most similar kind that was timed, scaled by the layers that a token passes. On a CPU with one thread time is
-the processor's, which other work on the machine changes less than the clock's; on a GPU the steps are graphs, as those
-of a run are. Source: paper 000, sections 3.3 and 4 (training times; performance under constraints of time).
+the same are of one kind, which is timed once and kept in the cache. Once TIMING_SECONDS are over, the other kinds take
+the mean time of a multiplication; the next call times more of them. On a CPU with one thread time is the processor's,
+which other work on the machine changes less than the clock's; on a GPU the steps are graphs, as those of a run are.
+Source: paper 000, sections 3.3 and 4 (training times; performance under constraints of time).
 """
 
 import logging
@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -71,20 +71,6 @@ class Kind:
         """Its name in the cache."""
         return f"{self.config.digest} {self.known} {QUANTILES}"
 
-    def difference(self, other: "Kind") -> float:
-        """How little its time says about another's: the fields that differ, and the doublings of work and of tokens."""
-        fields = 0
-        for name in RunConfig.model_fields:
-            fields += getattr(self.config, name) != getattr(other.config, name)
-        work = self.training / other.training
-        tokens = self.tokens / other.tokens
-        return fields + abs(math.log2(work)) + abs(math.log2(tokens))
-
-    @property
-    def tokens(self) -> int:
-        """Padded tokens of its steps."""
-        return sum(padded_tokens(self.config, step) for step in self.steps)
-
 
 def kind_of(config: RunConfig, steps: Sequence[Shapes], **about: Any) -> Kind:
     """The kind of a run's steps. steps: all that it takes; about: the further fields of `Kind`."""
@@ -95,112 +81,77 @@ def kind_of(config: RunConfig, steps: Sequence[Shapes], **about: Any) -> Kind:
     return Kind(config=alike, steps=some, **about)
 
 
-class Speeds:
-    """What this machine takes, from the cache, or measured in a process of its own and kept there.
+def measure_speeds(
+    kinds: Sequence[Kind], device: str = "cpu", threads: int | None = None, again: bool = False
+) -> dict[str, Speed]:
+    """The speed of each kind by its key, from the cache or timed now; nan where none could be timed.
 
-    The process ends with the `with` block. again: measure once more what the cache has, however long that takes. What
-    is timed is said on stderr.
+    again: time what the cache has once more, however long that takes. What is timed is said on stderr.
     """
-
-    def __init__(self, device: str = "cpu", threads: int | None = None, again: bool = False) -> None:
-        self.device = device
-        self.threads = threads or torch.get_num_threads()
-        place = pick_device(device)
-        self.machine = str(environment(place) | {"threads": self.threads, "graphs": graphs_are_on(place)})
-        self.again = again
-        self.timed: list[str] = []  # the runs whose steps were timed now
-        self.seconds = 0.0  # that it took
-        self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-    def __enter__(self) -> "Speeds":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.pool.shutdown()
-
-    def of(self, kinds: Sequence[Kind]) -> dict[str, Speed]:
-        """The speed of each kind, by its key; nan where none could be timed."""
-        if kinds:
-            self.beside_mib()  # first: a larger model leaves freed blocks in the process
-        speeds: dict[str, Speed] = {}
-        known: list[Kind] = []
-        others: list[Kind] = []
-        for kind in _most_different_first(kinds):
+    threads = threads or torch.get_num_threads()
+    deadline = math.inf if again else time.monotonic() + TIMING_SECONDS
+    speeds: dict[str, Speed] = {}
+    timed: list[Kind] = []
+    others: list[Kind] = []
+    with _process() as process:
+        for kind in {kind.key: kind for kind in kinds}.values():
+            measure = partial(_time_steps, process, deadline, kind, device, threads)
             try:
-                values = self._measured(kind.name, kind.key, _token_seconds, kind, self.device, self.threads)
+                speeds[kind.key] = Speed(*_cached(kind.key, measure, device, threads, again))
+                timed.append(kind)
             except _OutOfTimeError:
                 others.append(kind)
             except Exception as error:
                 log.warning("%s: steps cannot be timed (%s: %s)", kind.name, type(error).__name__, error)
                 others.append(kind)
-            else:
-                speeds[kind.key] = Speed(*values)
-                known.append(kind)
-        for kind in others:
-            speeds[kind.key] = _scaled(kind, known, speeds)
-        self._tell(others)
-        return speeds
-
-    def beside_mib(self) -> float:
-        """Resident memory of a process without that of torch's allocator: the interpreter and its libraries."""
-        [mib] = self._measured("", "beside_mib", _beside_mib)
-        return mib
-
-    def _measured(self, name: str, key: str, measure: Callable[..., list[float]], *arguments: object) -> ndarray:
-        """What `measure` returns for these arguments, which the cache has under this key and the machine.
-
-        name: of the run, "" for none. Raises _OutOfTimeError where it would have to be measured and the time is up.
-        """
-
-        def compute() -> list[ndarray]:
-            if self.timed and self.seconds > TIMING_SECONDS and not self.again:
-                raise _OutOfTimeError
-            if not self.seconds:
-                print("timing steps on this machine, about a minute", file=sys.stderr, flush=True)
-            started = time.monotonic()
-            values = self.pool.submit(measure, *arguments).result()
-            self.seconds += time.monotonic() - started
-            if name:
-                self.timed.append(name)
-            return [np.array(values)]
-
-        [values] = cached_arrays("speed", ("values",), [key], compute, made_with=self.machine, again=self.again)
-        return values
-
-    def _tell(self, others: list[Kind]) -> None:
-        """Say on stderr what was timed, and what was not."""
-        if self.timed:
-            print(f"timed in {self.seconds:.0f} s: steps of {'; '.join(self.timed)}", file=sys.stderr)
-        if others:
-            names = "; ".join(kind.name for kind in others)
-            print(f"scaled from the most similar that were timed: {names}", file=sys.stderr)
+    if others:
+        print(f"not timed, but estimated: {'; '.join(kind.name for kind in others)}", file=sys.stderr)
+    return speeds | _estimated(others, timed, speeds)
 
 
 class _OutOfTimeError(Exception):
     """No further kind of steps is timed."""
 
 
-def _most_different_first(kinds: Sequence[Kind]) -> Iterator[Kind]:
-    """Each kind once: the first, then always the one that differs most from all before it."""
-    difference = {kind: math.inf for kind in {kind.key: kind for kind in kinds}.values()}
-    while difference:
-        kind = max(difference, key=difference.get)
-        del difference[kind]
-        yield kind
-        for other in difference:
-            difference[other] = min(difference[other], kind.difference(other))
+def _time_steps(process: ProcessPoolExecutor, deadline: float, kind: Kind, device: str, threads: int) -> list[ndarray]:
+    """`_token_seconds` in this process; raises _OutOfTimeError after the deadline."""
+    if time.monotonic() > deadline:
+        raise _OutOfTimeError
+    print(f"timing steps of {kind.name}", file=sys.stderr, flush=True)
+    return [np.array(process.submit(_token_seconds, kind, device, threads).result())]
 
 
-def _scaled(kind: Kind, known: list[Kind], speeds: dict[str, Speed]) -> Speed:
-    """The speed of a kind that was not timed: that of the most similar one, by the work of a token."""
-    if not known:
-        return Speed(math.nan, math.nan)
-    similar = min(known, key=kind.difference)
-    speed = speeds[similar.key]
-    return Speed(
-        speed.training * kind.training / similar.training,
-        speed.evaluation * kind.evaluation / similar.evaluation,
-    )
+def _estimated(kinds: Sequence[Kind], timed: Sequence[Kind], speeds: dict[str, Speed]) -> dict[str, Speed]:
+    """The speeds of kinds that were not timed: a multiplication takes the mean time of one in those that were."""
+    if not timed:
+        return {kind.key: Speed(np.nan, np.nan) for kind in kinds}
+    training = float(np.mean([speeds[kind.key].training / kind.training for kind in timed]))
+    evaluation = float(np.mean([speeds[kind.key].evaluation / kind.evaluation for kind in timed]))
+    return {kind.key: Speed(training * kind.training, evaluation * kind.evaluation) for kind in kinds}
+
+
+def measure_beside_mib(device: str = "cpu", threads: int | None = None, again: bool = False) -> float:
+    """Resident memory of a process without that of torch's allocator: the interpreter and its libraries."""
+
+    def measure() -> list[ndarray]:
+        with _process() as process:
+            return [np.array([process.submit(_beside_mib).result()])]
+
+    [mib] = _cached("beside_mib", measure, device, threads or torch.get_num_threads(), again)
+    return float(mib)
+
+
+def _process() -> ProcessPoolExecutor:
+    """A process of its own, which starts with what is submitted first and ends with the `with` block."""
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _cached(key: str, measure: Callable[[], list[ndarray]], device: str, threads: int, again: bool) -> ndarray:
+    """What was measured on this machine, which the cache has under this key."""
+    place = pick_device(device)
+    machine = str(environment(place) | {"threads": threads, "graphs": graphs_are_on(place)})
+    [values] = cached_arrays("speed", ("values",), [key], measure, made_with=machine, again=again)
+    return values
 
 
 def _token_seconds(kind: Kind, device: str, threads: int) -> list[float]:
@@ -230,7 +181,7 @@ def _token_seconds(kind: Kind, device: str, threads: int) -> list[float]:
     return [training / tokens, evaluation / tokens]
 
 
-def _beside_mib() -> list[float]:
+def _beside_mib() -> float:
     """Resident memory after a small step, less the peak of torch's allocator, of which the process keeps all."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -238,4 +189,4 @@ def _beside_mib() -> list[float]:
     shapes = step_shapes(config)
     run = Steps(MultitaskBert(config.but(weights="random")), {})
     run.train(shapes)
-    return [resident_mib() - predicted_peak(config, shapes)["total"]]
+    return resident_mib() - predicted_peak(config, shapes)["total"]

@@ -31,8 +31,10 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 from traitlets.config import Config
 
-from mtbert.paths import REPOSITORY, read_yaml, write_text
+from mtbert.files import write_text
+from mtbert.paths import REPOSITORY
 from mtbert.runtime import pick_device
+from mtbert.strict_yaml import read_yaml
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
 from mtbert_lab.paths import results_dir

@@ -21,8 +21,9 @@ import pandas as pd
 
 from mtbert.bert import BertConfig, part_sizes
 from mtbert.config import ConfigError
-from mtbert.paths import REPOSITORY, read_yaml
+from mtbert.paths import REPOSITORY
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
+from mtbert.strict_yaml import read_yaml
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
 from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points

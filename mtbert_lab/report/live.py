@@ -47,12 +47,12 @@ class LiveCurves:
         finally:
             watch.reset(token)
 
-    def finish(self, name: str, alt: str) -> None:
+    def finish(self, name: str, alt: str, caption: str = "") -> None:
         """Show the whole figure as `plots.show` does, in place of the one that changed."""
         if self._handle is not None:
             self._handle.update(HTML(""))
             self._handle = None
-        plots.show(self.figure(), name, alt)
+        plots.show(self.figure(), name, alt, caption)
 
     def figure(self) -> plt.Figure:
         """The curves so far."""

@@ -45,8 +45,8 @@ from mtbert_lab.store import (
     Run,
     baseline_table,
     difference,
-    lent_to,
     load_or_run,
+    prior_of,
     read_grid,
     training_key,
 )
@@ -64,7 +64,7 @@ class Grid:
     paths: tuple[str, ...]  # such as params/cpu/hybrids.yaml; none where the profile has no such grid
     configs: dict[str, list[RunConfig]]
     runs: dict[str, list[Run]]  # only names with at least one stored seed
-    among: tuple[Path, ...] = ()  # stores whose runs lend their seed variance; none: `stores()`
+    among: tuple[Path, ...] = ()  # stores whose runs give the priors; none: `stores()`
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
@@ -246,15 +246,15 @@ class Comparison:
     def lent(self) -> str:
         """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
         lent = self.differences[self.differences["is_lent"]]
-        lenders, deviations = [], []
+        counts, deviations = [], []
         for row in lent.drop_duplicates("task").itertuples():
-            lend = partial(lent_to, tasks=[row.task], among=self.grid.among)
-            prior = lend(self.runs[row.run]) or lend(self.runs[row.reference])
-            lenders.append(prior.lenders)
+            prior_for = partial(prior_of, tasks=[row.task], among=self.grid.among)
+            prior = prior_for(self.runs[row.run]) or prior_for(self.runs[row.reference])
+            counts.append(prior.configurations)
             deviations.append(f"{prior.deviation:.4f} on {TASK_LABELS[row.task]}")
-        if not lenders:
+        if not counts:
             return ""
-        fewest, most = min(lenders), max(lenders)
+        fewest, most = min(counts), max(counts)
         count = f"{fewest} to {most}" if fewest < most else str(most)
         shown = ", ".join(deviations)
         return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."

@@ -65,6 +65,10 @@ CLASS_NAMES = {  # of labels that are numbers in the files
     "sst": ("very negative", "negative", "neutral", "positive", "very positive"),
     "quora": ("no duplicate", "duplicate"),
 }
+CAPTION_OF_HEADS = (
+    "One head in large, and small maps of all heads, in which it is framed. A row is a token, and the dark fields of "
+    "the row are where it attends to; a dark column is a token that all others attend to."
+)
 ANY = "any"
 PAGE = 10  # examples at a time
 NO_TEXTS = (
@@ -141,7 +145,7 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
     name = "01_attention_heads"
     if not is_live():
         alt = f"Attention of layer {layer}, head {head}, and small maps of all heads."
-        plots.show(drawn(sentence, layer, head), name, alt)
+        plots.show(drawn(sentence, layer, head), name, alt, CAPTION_OF_HEADS)
         return
     plots.number_of(name)  # the figures behind it have the same numbers in JupyterLab as on the site
     config = model.config

@@ -7,21 +7,21 @@ Its variance is the jackknife's over the examples (Efron 1982) plus, for each of
 max(0, sigma^2 - e) / S: S seeds, sigma^2 the variance of a score over seeds, e the part of it that the examples
 explain.
 
-*Moderated seed variance* (Smyth 2004). The sample variance s^2 of S seeds is taken for s0^2 F(S - 1, d0). s0^2 and d0
-are estimated by maximum likelihood from the configurations of a stratum; d0 is averaged over its likelihood on a grid
-from 0.5 to 1,000, capped at the stratum's degrees of freedom. Given them, sigma^2 is drawn from
-(d0 s0^2 + (S - 1) s^2) / chi^2(d0 + S - 1), by quantiles and not at random. The p-value of a difference D is the mean
-of 2 Phi(-|D| / sqrt V) over the draws, V the variance above. e is the configuration's own, or the stratum's mean for
-one seed.
+*Prior and pooled seed variance* (Smyth 2004). The sample variance s^2 of S seeds is taken for s0^2 F(S - 1, d0). The
+prior, s0^2 and d0, is estimated by maximum likelihood from the configurations of a stratum; d0 is averaged over its
+likelihood on a grid from 0.5 to 1,000, capped at the stratum's degrees of freedom. Pooled with it, sigma^2 is drawn
+from (d0 s0^2 + (S - 1) s^2) / chi^2(d0 + S - 1), by quantiles and not at random. The p-value of a difference D is the
+mean of 2 Phi(-|D| / sqrt V) over the draws, V the variance above. e is the configuration's own, or the stratum's mean
+for one seed.
 
 *Stratum.* Runs of the same scheme and number of steps with a pretrained encoder that is not frozen, the last step kept,
 the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each trained task, or mean
-of tasks, by itself. Runs of single tasks borrow from all runs of their task and number of steps, of whatever scheme but
-in turn. It lends from 10 configurations with two seeds or more and 20 degrees of freedom on, and not to tasks in turn,
-nor to a configuration whose mean score is more than 2 s0 below the lowest of those configurations. Configurations that
-differ in nothing that trains count once.
+of tasks, by itself. The stratum of a run of a single task has all runs of its task and number of steps, of whatever
+scheme but in turn. A prior needs 10 configurations with two seeds or more and 20 degrees of freedom. Tasks in turn have
+none, nor has a configuration whose mean score is more than 2 s0 below the lowest of those configurations.
+Configurations that differ in nothing that trains count once.
 
-*Seeds.* One seed is enough where a stratum lends, else three are needed (d0 is then 0): with fewer, "not decided".
+*Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed: with fewer, "not decided".
 
 *Words.* A difference has one of three kinds of verdict. An order ("better" or "worse"; of a claim, "reproduced" or
 "contradicted") is shown where the corrected p-value of no difference is below LEVEL; where its value is smaller than

@@ -90,7 +90,7 @@ class Difference:
 
     @property
     def is_lent(self) -> bool:
-        """Whether a side of fewer than SEEDS seeds, whose seed variance is borrowed, decides it."""
+        """Whether it is decided with a side of fewer than SEEDS seeds, whose seed variance is that of the prior."""
         return self.is_decided and any(len(side.scores) < SEEDS for side in self.sides)
 
     @property
@@ -120,7 +120,7 @@ def difference(
     tasks: Sequence[Scored],
     priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Difference:
-    """Mean of the tasks' metrics, of the first part minus of the second; priors: what a stratum lends to each part."""
+    """Mean of the tasks' metrics, of the first part minus of the second; priors: of each part."""
     first, second = tasks[0][1]
     sizes = [len(first), len(second)]
     scores, covariance = scores_and_covariance(tasks)

@@ -1,4 +1,4 @@
-"""The variance of scores over seeds and examples, and what a stratum of similar runs lends to it.
+"""The variance of scores over seeds: that of the seeds at hand, pooled with the prior of a stratum of similar runs.
 
 The rule is in `mtbert_lab.statistics`. N examples, S seeds, T tasks, Q quantiles.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy import ndarray
 
-SEEDS = 3  # needed where no stratum lends its seed variance
-LENDERS, FREEDOM = 10, 20  # configurations with two seeds or more, and degrees of freedom, from which a stratum lends
-BELOW = 2.0  # standard deviations below the lowest of these configurations, from where it does not lend
+SEEDS = 3  # needed without a prior
+CONFIGURATIONS, FREEDOM = 10, 20  # with two seeds or more, and their degrees of freedom: the least for a prior
+BELOW = 2.0  # standard deviations below the lowest of these configurations: the lowest score that a prior is for
 QUANTILES = 100  # of a side's variance; a difference has the square of it as draws
 
 
@@ -31,15 +31,15 @@ def chi2_quantiles(freedom: ndarray | float, count: int) -> ndarray:
 
 @functools.lru_cache
 def _cached_quantiles(freedom: tuple[float, ...]) -> ndarray:
-    """`chi2_quantiles`, (G, QUANTILES): many differences borrow from one prior, for as many seeds."""
+    """`chi2_quantiles`, (G, QUANTILES): many differences have one prior and as many seeds."""
     return chi2_quantiles(np.array(freedom), QUANTILES)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The seed variance that a stratum lends (Smyth 2004)."""
+    """The prior of the variance over seeds in a stratum (Smyth 2004)."""
 
-    lenders: int  # configurations with two seeds or more
+    configurations: int  # with two seeds or more, that it was estimated from
     freedom: int  # their degrees of freedom
     d0: ndarray  # (G,) prior degrees of freedom
     variances: ndarray  # (G,) s0^2 of each d0
@@ -49,7 +49,7 @@ class Prior:
 
     @classmethod
     def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior":
-        """scores: the seeds' scores (S,) of every lender, S > 1; shares: its `example_share`."""
+        """scores: the seeds' scores (S,) of every configuration, S > 1; shares: its `example_share`."""
         freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
         variances = np.array([one.var(ddof=1) for one in scores])
         total = int(freedoms.sum())
@@ -58,7 +58,7 @@ class Prior:
         likelihood = _log_likelihood(d0, s0, variances, freedoms)
         weights = np.exp(likelihood - likelihood.max())
         return cls(
-            lenders=len(scores),
+            configurations=len(scores),
             freedom=total,
             d0=np.minimum(d0, total),
             variances=s0,
@@ -74,10 +74,10 @@ class Prior:
 
     @property
     def is_enough(self) -> bool:
-        return self.lenders >= LENDERS and self.freedom >= FREEDOM
+        return self.configurations >= CONFIGURATIONS and self.freedom >= FREEDOM
 
-    def lends_to(self, score: float) -> bool:
-        """Whether a configuration with this mean score is like the lenders."""
+    def fits(self, score: float) -> bool:
+        """Whether it is the prior of a configuration with this mean score."""
         lowest = self.lowest - BELOW * self.deviation
         return self.is_enough and score >= lowest
 
@@ -154,7 +154,7 @@ class Side:
 
     scores: ndarray  # (S,)
     explained: float  # the part of their variance that the examples explain
-    prior: Prior | None  # of a stratum that lends to it
+    prior: Prior | None  # of its stratum
 
     @property
     def is_enough(self) -> bool:
@@ -162,7 +162,7 @@ class Side:
 
     @property
     def variances(self) -> ndarray:
-        """Draws (Q,) of what its seeds add to the variance; 0 for one seed that borrows nothing."""
+        """Draws (Q,) of what its seeds add to the variance; 0 for one seed without a prior."""
         S = len(self.scores)
         if self.prior is None and S == 1:
             return np.zeros(1)
@@ -171,5 +171,5 @@ class Side:
 
     @property
     def variance_of_one_seed(self) -> float:
-        """The median of what one seed adds to the variance; 0 where one seed borrows nothing, as it is not known."""
+        """The median of what one seed adds to the variance; 0 for one seed without a prior, as it is not known."""
         return float(np.median(self.variances)) * len(self.scores)

@@ -1,32 +1,33 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids."""
 
-from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
-from mtbert_lab.store.cache import cache_contents, clear_models
+from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold, write_baselines
 from mtbert_lab.store.compare import (
     difference,
-    lent_to,
     overall_interval,
+    prior_of,
     scored,
     stack_predictions,
     summarize,
     training_key,
 )
 from mtbert_lab.store.doubts import doubts
-from mtbert_lab.store.folders import MissingRun, Run, read_run, run_folder, stored_runs, update_tables, write_table
+from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import CACHE_LIMIT, GB, run_lock
+from mtbert_lab.store.removal import cache_contents, clear_models, forget
+from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
     clean_up,
     data_root,
-    forget,
     is_done,
     load_or_run,
     run_id_of,
     teacher_outputs,
     train_and_store,
 )
+from mtbert_lab.store.tables import update_tables, write_table
 
 __all__ = [
     "BASELINES",
@@ -45,11 +46,11 @@ __all__ = [
     "find_run",
     "forget",
     "is_done",
-    "lent_to",
     "list_runs",
     "load_model",
     "load_or_run",
     "overall_interval",
+    "prior_of",
     "read_grid",
     "read_grids",
     "read_run",
@@ -64,5 +65,6 @@ __all__ = [
     "train_and_store",
     "training_key",
     "update_tables",
+    "write_baselines",
     "write_table",
 ]

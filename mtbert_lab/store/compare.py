@@ -1,11 +1,13 @@
 """Scores over the seeds of a configuration, and differences between configurations, by the rule of `statistics`.
 
-A stratum of stored runs lends its seed variance to runs that are like them.
+The seed variance of a configuration is pooled with the prior of its stratum, the stored runs that are like it.
 """
 
 import functools
 import json
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
@@ -20,22 +22,22 @@ from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
 from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics import difference as difference_of
-from mtbert_lab.store.folders import Run, StoreError, read_run, run_folders, stored_runs
+from mtbert_lab.store.folders import read_run, stored_runs
+from mtbert_lab.store.run import Run, StoreError
 
 UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
+Names = tuple[tuple[str, ...], ...]
 
 
 def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     """Dev predictions of runs, (S, N), and the labels, (N,); StoreError unless all were scored on the same examples."""
+    first = runs[0].predictions_of(task)
     predicted = []
-    first = None
     for run in runs:
         part = run.predictions_of(task)
-        examples = part[["id", "label"]]
-        first = examples if first is None else first
-        if not examples.equals(first):
+        if not all(part[column].equals(first[column]) for column in ("id", "label")):
             both = f"{runs[0].run_id} and {run.run_id}"
             raise StoreError(f"{both} were scored on different dev splits of {task}; train both on one")
         predicted.append(part["predicted"].to_numpy())
@@ -97,11 +99,11 @@ def difference(
     """Mean dev score of one configuration minus that of another on the same examples.
 
     task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
-    `overall` (paper 002), 1 in a plain mean. among: stores whose runs lend their seed variance; default: `stores()`.
+    `overall` (paper 002), 1 in a plain mean. among: stores whose runs give the priors; default: `stores()`.
     """
     both = [name for name in first[0].config.scored if name in second[0].config.scored]
     tasks = [task] if task else both
-    priors = (lent_to(first, tasks, pearson, among), lent_to(second, tasks, pearson, among))
+    priors = (prior_of(first, tasks, pearson, among), prior_of(second, tasks, pearson, among))
     return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
 
 
@@ -111,10 +113,10 @@ def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def lent_to(
+def prior_of(
     runs: list[Run], tasks: Sequence[str], pearson: float = 1.0, among: Sequence[Path] | None = None
 ) -> Prior | None:
-    """The seed variance that a stratum of stored runs lends to a configuration; None where it has to know its own.
+    """The prior of a configuration's seed variance, from its stratum of stored runs; None where there is none.
 
     tasks: one, or those whose mean is compared; pearson: the factor of Pearson's correlation in that mean.
     """
@@ -124,18 +126,26 @@ def lent_to(
         return None
     among = tuple(among or stores())
     pearson = pearson if len(tasks) > 1 else 1.0
-    prior = _prior(among, tuple(run_folders(among)), strata[0], tuple(tasks), pearson)
+    prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), pearson)
     if prior is None:
         return None
     scores = [function(predicted, labels) for function, [predicted], labels in _all_scored(runs, tasks, pearson)]
-    return prior if prior.lends_to(float(np.mean(scores))) else None
+    return prior if prior.fits(float(np.mean(scores))) else None
+
+
+def _names_of_runs(among: Stores) -> Names:
+    """What lies in the folders of runs of some stores: for caches, as a new run changes them."""
+    listed = []
+    for store in among:
+        with suppress(FileNotFoundError):
+            listed.append(tuple(sorted(os.listdir(store / "runs"))))
+    return tuple(listed)
 
 
 def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
-    """The strata that runs of this number of steps lend to; they borrow from the first.
+    """The strata that runs of this number of steps belong to; the first one gives their prior.
 
-    A run of a single task borrows from runs of any scheme, which include its task. Runs with teachers have to know
-    their own seed variance.
+    That of a run of a single task has runs of any scheme, which include its task. Runs with teachers are in none.
     """
     is_unlike = (
         config.weights != "pretrained"
@@ -154,10 +164,10 @@ def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
 
 
 @functools.lru_cache(maxsize=2)
-def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
+def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
     """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
 
-    run_ids: those of all stored runs, for the cache, as a new run makes new lenders.
+    names: `_names_of_runs`, for the cache.
     """
     found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
     for folder, content in stored_runs(among):
@@ -167,20 +177,20 @@ def _lenders(among: Stores, run_ids: tuple[str, ...]) -> dict[tuple[Stratum, str
             groups = found.setdefault(place, {})
             seeds = groups.setdefault(training_key(config), {})
             seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
-    lenders: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
+    several: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
     for place, groups in found.items():
-        lenders[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
-    return lenders
+        several[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
+    return several
 
 
 @functools.lru_cache
-def _prior(
-    among: Stores, run_ids: tuple[str, ...], stratum: Stratum, tasks: tuple[str, ...], pearson: float
+def _fitted_prior(
+    among: Stores, names: Names, stratum: Stratum, tasks: tuple[str, ...], pearson: float
 ) -> Prior | None:
-    """The prior of a stratum for a task, or for the mean of all tasks of some runs; None where no run lends."""
-    lenders = _lenders(among, run_ids).get((stratum, tasks[0]), {})
+    """The prior of a stratum for a task, or for the mean of all tasks of some runs; None without several seeds."""
+    configurations = _configurations(among, names).get((stratum, tasks[0]), {})
     all_scores, shares = [], []
-    for _, folders in sorted(lenders.items()):
+    for _, folders in sorted(configurations.items()):
         runs = [_read(folder) for folder in folders]
         if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
             continue

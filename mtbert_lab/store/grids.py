@@ -13,9 +13,11 @@ from reprlib import repr  # shortened
 from typing import Any
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.paths import YamlError, read_yaml
+from mtbert.names import composed
+from mtbert.strict_yaml import YamlError, read_yaml
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import MissingRun, read_run, run_folders
+from mtbert_lab.store.folders import read_run, run_folders
+from mtbert_lab.store.run import MissingRun
 
 IN_GRID = re.compile(r"(.+\.ya?ml):(.+?)(?::(\d+))?")  # GRID.yaml:NAME or GRID.yaml:NAME:SEED
 
@@ -50,9 +52,11 @@ def named_runs(text: str, folder: Path = Path(), students: tuple[str, ...] = ())
     file, name, seed = IN_GRID.fullmatch(text).groups()
     content = _read_content(folder / file)
     names = {str(known): known for known in content["runs"]}
-    if name not in names:
+    spelt = {composed(known): known for known in names} | {known: known for known in names}
+    own = spelt.get(name) or spelt.get(composed(name))
+    if own is None:
         raise MissingRun(f"{file}: has no run {name!r}; it has {', '.join(names)}")
-    configs = _read_run(folder / file, content, names[name], students)
+    configs = _read_run(folder / file, content, names[own], students)
     seeds = {str(config.seed): config for config in configs}
     if seed not in (None, *seeds):
         raise MissingRun(f"{file}: {name!r} has no seed {seed}; it has {', '.join(seeds)}")
@@ -135,7 +139,7 @@ def read_grids(paths: Sequence[str | Path], only: str | None = None) -> list[tup
         else:
             prefix = f"{Path(path).stem}: " if len(paths) > 1 else ""
             for name, configs in grid.items():
-                if only is None or only in name:
+                if only is None or composed(only) in composed(name):
                     runs += [(prefix + name, config) for config in configs]
     if errors:
         raise ConfigError("\n".join(errors))

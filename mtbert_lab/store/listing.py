@@ -1,4 +1,4 @@
-"""Stored runs found by the start of their id or by their name in a grid, and listed."""
+"""Find stored runs by the start of their id or by their name in a grid, and list them."""
 
 import logging
 from collections import Counter
@@ -8,22 +8,25 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, DataError
+from mtbert.data import TASKS
+from mtbert.names import composed
 from mtbert.paths import REPOSITORY
-from mtbert.training import load_corpus
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import MissingRun, read_run, run_folder, run_folders, stored_runs
+from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import data_root, is_without_encoder, run_id_of
+from mtbert_lab.store.run import MissingRun
+from mtbert_lab.store.runs import is_of_files_here, is_without_encoder
+
+log = logging.getLogger(__name__)
 
 
 def find_run(text: str) -> str:
-    """The id of a run that is stored or whose model is in the cache: from its start, or from its name in a grid.
+    """The id of a run that is stored or whose model is in the cache.
 
-    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'; of the same run on several
-    versions of the data that of the files that are here. Raises MissingRun unless one run fits, and ConfigError for a
-    grid that cannot be read.
+    text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. If the run is stored for several
+    versions of its data, the one for the files that are here is taken. Raises MissingRun unless one run fits, and
+    ConfigError if the grid cannot be read.
     """
     ids = set(run_folders(stores()))
     ids |= {path.parent.name for path in model_folder("").glob("*/run_config.json")}
@@ -32,6 +35,10 @@ def find_run(text: str) -> str:
         remedy = f"`mtbert train {file} --only {name!r}` trains it"
         found = []
         for config in named_runs(text):
+            if is_without_encoder(config):
+                remedy = (
+                    f"the folder {config.encoder} of its encoder is not here; `mtbert runs --grid {file}` has its id"
+                )
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))
             found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config)] or own
         found.sort()
@@ -45,28 +52,26 @@ def find_run(text: str) -> str:
     return found[0]
 
 
-def is_of_files_here(run_id: str, config: RunConfig) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
-    try:
-        return run_id == run_id_of(config, load_corpus(config, data_root(config)))
-    except DataError:
-        return False
-
-
 def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     """The stored runs, a row each, as text: run id, name, tasks, plan, adapter, gradients, seed, dev scores, model.
 
-    adapter and gradients are empty where they are none and sum; model is yes where it is in the cache. Names are those
-    in `grids`, whose runs alone are listed; without grids, in those of params/. text: a part of any column. Where a
-    run is stored for several versions of its data, a column `data` says which fits the files that are here.
+    adapter and gradients are empty if they are none and sum; model is yes if it is in the cache. grids: only their runs
+    are listed, under their names; default: all runs, under the names in the grids of params/. text: only rows that
+    contain it are listed. If a run is stored for several versions of its data, a column `data` says which is that of
+    the files here.
     """
     known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
     named = list(reversed(read_grids(known)))
     names = {config.digest: name for name, config in named}
-    without_encoder = {config: name for name, config in named if is_without_encoder(config)}  # their digests are others
+    without_encoder = {_by_folder(config): name for name, config in named if is_without_encoder(config)}
+    lost = {config.digest: config.encoder for _, config in named if grids and is_without_encoder(config)}
     rows = []
     for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
-        name = names.get(folder.name.partition("-")[0], "") or without_encoder.get(content["config"], "")
+        digest = folder.name.partition("-")[0]
+        lost.pop(digest, None)  # of a name on the hub
+        name = names.get(digest, "")
+        if not name and without_encoder:  # their digests are others
+            name = without_encoder.get(_by_folder(content["config"]), "")
         if grids and not name:
             continue
         config = content["config"]
@@ -82,8 +87,10 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             "dev scores": _scores(content["scores"]),
             "model": "yes" if has_model(folder.name) else "",
         }
-        if text in " ".join(row.values()):
+        if composed(text) in composed(" ".join(row.values())):
             rows.append(row)
+    for encoder in sorted({*lost.values()}):
+        log.warning("the encoder %s is not here; its runs are listed by the last part of its path", encoder)
     if not rows:
         return pd.DataFrame()
     versions = Counter(row["run id"].partition("-")[0] for row in rows)
@@ -94,13 +101,18 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True)
 
 
+def _by_folder(config: RunConfig) -> RunConfig:
+    """A configuration that has the last part of the path of its encoder's folder only: paths depend on where one is."""
+    return config.but(encoder=Path(config.encoder).name)
+
+
 def _version(run_id: str) -> str:
     folder = run_folder(run_id)
     return "of the files here" if is_of_files_here(run_id, read_run(folder).config) else "of other files"
 
 
 def _scores(rows: list[dict]) -> str:
-    """The dev scores of a run, each with its metric: of a task the one that it has today, where that is stored."""
+    """The dev score of every task of a run, in the metric that the task has today if that is stored."""
     chosen = {}
     for row in rows:
         if row["metric"] == TASKS[row["task"]].metric:

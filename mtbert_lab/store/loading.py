@@ -1,4 +1,4 @@
-"""The model of a run, by what people call the run."""
+"""The model of a run, found by its id or its name in a grid."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from mtbert_lab.store.runs import load_or_run
 def load_model(
     run: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
 ) -> MultitaskBert:
-    """The best model of a run, from the cache; with `train_missing` a stored run is trained again if it lacks it.
+    """The best model of a run, from the cache. With `train_missing` a stored run without a model is trained again.
 
-    run: as of `find_run`, the start of its id or 'GRID.yaml:NAME:SEED'. Raises MissingRun unless one run fits,
-    CheckpointError if the model is not there, and DataError if training it needs other data than those here.
+    run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. Raises MissingRun unless one run fits,
+    CheckpointError if its model is not there, and DataError if it was trained on other data than those that are here.
     """
     run_id = find_run(run)
     stored = run_folder(run_id)

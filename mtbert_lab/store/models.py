@@ -1,4 +1,4 @@
-"""The models of runs, in the cache, as they are too large to commit: where they are, and who may write them."""
+"""The models of runs. They are kept in the cache, as they are too large to commit."""
 
 import logging
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -16,7 +16,7 @@ CACHE_LIMIT = 10 * GB  # bytes of the cache folder; a run that brings it there s
 
 
 def model_folder(run_id: str) -> Path:
-    """The folder of a run's best model, in the cache, as it is too large to commit."""
+    """The folder of a run's best model, in the cache."""
     return cache_dir() / "models" / run_id
 
 
@@ -26,12 +26,12 @@ def has_model(run_id: str) -> bool:
 
 
 def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
-    """The lock of a run, in the cache: its owner trains the run and writes its checkpoint and model.
+    """The lock of a run, in the cache. Its owner trains the run and writes its checkpoint and model.
 
     With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
-    releases the lock when the process ends, however it ends. Processes on several machines share it if they share the
-    cache on a file system whose locks all of them see: NFS 4, or NFS 3 with its lock daemon. If the cache cannot be
-    written, there is a warning and no lock.
+    releases the lock when the process ends, even if it is killed. Processes on several machines share it if they share
+    the cache, on a file system with locks: NFS 4, or NFS 3 with its lock daemon. A cache that cannot be written to is a
+    warning, and there is no lock.
     """
     path = model_folder(run_id) / "lock"
     try:
@@ -45,7 +45,7 @@ def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
 
 
 def keep_model(model: MultitaskBert, folder: Path) -> bool:
-    """Save a model in the cache; where that is impossible, a warning."""
+    """Save a model in the cache; returns False, with a warning, if that is impossible."""
     try:
         model.save(folder)
     except (OSError, SafetensorError) as error:
@@ -55,7 +55,7 @@ def keep_model(model: MultitaskBert, folder: Path) -> bool:
 
 
 def tell_limit(folder: Path) -> None:
-    """Warn where the model in this folder, which is new, has brought the cache to its limit."""
+    """Warn if the new model in this folder has brought the cache above its limit."""
     with suppress(OSError):  # another process removes files meanwhile
         total = size_of(cache_dir())
         if total > CACHE_LIMIT >= total - size_of(folder):

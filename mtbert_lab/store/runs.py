@@ -1,7 +1,9 @@
-"""`load_or_run`: the stored result of a run, or train and store it."""
+"""`load_or_run`: find the stored result of a run, or train it and write it into a store.
+
+Who trains a run holds its lock, so that processes that ask for the same run train it once.
+"""
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,26 +17,56 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo, find_data
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import environment, pick_device
-from mtbert.training import load_corpus, score_table, train
+from mtbert.training import TrainedRun, load_corpus, score_table, train
 from mtbert_lab.own_code import imported
 from mtbert_lab.paths import check_writable, stores
-from mtbert_lab.store.folders import (
-    MissingRun,
-    Run,
-    StoreError,
-    read_run,
-    run_folder,
-    run_folders,
-    store_lock,
-    stored_runs,
-    update_tables,
-    write_run,
-)
+from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs, write_run
 from mtbert_lab.store.models import has_model, keep_model, model_folder, run_lock, tell_limit
-from mtbert_lab.store.teachers import TEACHERS, TeacherOutputs
+from mtbert_lab.store.run import MissingRun, Run
+from mtbert_lab.store.tables import update_tables
+from mtbert_lab.store.teachers import TeacherOutputs
 
 log = logging.getLogger(__name__)
 PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
+
+
+def load_or_run(
+    config: RunConfig,
+    data: str | Path | None = None,
+    store: str | Path | None = None,
+    device: str = "auto",
+    train_missing: bool = True,
+    progress: bool | None = None,
+    again: bool = False,
+    accept_rejects: bool = False,
+) -> Run:
+    """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
+
+    data: the folder of the course's files, see `data_root`. store: default `stores()`; the first is written to.
+    train_missing: if False, nothing is trained and no data are needed; the run is found by its configuration, and
+    MissingRun is raised if it is not stored. again: train a stored run whose model is not in the cache; the stored
+    result stays. accept_rejects: train although many rows are rejected or a class has no row, which raises DataError.
+    Teachers are trained before their student in the same way. If another process trains the run, this call waits for
+    it. Raises FolderError, before it trains, if the store cannot be written to.
+    """
+    among = [Path(store)] if store else stores()
+    if not train_missing:
+        return _find_without_data(config, data, among)
+    corpus = load_corpus(config, data_root(config, data))
+    run_id = run_id_of(config, corpus)
+    if not is_done(run_id, among, again):
+        if not accept_rejects:
+            corpus.check()
+        check_writable(among[0])
+        with run_lock(run_id):
+            if not is_done(run_id, among, again):  # another process may have trained it meanwhile
+                train_and_store(config, corpus, run_id, among, device, progress, data)
+    clean_up(run_id, among)
+    update_tables(among[0])
+    return read_run(run_folder(run_id, among), config)
+
+
+# --- find -------------------------------------------------------------------------------------------------------------
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -50,58 +82,8 @@ def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     return folder
 
 
-def load_or_run(
-    config: RunConfig,
-    data: str | Path | None = None,
-    store: str | Path | None = None,
-    device: str = "auto",
-    train_missing: bool = True,
-    progress: bool | None = None,
-    again: bool = False,
-    accept_rejects: bool = False,
-) -> Run:
-    """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
-
-    data: the folder of the course's files (see `data_root`); store: default `stores()`, of which the first is written
-    to. With `train_missing=False` nothing is trained and no data are needed: the run is found by its configuration, and
-    MissingRun is raised if it is not stored. With `again` a stored run is trained for its model where the cache lacks
-    it, and the stored result stays. Teachers are trained before their student in the same way. If another process
-    trains the run, this call waits for it. Raises FolderError before training that could not be stored, and DataError
-    before training on tables with many rejected rows or without a class, unless `accept_rejects`.
-    """
-    among = [Path(store)] if store else stores()
-    if not train_missing:
-        return _only_stored(config, data, among)
-    return _stored_or_trained(config, data, among, device, progress, again, accept_rejects=accept_rejects)
-
-
-def _stored_or_trained(
-    config: RunConfig,
-    data: str | Path | None,
-    among: list[Path],
-    device: str,
-    progress: bool | None,
-    again: bool,
-    wait: bool = True,
-    accept_rejects: bool = True,
-) -> Run:
-    """`load_or_run` for these stores; raises filelock.Timeout if another process trains the run, unless `wait`."""
-    corpus = load_corpus(config, data_root(config, data))
-    run_id = run_id_of(config, corpus)
-    if not is_done(run_id, among, again):
-        if not accept_rejects:
-            corpus.check()
-        check_writable(among[0])
-        with run_lock(run_id, wait):
-            if not is_done(run_id, among, again):  # another process may have trained it meanwhile
-                train_and_store(config, corpus, run_id, among, device, progress, data, wait)
-    clean_up(run_id, among)
-    update_tables(among[0])
-    return read_run(run_folder(run_id, among), config)
-
-
 def run_id_of(config: RunConfig, corpus: Corpus) -> str:
-    """The id of a run, `<configuration>-<data>`, see `store`."""
+    """The id of a run, `<configuration>-<data>`, see `folders`."""
     return f"{config.digest}-{data_digest(corpus)}"
 
 
@@ -110,63 +92,124 @@ def data_digest(corpus: Corpus) -> str:
     return corpus.fingerprint[:8]
 
 
+def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
+    """Whether one of these stores has the run, and with `again` the cache its model."""
+    return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
+
+
+def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequence[Path]) -> Run:
+    """The stored run of a configuration, if possible the one on the data files as they are here; raises MissingRun."""
+    folders = list(run_folders(among, f"{config.digest}-").values())
+    if not folders and is_without_encoder(config):
+        folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
+    if not folders:
+        raise MissingRun(
+            f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
+            f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
+        )
+    if len(folders) > 1:
+        folders.sort(key=lambda folder: is_of_files_here(folder.name, config, data))
+    return read_run(folders[-1], config)
+
+
 def is_without_encoder(config: RunConfig) -> bool:
-    """Whether the folder of a run's encoder is not here: then its digest is not the one in the run's id."""
+    """Whether the folder of a run's encoder is missing, so that its digest differs from the one in the run's id."""
     return config.encoder not in NAMED_ENCODERS and not Path(config.encoder).is_dir()
 
 
-def is_done(run_id: str, among: list[Path], again: bool) -> bool:
-    """Whether one of these stores has the run, and with `again` the cache its model."""
-    return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
+def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
+    """Whether a run was trained on the data files as they are here; False where they cannot be read.
+
+    Rejected rows are not told, as nothing is trained on them.
+    """
+    of_corpus = logging.getLogger(Corpus.__module__)
+    level = of_corpus.level
+    of_corpus.setLevel(logging.ERROR)
+    try:
+        digest = data_digest(load_corpus(config, data_root(config, data)))
+    except DataError:
+        return False
+    finally:
+        of_corpus.setLevel(level)
+    return run_id.partition("-")[2] == digest
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
 
 
 def train_and_store(
     config: RunConfig,
     corpus: Corpus,
     run_id: str,
-    among: list[Path],
+    among: Sequence[Path],
     device: str,
     progress: bool | None,
     data: str | Path | None = None,
     wait: bool = True,
 ) -> Run:
-    """Train a run, for the holder of its lock, and store it in the first of some stores, unless one of them has it.
+    """For the owner of a run's lock: train it and store it in the first of some stores; a result that is stored stays.
 
-    The store's tables are left as they are. A teacher is trained before it where no store has its outputs and the cache
-    lacks its model; raises filelock.Timeout if another process trains it, unless `wait`, and CheckpointError if it is
-    damaged.
+    The store's tables are not written. A teacher is trained first if neither its outputs are stored nor its model is in
+    the cache. wait: for a teacher that another process trains; else filelock.Timeout is raised. Raises CheckpointError
+    if a teacher's model is damaged.
     """
+
+    def corpus_of(teacher: RunConfig) -> Corpus:
+        return load_corpus(teacher, data_root(teacher, data))
+
     place = pick_device(device)
-    outputs = teacher_outputs(config, corpus, lambda teacher: load_corpus(teacher, data_root(teacher, data)), among)
-    for teacher in dict.fromkeys(outputs.missing()):
-        _stored_or_trained(teacher, data, among, device, progress, again=True, wait=wait)
+    outputs = teacher_outputs(config, corpus, corpus_of, among)
+    for teacher in outputs.missing():
+        teacher_id = outputs.run_ids[teacher]
+        with run_lock(teacher_id, wait):
+            if not is_done(teacher_id, among, again=True):
+                train_and_store(teacher, corpus_of(teacher), teacher_id, among, device, progress, data, wait)
+        clean_up(teacher_id, among)
     started = time.perf_counter()
     teachers = outputs.mean_logits(corpus, place)
     teachers_seconds = round(time.perf_counter() - started, 2)
+
     folder = model_folder(run_id)
-    for path in folder.rglob(PARTIAL):
-        path.unlink()  # left by a process that was killed
+    _remove(folder, PARTIAL)  # left by a process that was killed
     checkpoint = folder / "checkpoint.pt"
     trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
-    rows = {f"train {task}": len(table) for task, table in corpus.train.items()}
-    rows |= {f"dev {task}": len(table) for task, table in corpus.dev.items()}
-    run = Run(
-        run_id=run_id,
-        config=config,
-        scores=_scores(trained.predictions),
-        curve=trained.curve,
-        step_scores=trained.step_scores,
-        predictions=trained.predictions,
-        cost=trained.cost | ({"teachers_seconds": teachers_seconds} if config.teachers else {}),
-        cosines=trained.cosines,
-        provenance={**environment(place), "data": corpus.fingerprint, "rows": rows, **_imports()},
-    )
-    _store(run, trained.model, among)
+    if config.teachers:
+        trained.cost["teachers_seconds"] = teachers_seconds
+    run = _run_of(trained, config, corpus, run_id, environment(place))
+    _write(run, trained.model, among)
     return run
 
 
+def teacher_outputs(
+    config: RunConfig, corpus: Corpus, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
+) -> TeacherOutputs:
+    """The outputs of a run's teachers in some stores. corpus: of the run; corpus_of: reads the corpus of a teacher."""
+    run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
+    return TeacherOutputs(config, data_digest(corpus), run_ids, among)
+
+
+def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str, machine: dict) -> Run:
+    """The record of a trained run. machine: its part of the provenance."""
+    scores = []
+    for (task, split), part in trained.predictions.groupby(["task", "split"], sort=False):
+        scores.append(score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy()))
+    rows = {f"train {task}": len(table) for task, table in corpus.train.items()}
+    rows |= {f"dev {task}": len(table) for task, table in corpus.dev.items()}
+    return Run(
+        run_id=run_id,
+        config=config,
+        scores=pd.concat(scores, ignore_index=True),
+        curve=trained.curve,
+        step_scores=trained.step_scores,
+        predictions=trained.predictions,
+        cost=trained.cost,
+        cosines=trained.cosines,
+        provenance={**machine, "data": corpus.fingerprint, "rows": rows, **_imports()},
+    )
+
+
 def _imports() -> dict[str, list[str]]:
-    """The files whose code was imported for a run, relative to the current folder where they are inside of it."""
+    """The files whose code was imported for a run, relative to the current folder if they are inside it."""
     files = []
     for file in map(Path, imported):
         is_inside = file.resolve().is_relative_to(Path.cwd())
@@ -174,24 +217,11 @@ def _imports() -> dict[str, list[str]]:
     return {"imports": files} if files else {}
 
 
-def teacher_outputs(
-    config: RunConfig, corpus: Corpus, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
-) -> TeacherOutputs:
-    """The outputs of a run's teachers in some stores; corpus: of the run, corpus_of: reads that of a teacher."""
-    run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
-    return TeacherOutputs(config, data_digest(corpus), run_ids, among)
+# --- write ------------------------------------------------------------------------------------------------------------
 
 
-def _scores(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The table of scores of every task and split, see `Run.scores`."""
-    tables = []
-    for (task, split), part in predictions.groupby(["task", "split"], sort=False):
-        tables.append(score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy()))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _store(run: Run, model: MultitaskBert, among: list[Path]) -> None:
-    """Keep the model in the cache and the run in a store, and delete its checkpoints."""
+def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
+    """Keep the model in the cache, write the run into the first store unless one has it, and remove its checkpoints."""
     folder = model_folder(run.run_id)
     is_kept = keep_model(model, folder)  # first: a run that is stored is not trained again
     stored = run_folder(run.run_id, among)
@@ -203,68 +233,28 @@ def _store(run: Run, model: MultitaskBert, among: list[Path]) -> None:
             text = "%s: its model of today has dev %s, the stored result, which stays, %s"
             log.warning(text, run.run_id, new, old)
     with suppress(OSError):  # a read-only cache
-        for file in folder.rglob(CHECKPOINT):
-            file.unlink()
+        _remove(folder, CHECKPOINT)
     if not is_kept and not keep_model(model, folder):  # in the room of the checkpoints
         log.warning("the model of %s is not kept; the run is stored", run.run_id)
     tell_limit(folder)
 
 
-def clean_up(run_id: str, among: list[Path]) -> None:
-    """Remove what a killed process left of a run in the cache: partial files, and checkpoints of a run that is done.
+def clean_up(run_id: str, among: Sequence[Path]) -> None:
+    """Remove files that a killed process left in the cache: partial files, and checkpoints of a run that is done.
 
     Nothing is removed while another process trains the run.
     """
     folder = model_folder(run_id)
-    left = list(folder.rglob(PARTIAL))
+    patterns = [PARTIAL]
     if is_done(run_id, among, again=True):
-        left += folder.rglob(CHECKPOINT)
-    if not left:
+        patterns.append(CHECKPOINT)
+    if not any(any(folder.rglob(pattern)) for pattern in patterns):
         return
     with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
-        for path in left:
+        _remove(folder, *patterns)
+
+
+def _remove(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in folder.rglob(pattern):
             path.unlink(missing_ok=True)
-
-
-def forget(run_id: str) -> list[Path]:
-    """Delete a run, and its outputs as a teacher, from the store that is written to, and its model from the cache.
-
-    Returns the folders deleted.
-
-    Raises StoreError for a run of a store that is only read, and for one that is being trained.
-    """
-    own, *only_read = stores()
-    for store in only_read:
-        if run_folder(run_id, [store]):
-            raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
-    in_store = [own / "runs" / run_id, own / TEACHERS / run_id]
-    folders = [folder for folder in (*in_store, model_folder(run_id)) if folder.exists()]
-    try:
-        with run_lock(run_id, blocking=False):
-            with store_lock(own):
-                for folder in in_store:
-                    shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(model_folder(run_id), ignore_errors=True)
-    except Timeout:
-        raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
-    update_tables(own)
-    return folders
-
-
-def _only_stored(config: RunConfig, data: str | Path | None, among: list[Path]) -> Run:
-    """The stored run of a configuration; raises MissingRun."""
-    folders = list(run_folders(among, f"{config.digest}-").values())
-    if not folders and is_without_encoder(config):
-        folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
-    if not folders:
-        raise MissingRun(
-            f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
-            f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
-        )
-    chosen = folders[-1]
-    if len(folders) > 1:  # the same configuration on other versions of the data: take the version that is here
-        with suppress(DataError):
-            digest = data_digest(load_corpus(config, data_root(config, data)))
-            here = [folder for folder in folders if folder.name.endswith(digest)]
-            chosen = here[0] if here else chosen
-    return read_run(chosen, config)

@@ -1,9 +1,9 @@
-"""What teachers predict for the training examples of their students: computed once, and kept in the store.
+"""What teachers predict for the training examples of their students. It is computed once and kept in the store.
 
 results/teachers/<run id of the teacher>/<task>-<data>.npz   its logits for all rows of a training table, float16
 
-<data> is the digest of the student's tables, as in its run id. Where these files are, a student needs no model of its
-teachers, and learns from the same numbers on every machine. Each file ends with a seal.
+<data> is the digest of the student's tables, as in its run id. With these files a student needs no model of its
+teachers, and it learns from the same numbers on every machine. Each file ends with a seal.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ from torch import Tensor
 from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, sealed_arrays
+from mtbert.files import is_sealed
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import is_sealed
 from mtbert.training import mean_logits, task_rows
 from mtbert_lab.store.models import model_folder, run_lock
 
@@ -39,13 +39,14 @@ class TeacherOutputs:
     among: Sequence[Path]
 
     def missing(self) -> list[RunConfig]:
-        """The teachers whose models are needed, since no store has their outputs for each of their tasks."""
+        """The teachers whose models are needed, because no store has all their outputs."""
         return [teacher for teacher in self.run_ids if not self._are_stored(teacher)]
 
     def mean_logits(self, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
         """Task -> mean logits of its teachers for all rows of its training table.
 
-        What no store has is computed by models of the cache; students of another seed begin with another teacher.
+        Outputs that no store has are computed with the teachers' models, from the cache. Students of different seeds
+        begin with different teachers, so that processes side by side compute different outputs.
         """
         teachers = list(self.run_ids)
         first = 2 * self.student.seed % max(1, len(teachers))
@@ -58,7 +59,7 @@ class TeacherOutputs:
         return means
 
     def _read_or_compute(self, teacher: RunConfig, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
-        """Task -> logits of a teacher. One process computes and stores them, and others wait for it."""
+        """Task -> logits of a teacher. One process computes and stores them while the others wait."""
         run_id = self.run_ids[teacher]
         load = cache(partial(_load, teacher, run_id))
         logits = {}
@@ -73,7 +74,7 @@ class TeacherOutputs:
         return all(is_sealed(path) for path in self._files(teacher).values())
 
     def _files(self, teacher: RunConfig) -> dict[str, Path]:
-        """Task -> the file of a teacher's outputs in the first store that has it undamaged; else in the first one."""
+        """Task -> the file of a teacher's outputs in the first store that has it intact, or else in the first store."""
         files = {}
         for task, teachers in self.student.teachers_by_task.items():
             if teacher in teachers:
@@ -84,7 +85,7 @@ class TeacherOutputs:
 
 
 def _load(teacher: RunConfig, run_id: str) -> MultitaskBert:
-    """A teacher's model; raises CheckpointError that names its folder if it is damaged, or of another run."""
+    """The model of a teacher. Raises CheckpointError, which names the folder, if it is damaged or of another run."""
     folder = model_folder(run_id)
     model = MultitaskBert.load(folder)
     found = model.run_config.digest

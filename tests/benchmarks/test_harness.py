@@ -1,17 +1,18 @@
 """What is measured in which order, what the table says, and that a row that cannot run stops no other."""
 
+import os
 import threading
 import time
 
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
+from torch._inductor.runtime import cache_dir_utils
 
 from benchmarks import catalogue, harness
+from benchmarks.__main__ import main
 from benchmarks.harness import BenchError, Contest, Peer, Setting
 from mtbert.data.tables import DataError
-from mtbert_lab import cli
 
 CPU = torch.device("cpu")
 
@@ -136,16 +137,25 @@ def test_a_name_that_does_not_exist_is_an_error():
     assert list(harness.choose(catalogue.BENCHMARKS, ["gem", "pal"])) == ["pal", "gem"]
 
 
-def test_the_command_prints_and_writes_the_rows(tmp_path, monkeypatch):
+def test_the_command_prints_and_writes_the_rows(tmp_path, monkeypatch, capsys):
     fakes = {"a": (build, ({},)), "b": (build, (dict(problem=ValueError("no")),))}
     monkeypatch.setattr(catalogue, "BENCHMARKS", fakes)
     out = tmp_path / "bench.csv"
-    arguments = ["bench", "--device", "cpu", "--repeats", "2", "--threads", "1", "--out", str(out)]
-    result = CliRunner().invoke(cli.app, [*arguments, "--only", "a"])
-    assert result.exit_code == 0 and "a n / p: ours 1 ms, peer 2, ratio 2 (2 to 2)" in result.stdout
+    arguments = ["--device", "cpu", "--repeats", "2", "--threads", "1", "--out", str(out)]
+    assert main([*arguments, "--only", "a"]) == 0
+    assert "a n / p: ours 1 ms, peer 2, ratio 2 (2 to 2)" in capsys.readouterr().out
     [row] = harness.read_rows(out)
     assert row["repeats"] == "2" and row["threads"] == "1" and row["encoder"] == "minilm"
     assert row["torch"] == torch.__version__ and row["transformers"] and row["device"].startswith("cpu")
-    result = CliRunner().invoke(cli.app, arguments)
-    assert result.stderr.splitlines()[0] == "[1 of 2] a " and "[2 of 2] b problem " in result.stderr
-    assert result.exit_code == 1 and "b: failed, ValueError: no" in result.stdout
+    assert main(arguments) == 1
+    output, errors = capsys.readouterr()
+    assert errors.splitlines()[0] == "[1 of 2] a " and "[2 of 2] b problem " in errors
+    assert "b: failed, ValueError: no" in output
+
+
+def test_torch_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr(harness, "run_benchmarks", lambda *arguments: iter(()))
+    assert main(["--only", "step"]) == 0
+    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"

@@ -8,7 +8,7 @@ from benchmarks.harness import Setting
 from benchmarks.ours import Training, on_words
 from benchmarks.peers import OriginalPals, TransformersModel
 from benchmarks.steps import THREE, violating_gradients
-from mtbert.bert.hf_checkpoints import their_name
+from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.gradients.gem import gem_project
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def training(tiny_encoder, monkeypatch):
 def gradients(ours: Training) -> dict[str, torch.Tensor]:
     """Of the encoder, under transformers' names."""
     names = dict(ours.model.encoder.task_encoder(ours.config.tasks[0], without_adapter=True).named_parameters())
-    return {their_name(n): p.grad for n, p in names.items() if p.grad is not None}
+    return {hf_name(n): p.grad for n, p in names.items() if p.grad is not None}
 
 
 def changed_by(step, model: TransformersModel, optimizer, rows) -> set[str]:

@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mtbert.bert.hf_checkpoints import their_name
+from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError, locate
-from mtbert.bert.model import BertConfig, BertModel, apart, together
+from mtbert.bert.model import BertConfig, BertModel, pack, unpack
 
 SHAPES = {
     "d48-h3-L2": dict(
@@ -129,7 +129,7 @@ def test_gradients_equal_those_of_transformers(models):
         ((output.last_hidden_state * weights).sum() + output.pooler_output.square().sum()).backward()
     theirs = dict(reference.named_parameters())
     for name, parameter in ours.named_parameters():
-        expected = theirs.pop(their_name(name)).grad
+        expected = theirs.pop(hf_name(name)).grad
         difference = largest_difference(parameter.grad, expected)
         if name.endswith("key.bias"):  # softmax ignores a shift of its row: this gradient is 0, up to rounding
             assert expected.abs().max() < 1e-3 and difference < 1e-3, name
@@ -166,9 +166,9 @@ def test_a_layer_on_several_batches_is_the_layer_on_each(small):
         lengths = torch.randint(1, T + 1, (B, 1))
         masks.append((torch.arange(T) < lengths)[:, None, None, :])
         batches.append(torch.randn(B, T, small.config.hidden_size))
-    tokens = layer(together(batches), masks)
+    tokens = layer(pack(batches), masks)
     assert tokens.shape == (3 * 7 + 12 + 4 * 5, small.config.hidden_size)
-    for part, batch, mask in zip(apart(tokens, masks), batches, masks, strict=True):
+    for part, batch, mask in zip(unpack(tokens, masks), batches, masks, strict=True):
         torch.testing.assert_close(part, layer(batch, mask), rtol=1e-5, atol=1e-5)
 
 

@@ -209,11 +209,11 @@ def losses_of_20_steps(model: MultitaskBert, batches: list[dict[str, Batch]]) ->
 def test_the_fast_and_the_plain_path_agree_over_20_steps(tiny_encoder, plan, monkeypatch):
     """Plain: every task alone, torch's attention, AdamW parameter by parameter."""
 
-    together = BertLayer.forward
+    packed = BertLayer.forward
 
     def one_by_one(layer, hidden, masks, hooks):
-        parts = zip(bert.apart(hidden, masks), masks, strict=True)
-        return bert.together(together(layer, part, mask) for part, mask in parts)
+        parts = zip(bert.unpack(hidden, masks), masks, strict=True)
+        return bert.pack(packed(layer, part, mask) for part, mask in parts)
 
     torch.manual_seed(0)
     config = RunConfig(tasks=["sst", "quora", "sts"], plan=plan, encoder=tiny_encoder, head_dropout=0.0,

@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mtbert.bert.hf_checkpoints import has_token_types, their_name
+from mtbert.bert.hf_checkpoints import has_token_types, hf_name
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.model import BertConfig, BertModel, part_sizes
 from mtbert.multitask.model import parameter_counts
@@ -107,7 +107,7 @@ def test_gradients_equal_those_of_transformers(reference, ours):
     for name, parameter in ours.named_parameters():
         if name.startswith("pooler.") and not hasattr(reference, "pooler"):
             continue
-        expected = theirs.pop(their_name(name, ours.config.model_type)).grad
+        expected = theirs.pop(hf_name(name, ours.config.model_type)).grad
         if expected is None:  # transformers' sinusoidal positions stand still
             assert name == "embeddings.position.weight"
             continue
@@ -192,7 +192,7 @@ def test_half_a_pooler_is_an_error(ours, tmp_path):
 def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    name = their_name("layers.1.attention.key.bias", ours.config.model_type)
+    name = hf_name("layers.1.attention.key.bias", ours.config.model_type)
     expected = {"roberta": "encoder.layer.1.attention.self.key.bias",
                 "distilbert": "transformer.layer.1.attention.k_lin.bias",
                 "mpnet": "encoder.layer.1.attention.attn.k.bias"}  # fmt: skip

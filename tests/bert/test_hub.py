@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from mtbert.bert import hub
 from mtbert.bert.hub import CheckpointError, content_digest, content_name, locate
-from mtbert.paths import sha256
+from mtbert.files import sha256
 
 
 def test_folder_is_itself(tmp_path):

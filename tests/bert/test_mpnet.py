@@ -13,7 +13,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from mtbert.bert import Batch, content_digest
 from mtbert.bert.cpu_ops import attend
-from mtbert.bert.hf_checkpoints import their_name
+from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
@@ -99,7 +99,7 @@ def test_long_texts_equal_transformers_in_states_and_gradients(tmp_path, lengths
     assert (states[0] - states[1]).abs().max() <= 1e-5
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     for name, parameter in ours.named_parameters():
-        expected = gradients.pop(their_name(name, "mpnet"))
+        expected = gradients.pop(hf_name(name, "mpnet"))
         assert (parameter.grad - expected).abs().max() <= 1e-5, name
     assert not gradients
     assert ours.embeddings.relative.weight.grad.any()
@@ -139,7 +139,7 @@ def test_weights_of_float16_are_read_into_float32(folder, tmp_path):
     model = BertModel.from_pretrained(half)
     for name, tensor in model.state_dict().items():
         assert tensor.dtype == torch.float32
-        assert torch.equal(tensor, tensors[their_name(name, "mpnet")].half().float()), name
+        assert torch.equal(tensor, tensors[hf_name(name, "mpnet")].half().float()), name
     assert content_digest(half) != content_digest(folder)
 
 
@@ -176,7 +176,7 @@ def test_what_is_known_of_frozen_layers_gives_the_same():
     encoder = SharedEncoder(model_of(), SharingPlan.parse("F2 S1", TASKS, 3), {}).eval()
     batches = {"sst": batch_of([9, 4]), "sts": batch_of([12])}
     with torch.no_grad():
-        known = encoder.below({"sst": batches["sst"]})
+        known = encoder.prefix_states({"sst": batches["sst"]})
         assert torch.equal(encoder(batches, known)["sst"], encoder(batches)["sst"])
 
 

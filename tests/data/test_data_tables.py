@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from mtbert.data import tables as data
-from mtbert.data.tables import SPLITS, DataError, Reject, fault_of, find_data, fingerprint, load_table, load_texts
-from mtbert.data.tasks import TASKS
+from mtbert.data.reports import Reject, fault_of
+from mtbert.data.tables import find_data, fingerprint, load_table, load_texts
+from mtbert.data.tasks import SPLITS, TASKS, DataError
 from mtbert.paths import REPOSITORY
 
 REAL_DATA = REPOSITORY.parent / "shared" / "data"

@@ -14,7 +14,8 @@ from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import encoders
 from mtbert.data.encoders import fetch_mpnet
-from mtbert.paths import cache_dir, sha256
+from mtbert.files import sha256
+from mtbert.paths import cache_dir
 from mtbert_lab.cli import app
 
 SIZES = BertConfig(

@@ -1,7 +1,12 @@
 """What the tests of the laboratory share."""
 
-import pytest
+import logging
+from contextlib import contextmanager
 
+import pytest
+import torch
+
+from mtbert.data.corpus import Corpus
 from mtbert_lab.cost.time import Speed
 
 
@@ -12,29 +17,43 @@ def no_line_a_minute(monkeypatch):
 
 
 class FixedSpeeds:
-    """Stands for `Speeds`: a token takes so many seconds in training, a third of them in an evaluation."""
+    """Stands for timing: a token takes a microsecond in training, a third of it in an evaluation."""
 
-    def __init__(self, seconds: float) -> None:
-        self.speed = Speed(seconds, seconds / 3)
+    def __init__(self) -> None:
+        self.speed = Speed(1e-6, 1e-6 / 3)
+        self.by_precision: dict[str, Speed] = {}
         self.asked = []  # the configurations
 
-    def __enter__(self) -> "FixedSpeeds":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def of(self, kinds) -> dict[str, Speed]:
+    def measure(self, kinds, *how) -> dict[str, Speed]:
         self.asked += [kind.config for kind in kinds]
-        return {kind.key: self.speed for kind in kinds}
+        return {kind.key: self.by_precision.get(kind.config.precision, self.speed) for kind in kinds}
 
-    def beside_mib(self) -> float:
+    def beside_mib(self, *how) -> float:
         return 300.0
 
 
 @pytest.fixture
 def speeds(monkeypatch) -> FixedSpeeds:
-    """A machine on which nothing is timed: a token takes a microsecond."""
-    speeds = FixedSpeeds(1e-6)
-    monkeypatch.setattr("mtbert_lab.cost.forecast.Speeds", lambda device, threads, again: speeds)
+    """A machine on which nothing is timed."""
+    speeds = FixedSpeeds()
+    monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
+    monkeypatch.setattr("mtbert_lab.cost.forecast.measure_beside_mib", speeds.beside_mib)
     return speeds
+
+
+@pytest.fixture
+def threads_as_workers(monkeypatch):
+    """A cluster whose one worker is a thread of this process, which starts in no time."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
+    torch.set_num_threads(1)
+
+    @contextmanager
+    def open_cluster(workers: int, scheduler: str | None):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
+    # Their logger is that of this process.
+    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)

@@ -17,7 +17,6 @@ import pytest
 import torch
 import typer
 import yaml
-from torch._inductor.runtime import cache_dir_utils
 from typer.testing import CliRunner
 
 from mtbert.bert.hub import CheckpointError
@@ -82,7 +81,7 @@ def mostly_rejected(course_folder, tmp_path) -> Path:
     return folder
 
 
-def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path):
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path, threads_as_workers):
     message = (
         r"ids-sst-train.csv: \d+ of 40 rows are rejected, more than 5%; no row is left of class 4\n  sentiment: 9 is"
     )
@@ -94,6 +93,17 @@ def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config
     assert re.search(f"one: .*{message}", str(mtbert("train", grid, *run).exception))
     assert mtbert("train", grid, *run, "--accept-rejects", "--device", "cpu", "--threads", 1).exit_code == 0
     assert mtbert("train", grid, *run).stdout == "1 of 1 are stored already\n"
+
+
+def test_data_check_says_where_dev_is_trained_on(course_folder, tmp_path):
+    folder = shutil.copytree(course_folder, tmp_path / "leaking")
+    train = (folder / "quora-train.csv").read_text().splitlines()
+    fields = train[1].split("\t")
+    rows = [f"{i}\tq{i}\t{first}\t{second}\t1" for i, (first, second) in enumerate([fields[2:4], "ab", fields[3:1:-1]])]
+    (folder / "quora-dev.csv").write_text("\n".join([train[0], *rows, ""]))
+    checked = mtbert("data", "check", "--data", folder, "--task", "quora").stdout
+    assert "  1 of 3 examples are in train, too, and say little of new ones" in checked.splitlines()
+    assert checked.count("in train, too") == 1, "of dev"
 
 
 def test_data_check_strict_fails_on_a_reject(faulty_data, course_folder):
@@ -153,7 +163,7 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
     assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
 
 
-def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path):
+def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path, threads_as_workers):
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
     assert mtbert(*asked).exit_code == 0
@@ -220,7 +230,7 @@ def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, timed
     grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
     with caplog.at_level(logging.WARNING):
         assert mtbert("train", grid, "--dry-run", "--data", faulty_data).exit_code == 0
-    assert caplog.text.count("ids-sst-dev.csv:22 sentiment") == 1
+    assert caplog.text.count("sentiment: 9 is outside 0..4 (1 row, the first in line 22)") == 1
 
 
 @pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
@@ -254,7 +264,7 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
     assert first == "2 of 2 plans fit into 10GB and 30 minutes"
     assert header.split()[:3] == ["plan", "expected", "score"]
     assert {line.split()[0] for line in plans} == {"one", "two"}
-    few = mtbert("plan", "--profile", grid, "--tasks", "sst,sts", "--memory", "1MB", "--data", course_folder)
+    few = mtbert("plan", "--profile", grid, "--memory", "1MB", "--data", course_folder)
     first, *others = few.stdout.splitlines()
     assert few.exit_code == 0 and first.startswith("0 of 2 ")
     assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
@@ -373,6 +383,15 @@ def test_a_carriage_return_inside_a_text_begins_no_row(trained):
     assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
 
 
+def test_the_ids_of_a_table_may_stand_in_another_column(trained):
+    options = ("--task", "sst", "--table", "--id-column", "ticket")
+    found = piped("ticket,sentence\nT 1,a dull day\nT2,\n", trained, *options)
+    assert found["id"].tolist() == ["T 1", "T2"] and list(found.columns)[:3] == ["id", "sentence", "predicted"]
+    lines = CliRunner().invoke(cli.app, ["predict", trained.run_id, *options[:2], *options[3:]], input="a dull day\n")
+    assert for_command_line(lines.exception).startswith("--id-column 'ticket' is of a table; lines of text are none")
+    assert mtbert("predict", trained.run_id, "--text", "a dull day", "--id-column", "ticket").exit_code == 2
+
+
 def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(
     trained, course_folder, tmp_path
 ):
@@ -421,15 +440,7 @@ def test_a_missing_task_is_asked_for_with_those_there_are(trained):
     assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
-def test_baselines_say_how_far_they_are(monkeypatch, course_data):
-    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
-    monkeypatch.setattr("mtbert_lab.store.baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
-    result = mtbert("baselines")
-    assert result.stderr.splitlines() == ["[1 of 4] sst", "[2 of 4] cfimdb", "[3 of 4] quora", "[4 of 4] sts"]
-    assert pd.read_csv(result.stdout.strip())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
-
-
-def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path):
+def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path, threads_as_workers):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
     before = (results_dir() / "scores.csv").read_bytes()
@@ -482,14 +493,6 @@ def test_cache_lists_what_is_there_and_clears_models(trained):
     assert not folder.exists()
 
 
-def test_bench_compiles_in_the_cache_and_not_where_another_user_may_have_put_code(monkeypatch, isolated):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    monkeypatch.setattr("benchmarks.harness.run_benchmarks", lambda *arguments: iter(()))
-    assert mtbert("bench", "--only", "step").exit_code == 0
-    assert cache_dir_utils.cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"] == f"{isolated}/cache/compiled"
-
-
 def test_fields_lists_them():
     assert mtbert("fields", "layers").stdout.splitlines() == [
         "layers: int | None = null",
@@ -525,7 +528,6 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available; use cpu"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
-        (["plan", "--tasks", "sst,imdb"], "error: tasks: "),
         (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
         (["plan", "--profile", ""], "error: .: not a regular file"),
         (["report", "--profile", ""], "error: unknown profile ''; params/ has: base, cpu, demo, gpu"),
@@ -555,12 +557,12 @@ def test_a_terminal_without_the_characters_of_a_name_gets_others(tiny_config, co
     config = f"{{corpus: course, encoder: {tiny_config.encoder}, epochs: 1, steps_per_epoch: 1}}"
     grid = tmp_path / "grid.yaml"
     grid.write_text(f"runs: {{модель: {config}}}", encoding="utf8")
+    load_or_run(read_grid(grid)["модель"][0], device="cpu", progress=False)
+    command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--dry-run", "--device", "cpu"]
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
-    for options in (["--in-order"], ["--dry-run"]):
-        command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--device", "cpu", *options]
-        process = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
-        assert r"\u043c\u043e\u0434\u0435\u043b\u044c" in process.stdout
+    process = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert r"\u043c\u043e\u0434\u0435\u043b\u044c" in process.stdout
 
 
 def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):

@@ -93,8 +93,18 @@ def test_a_notebooks_class_without_methods_is_refused(shell):
         source_digest(shell.user_ns["mine"])
 
 
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from mtbert_lab.cli import app
+
+results = [CliRunner().invoke(app, arguments) for arguments in json.loads(sys.argv[1])]
+print(json.dumps([[result.stdout, result.stderr] for result in results]))
+"""
+
+
 def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, course_folder, isolated):
-    """Each command in a process of its own; a worker trains the run."""
+    """Commands with the file and commands without it in processes of their own; a worker trains the run."""
     (tmp_path / "ext.py").write_text(
         "from mtbert.samplers import SAMPLERS\n\n\n"
         "def cubes(sizes, epoch, epochs):\n    return sizes**3.0\n\n\nSAMPLERS['cubes'] = cubes\n"
@@ -103,22 +113,28 @@ def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, cour
     (tmp_path / "grid.yaml").write_text(f"base: {{{base}}}\nruns: {{mine: {{sampling: cubes}}}}\n")
     (tmp_path / "other.yaml").write_text(f"base: {{{base}}}\nruns: {{plain: {{}}}}\n")
 
-    def mtbert(*arguments):
-        command = [sys.executable, "-m", "mtbert_lab", *arguments]
+    def python(*arguments: str) -> str:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        command = [sys.executable, *arguments]
+        process = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
-    trained = mtbert("train", "grid.yaml", "--import", "ext.py", "--data", str(course_folder), "--in-order")
-    assert trained.returncode == 0, trained.stderr
+    def mtbert(*commands: list[str]) -> list[tuple[str, str]]:
+        """stdout and stderr of some commands in one process."""
+        return json.loads(python("-c", COMMANDS, json.dumps(commands)))
+
+    code, data = ["--import", "ext.py"], ["--data", str(course_folder)]
+    python("-m", "mtbert_lab", "train", "grid.yaml", *code, *data, "--in-order")
     [path] = (isolated / "results").rglob("run.json")
     assert json.loads(path.read_text())["provenance"]["imports"] == ["ext.py"]
-    listed = mtbert("runs", "--grid", "grid.yaml", "--import", "ext.py")
-    assert "mine" in listed.stdout and "cubes" not in listed.stderr
-    others = mtbert("runs", "--grid", "other.yaml")
-    assert others.stdout.startswith("0 runs") and "cubes" not in others.stderr, "another grid's concern"
-    assert "sampling: cubes is not registered here; --import FILE.py" in mtbert("runs").stderr
-    predicted = mtbert("predict", path.parent.name, "--task", "sst", "--text", "a dull day", "--import", "ext.py")
-    assert predicted.stdout.startswith("predicted,confidence\n"), predicted.stderr
+    text = ["--task", "sst", "--text", "a dull day"]
+    listed, predicted = mtbert(["runs", "--grid", "grid.yaml", *code], ["predict", path.parent.name, *text, *code])
+    assert "mine" in listed[0] and "cubes" not in listed[1]
+    assert predicted[0].startswith("predicted,confidence\n"), predicted[1]
+    others, unknown = mtbert(["runs", "--grid", "other.yaml"], ["runs"])
+    assert others[0].startswith("0 runs") and "cubes" not in others[1], "another grid's concern"
+    assert "sampling: cubes is not registered here; --import FILE.py" in unknown[1]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -34,7 +34,7 @@ from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.sweep import (
-    Progress,
+    Status,
     SweepError,
     SweepRun,
     describe,
@@ -170,7 +170,7 @@ def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
     assert config.teachers == (stored.config,)
 
 
-def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated):
+def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers):
     """The one is stored without its model, the other in the grid and not stored: both come first and are trained."""
     base = tiny_config.but(epochs=1, frozen=True)
     stored, missing = load_or_run(base, device="cpu", progress=False), base.but(seed=2)
@@ -191,7 +191,7 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
 
 
-def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed):
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed, threads_as_workers):
     base = tiny_config.but(epochs=1)
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
@@ -266,24 +266,6 @@ def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, 
 
 def sweep_run(number: int, minutes: float | None = None, mib: float | None = None, is_stored=False) -> SweepRun:
     return SweepRun(f"run {number}", RunConfig(seed=number), f"id-{number}", is_stored, minutes, mib)
-
-
-@pytest.fixture
-def threads_as_workers(monkeypatch):
-    """A cluster whose one worker is a thread of this process, which starts in no time."""
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
-    torch.set_num_threads(1)
-
-    @contextmanager
-    def open_cluster(workers: int, scheduler: str | None):
-        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
-        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-            yield client
-
-    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
-    # Their logger is that of this process.
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
 
 
 @pytest.fixture
@@ -378,7 +360,7 @@ def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, 
 
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
     monkeypatch.setattr("mtbert_lab.workers.REPORT_SECONDS", 0.0)
-    monkeypatch.setattr("mtbert_lab.sweep.Progress.note", lambda progress, event: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("mtbert_lab.sweep.Status.note", lambda status, event: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     pairs = [(name, config.but(steps_per_epoch=1000)) for name, config in pairs]
     with pytest.raises(SystemExit, match="the same command goes on from the checkpoints"):
@@ -399,7 +381,7 @@ def two_workers(monkeypatch):
 
     def train(sweep, run_id, config, again):
         going.append(run_id)
-        sweep.tell(run_id, "7/120", 90.0)
+        sweep.tell(run_id, "7/120", 90.0, 84.0)
         client.used.append((sweep.worker.name, len(going)))
         time.sleep(0.1)
         going.remove(run_id)
@@ -428,19 +410,19 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, two
 
 def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_workers):
     runs = look_up(pairs)
-    progress = Progress(two_workers, runs, "cuda")
-    assert progress.text() == "no run has begun"
+    status = Status(two_workers, runs, "cuda")
+    assert status.text() == "no run has begun"
     for address in two_workers.scheduler_info()["workers"]:
         if two_workers.scheduler_info()["workers"][address]["name"] == "gpu":
             two_workers.retire_workers([address])
-    assert progress.text() == "none of the 1 workers has a GPU; start one with --resources GPU=1"
+    assert status.text() == "none of the 1 workers has a GPU; start one with --resources GPU=1"
     two_workers.retire_workers()
-    assert progress.text().startswith("no worker has joined the scheduler tcp://")
-    progress.note((0.0, {"run_id": runs[0].run_id, "state": "7/120", "minutes": 90.0}))
-    assert progress.text() == f"one, seed 1 ({runs[0].run_id}) 7/120, about 4 h 30 min left"
-    progress.end(runs[0], 10.0)
-    progress.end(runs[1], None)
-    assert progress.left() == ", about 20 min left", "what another process stored is no measure"
+    assert status.text().startswith("no worker has joined the scheduler tcp://")
+    status.note((0.0, {"run_id": runs[0].run_id, "state": "7/120", "minutes": 90.0, "left": 90.0}))
+    assert status.text() == f"one, seed 1 ({runs[0].run_id}) 7/120, about 4 h 30 min left"
+    status.end(runs[0], 10.0)
+    status.end(runs[1], None)
+    assert status.left() == ", about 10 min left", "what another process stored is no measure"
 
 
 def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
@@ -547,13 +529,53 @@ def test_a_table_of_runs():
 
 def test_the_time_that_is_left():
     runs = [sweep_run(1, 10.0), sweep_run(2, 6.0), sweep_run(3, 2.0), sweep_run(4, 1.0)]
-    assert minutes_left(runs, {}, 1, 0.0) == 19.0
-    assert minutes_left(runs, {}, 2, 0.0) == 10.0  # 10 beside 6 + 2 + 1
-    assert minutes_left(runs, {"id-2": 12.0}, 2, 12.0) == 8.0  # all take twice as long as predicted
+    assert minutes_left(runs, 1) == 19.0
+    assert minutes_left(runs, 2) == 10.0  # 10 beside 6 + 2 + 1
+    assert minutes_left(runs, 2, {"id-2": 12.0}, {"id-1": 8.0, "id-2": 0.0}) == 8.0  # all take twice as long: 4 + 2
     unknown = [sweep_run(number) for number in range(3)]
-    assert minutes_left(unknown, {}, 1, 5.0) is None
-    assert minutes_left(unknown, {"id-0": 4.0}, 1, 5.0) == 7.0
-    assert minutes_left(runs, {run.run_id: run.minutes for run in runs}, 1, 99.0) == 0.0
+    assert minutes_left(unknown, 1) is None
+    assert minutes_left(unknown, 1, {"id-0": 4.0}, {"id-0": 0.0}) == 8.0
+    ended = {run.run_id: 0.0 for run in runs}
+    assert minutes_left(runs, 1, {run.run_id: run.minutes for run in runs}, ended) == 0.0
+
+
+def test_the_time_that_is_left_is_counted_from_now(monkeypatch):
+    """What goes before the first step, and steps that are slower than predicted, do not use it up."""
+    clock = [1000.0]
+    monkeypatch.setattr("mtbert_lab.sweep.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    first, second = sweep_run(1, 3.0), sweep_run(2, 3.0)
+    status = Status(SimpleNamespace(nthreads=lambda: {"one": 1}), [first, second], "cpu")
+    step = {"run_id": "id-1", "state": "begins", "minutes": None, "left": None}
+    status.note((0.0, step))
+    clock[0] += 19 * 60
+    assert status.left() == ", about 6 min left", "no step is done: all of them lie ahead"
+    status.note((0.0, step | {"state": "10/100", "minutes": 30.0, "left": 27.0}))
+    assert status.left() == ", about 57 min left", "ten times as slow as predicted, and so will the second run be"
+    clock[0] += 7 * 60
+    assert status.left() == ", about 50 min left"
+    clock[0] += 60 * 60
+    assert status.left() == ", about 30 min left", "its steps are done, and it is evaluated"
+    status.end(first, 86.0)
+    assert status.left() == ", about 1 h 26 min left"
+
+
+@pytest.mark.parametrize("begins_at", [0, 400])
+def test_a_worker_tells_what_lies_ahead_of_a_run(monkeypatch, begins_at):
+    """Of one that goes on from a checkpoint, too, the minutes of all its steps are told."""
+    from mtbert_lab import workers
+
+    clock = [50.0]
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    told = []
+    sweep = SimpleNamespace(is_stopped=False, tell=lambda run_id, *state: told.append(state))
+    report = workers.StepReports(sweep, "id-1")
+    report(lambda: {"step": begins_at + 1}, 1000)
+    clock[0] += 60
+    report(lambda: {"step": begins_at + 101}, 1000)
+    assert told == [
+        (f"{begins_at + 1}/1000", None, None),
+        (f"{begins_at + 101}/1000", 10.0, pytest.approx((899 - begins_at) / 100)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mtbert.training.checkpoint import TrainingError
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert_lab import sweep
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import load_or_run, runs
+from mtbert_lab.store import forget, load_or_run, runs
 from mtbert_lab.store import teachers as teachers_of_results
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
@@ -238,7 +238,7 @@ def test_damaged_outputs_are_computed_again(base, stored):
 def test_a_forgotten_run_is_no_teacher_any_more(base, stored):
     stored(base.but(teachers=[base], seed=2))
     run_id = stored(base).run_id
-    assert results_dir() / "teachers" / run_id in runs.forget(run_id)
+    assert results_dir() / "teachers" / run_id in forget(run_id)
     assert not list(results_dir().glob("teachers/*"))
 
 

@@ -49,7 +49,7 @@ def test_a_run_is_the_same_with_and_without_kept_states(run, config, monkeypatch
 def test_another_run_reads_what_the_first_one_wrote(run, config, monkeypatch):
     first = run(config)
     written = {path.name: path.stat().st_ino for path in files()}
-    monkeypatch.setattr(SharedEncoder, "below", lambda *_: pytest.fail("the frozen layers ran again"))
+    monkeypatch.setattr(SharedEncoder, "prefix_states", lambda *_: pytest.fail("the frozen layers ran again"))
     again = run(config)
     assert {path.name: path.stat().st_ino for path in files()} == written
     pd.testing.assert_frame_equal(first.predictions, again.predictions, check_exact=True)
@@ -116,8 +116,8 @@ def test_states_of_a_batch(config, course_folder):
     kept, fresh = (task_rows(model, "sts", table, CPU, passes) for passes in (2, 1))
     chosen = np.array([7, 0, 31])
     batch = kept.tokens.batch(chosen)
-    assert fresh.below(chosen, batch) is None
-    states, expected = kept.below(chosen, batch), model.encoder.below({"sts": batch})["sts"]
+    assert fresh.prefix_states(chosen, batch) is None
+    states, expected = kept.prefix_states(chosen, batch), model.encoder.prefix_states({"sts": batch})["sts"]
     real = batch.attention_mask
     assert states.shape == expected.shape
     torch.testing.assert_close(states[real], expected[real], rtol=1e-5, atol=1e-5)

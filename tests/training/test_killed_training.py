@@ -15,7 +15,7 @@ from torch import nn
 
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
-from mtbert.paths import seal
+from mtbert.files import replacing_sealed
 from mtbert.training.checkpoint import Checkpoint
 from mtbert.training.loop import train
 from mtbert.training.task_data import load_corpus
@@ -142,11 +142,11 @@ class CreateFile:
 def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain):
     path = tmp_path / "run.pt"
     content = {"identity": "a", "progress": CreateFile(tmp_path / "executed")}
-    if plain:
-        path.write_bytes(pickle.dumps(content, protocol=2))  # as torch.save writes
-    else:
-        torch.save(content, path)
-    seal(path)
+    with replacing_sealed(path) as partial:
+        if plain:
+            partial.write_bytes(pickle.dumps(content, protocol=2))  # as torch.save writes
+        else:
+            torch.save(content, partial)
     assert saver_of(path).restore() is None
     assert not (tmp_path / "executed").exists() and "is damaged and not used" in caplog.text
 

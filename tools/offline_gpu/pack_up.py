@@ -22,7 +22,9 @@ from typing import Any
 from mtbert.bert import MINILM, MPNET, locate
 from mtbert.config import RunConfig
 from mtbert.data import Corpus, tokenize
-from mtbert.paths import REPOSITORY, read_yaml, sha256
+from mtbert.files import sha256
+from mtbert.paths import REPOSITORY
+from mtbert.strict_yaml import read_yaml
 from mtbert.training import load_corpus
 from mtbert.training.batches import steps_per_epoch
 from mtbert_lab.paths import stores

@@ -21,8 +21,9 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.config import field_table
+from mtbert.files import write_text
 from mtbert.names import escaped, fence
-from mtbert.paths import REPOSITORY, write_text
+from mtbert.paths import REPOSITORY
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
@@ -52,6 +53,7 @@ python_maximum_signature_line_length = 80
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
 PAGES = ("index.md", "params.md", "fields.md", "api.md", "api_lab.md")  # templates
+GUIDES = ("commands", "python", "take_only_this", "own_data", "store", "clusters", "docker")  # in reading order
 LIVE = (nodes.raw, nodes.image, download_reference)
 records: dict[str, dict] = {}  # what is known of the pages; no value of Sphinx's, which would render all of them again
 
@@ -78,7 +80,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     for file in sorted(folder.glob("*.ipynb")):
         if record := read_page(file):
             records[file.stem] = record
-    docs = [Path(shutil.copy2(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"))]
+    docs = [Path(shutil.copy2(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"), key=_place)]
     config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in records)]
     context = {"records": records, "versions": versions(), "docs": docs, "fields": field_table()}
     context["hero"] = figure_of_front_page(folder)
@@ -89,6 +91,12 @@ def write_pages(app: Sphinx, config: Config) -> None:
         text = templates.get_template(page).render(context)
         if not (folder / page).exists() or (folder / page).read_text("utf8") != text:  # else Sphinx reads it again
             write_text(folder / page, text)
+
+
+def _place(page: Path) -> tuple[int, str]:
+    """Where a page of docs/ stands among the others; one that GUIDES does not name comes last."""
+    is_known = page.stem in GUIDES
+    return (GUIDES.index(page.stem) if is_known else len(GUIDES), page.stem)
 
 
 def figure_of_front_page(folder: Path) -> str:
@@ -121,19 +129,25 @@ def anchor(profile: str, file: str) -> str:
 
 
 def prepare(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change a page before it is rendered: the code that sets a notebook up, before its first section, is hidden.
+    """Change a page before it is rendered: cells that only set the notebook up are hidden.
 
-    Anchors keep capitals in JupyterLab, not here: [paper 002](00_start.ipynb#Paper-002).
+    These are the code before its first section, and folded cells that show nothing. Anchors keep capitals in
+    JupyterLab, not here: [paper 002](00_start.ipynb#Paper-002).
     """
     source[0] = re.sub(r"\]\([\w.]*#[\w-]+\)", lambda link: link[0].lower(), source[0])
     if name not in records:
         return
     notebook = json.loads(source[0])
+    is_before_sections = True
     for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown" and re.search(r"^## ", "".join(cell["source"]), re.MULTILINE):
-            break
-        if cell["cell_type"] == "code":
-            cell["metadata"]["tags"] = ["remove-input"]
+        if cell["cell_type"] == "markdown":
+            is_before_sections &= not re.search(r"^## ", "".join(cell["source"]), re.MULTILINE)
+        elif cell["cell_type"] == "code":
+            tags = cell["metadata"].get("tags", [])
+            if "hide-input" in tags and not cell["outputs"]:
+                cell["metadata"]["tags"] = ["remove-cell"]
+            elif is_before_sections:
+                cell["metadata"]["tags"] = ["remove-input"]
     source[0] = json.dumps(notebook)
 
 

@@ -7,7 +7,7 @@ from mtbert.multitask import MultitaskBert
 from mtbert.training.graphs import StepGraphs
 from mtbert_lab.cost import time
 from mtbert_lab.cost.steps import Steps, padded_tokens
-from mtbert_lab.cost.time import Kind, Speed, Speeds, kind_of
+from mtbert_lab.cost.time import Kind, Speed, kind_of, measure_beside_mib, measure_speeds
 
 STEPS = [{"sst": (8, T)} for T in (10, 40, 20, 30, 50)]
 
@@ -20,10 +20,10 @@ def kind(config, name="run", steps=STEPS, known=(), training=3.0, **fields) -> K
 class Here:
     """Stands for a pool of processes, which monkeypatch does not reach."""
 
-    def __init__(self, *args, **options):
-        pass
+    def __enter__(self):
+        return self
 
-    def shutdown(self):
+    def __exit__(self, *error):
         pass
 
     def submit(self, function, *arguments):
@@ -43,67 +43,70 @@ def timed(monkeypatch) -> list:
         calls.append((kind, device, threads))
         return [len(calls) / 1000, len(calls) / 3000]
 
-    monkeypatch.setattr(time, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(time, "_process", Here)
     monkeypatch.setattr(time, "_token_seconds", token_seconds)
-    monkeypatch.setattr(time, "_beside_mib", lambda: [400.0])
     return calls
+
+
+def measure(*kinds, threads=1, again=False) -> dict[str, Speed]:
+    return measure_speeds(kinds, "cpu", threads, again)
 
 
 def test_a_kind_of_steps_is_timed_once(tiny_config, timed, capsys):
     one, longer = kind(tiny_config), kind(tiny_config, seed=2, epochs=9, learning_rate=1e-5)
-    with Speeds(threads=1) as speeds:
-        assert speeds.of([one, longer]) == {one.key: Speed(1 / 1000, 1 / 3000)} and speeds.beside_mib() == 400
-    assert Speeds(threads=1).of([longer]) == {one.key: Speed(1 / 1000, 1 / 3000)}  # from the cache
-    assert len(timed) == 1
-    first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("timing steps on this machine") and last == "timed in 0 s: steps of run"
+    assert measure(one, longer) == {one.key: Speed(1 / 1000, 1 / 3000)}
+    assert measure(longer) == {one.key: Speed(1 / 1000, 1 / 3000)}, "from the cache"
+    assert capsys.readouterr().err == "timing steps of run\n"
     [(some, *machine)] = timed
     assert [shapes["sst"][1] for shapes in some.steps] == [50, 20, 40] and machine == ["cpu", 1]
+
+
+def test_memory_beside_the_allocator_is_measured_once(timed, monkeypatch):
+    found = iter([400.0, 500.0])
+    monkeypatch.setattr(time, "_beside_mib", lambda: next(found))
+    assert [measure_beside_mib(again=again) for again in (False, False, True)] == [400.0, 400.0, 500.0]
 
 
 def test_what_changes_a_step_is_timed_again(tiny_config, timed):
     changes = ({"precision": "bf16"}, {"batch_size": 4}, {"plan": "F1 S1"}, {"pooling": "cls"}, {"r_drop": 1.0})
     kinds = [kind(tiny_config), *(kind(tiny_config, **fields) for fields in changes)]
     kinds.append(kind(tiny_config, plan="F1 S1", known=("sst",)))
-    assert len(Speeds(threads=1).of(kinds)) == len(timed) == 7
-    Speeds(threads=2).of(kinds[:1])
-    Speeds(threads=2, again=True).of(kinds[:1])
+    assert len(measure(*kinds)) == len(timed) == 7
+    measure(kinds[0], threads=2)
+    measure(kinds[0], threads=2, again=True)
     assert len(timed) == 9
 
 
-def test_kinds_that_are_left_when_time_is_up_are_scaled(tiny_config, timed, monkeypatch, capsys):
-    """The most different ones are timed first; the others have the time of the most similar one, by their work."""
-    kinds = [
-        kind(tiny_config, "one"),
-        kind(tiny_config, "half", plan="F1 S1", training=1.5),
-        kind(tiny_config, "other", precision="bf16", pooling="cls", ema=0.9),
-    ]
-    monkeypatch.setattr(time, "TIMING_SECONDS", -1.0)
-    found = Speeds(threads=1).of(kinds)
-    assert [call[0].name for call in timed] == ["one"]
-    assert found[kinds[1].key] == Speed(0.5 / 1000, 1 / 3000) and found[kinds[2].key] == found[kinds[0].key]
-    assert capsys.readouterr().err.splitlines()[-1] == "scaled from the most similar that were timed: other; half"
-    Speeds(threads=1).of(kinds)
-    assert [call[0].name for call in timed] == ["one", "other"], "the next call times more"
-    Speeds(threads=1, again=True).of(kinds)
-    assert len(timed) == 5
+def test_kinds_that_are_left_when_time_is_up_are_estimated(tiny_config, timed, monkeypatch, capsys):
+    """By the work of a token; the next call times them."""
+    one, half = kind(tiny_config, "one"), kind(tiny_config, "half", plan="F1 S1", training=1.5)
+    measure(one)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "TIMING_SECONDS", -1.0)
+        found = measure(one, half)
+        assert found == {one.key: Speed(1 / 1000, 1 / 3000), half.key: Speed(0.5 / 1000, 1 / 3000)}
+        assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: half"
+        measure(one, half, again=True)
+        assert [call[0].name for call in timed] == ["one", "one", "half"]
+    assert measure(half) == {half.key: Speed(3 / 1000, 3 / 3000)}
 
 
-def test_steps_that_fail_are_not_timed(tiny_config, timed, monkeypatch, caplog):
-    kinds = [kind(tiny_config), kind(tiny_config, "large", batch_size=4)]
-    measure = time._token_seconds
-    monkeypatch.setattr(time, "_token_seconds", lambda one, *how: 1 / 0 if one.name == "large" else measure(one, *how))
-    found = Speeds(threads=1).of(kinds)
-    assert found[kinds[1].key] == found[kinds[0].key] and "large: steps cannot be timed (Zero" in caplog.text
-    alone = Speeds(threads=1).of(kinds[1:])
-    assert str(alone[kinds[1].key]) == "Speed(training=nan, evaluation=nan)"
+def test_steps_that_fail_are_estimated(tiny_config, timed, monkeypatch, caplog):
+    one, large = kind(tiny_config), kind(tiny_config, "large", batch_size=4)
+    token_seconds = time._token_seconds
+    monkeypatch.setattr(
+        time, "_token_seconds", lambda one, *how: 1 / 0 if one.name == "large" else token_seconds(one, *how)
+    )
+    found = measure(one, large)
+    assert found[large.key] == found[one.key] and "large: steps cannot be timed (Zero" in caplog.text
+    assert str(measure(large)[large.key]) == "Speed(training=nan, evaluation=nan)"
 
 
 def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):
-    Speeds(threads=1).of([kind(tiny_config)])
+    measure(kind(tiny_config))
     for file in (isolated / "cache" / "speed").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
-    Speeds(threads=1).of([kind(tiny_config)])
+    measure(kind(tiny_config))
     assert len(timed) == 2
 
 

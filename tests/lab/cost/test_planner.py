@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import RunConfig
 from mtbert_lab.cost import planner
 from mtbert_lab.cost.planner import BudgetError, describe, expected_score, parse_memory, plan_table, read_candidates
 from mtbert_lab.cost.time import Speed
@@ -45,30 +45,11 @@ def test_candidates_of_a_profile(tmp_path, tiny_encoder):
     )
     base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified}}"
     path = tmp_path / "grid.yaml"
-    own = "all: {}, fed: {feeds: [sst>quora]}, frozen: {plan: frozen, learning_rate: 0.01}"
-    path.write_text(f"base: {base}\nruns: {{{own}}}\n")
+    path.write_text(f"base: {base}\nseeds: [3, 4]\nruns: {{all: {{}}, frozen: {{plan: frozen}}}}\n")
     found = read_candidates(path)
-    assert list(found) == ["all", "fed", "frozen"] and found["frozen"].learning_rate == 0.01
-    alone = read_candidates(path, ("sts",))
-    assert list(alone) == ["all", "frozen"] and {config.tasks for config in alone.values()} == {("sts",)}
-    assert {config.scheme for config in alone.values()} == {"sampled"}
-
-
-def test_batch_sizes_by_task_go_with_fewer_tasks(tmp_path, tiny_encoder):
-    path = tmp_path / "grid.yaml"
-    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, batch_size: {{sst: 8, quora: 48}}}}"
-    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
-    assert read_candidates(path, ("quora",))["all"].batch_sizes == {"quora": 48}
-    with pytest.raises(ConfigError, match="no run of the grid goes with the tasks sst, sts; all: batch_size"):
-        read_candidates(path, ("sst", "sts"))
-
-
-def test_r_drop_by_task_goes_with_other_tasks(tmp_path, tiny_encoder):
-    path = tmp_path / "grid.yaml"
-    base = f"{{encoder: {tiny_encoder}, tasks: [sst, quora], scheme: unified, r_drop: {{sst: 1.0}}}}"
-    path.write_text(f"base: {base}\nruns: {{all: {{}}}}\n")
-    for task, weight in {"sst": 1.0, "quora": 0.0, "sts": 0.0}.items():
-        assert read_candidates(path, (task,))["all"].r_drops == {task: weight}
+    assert [(name, config.plan_text, config.seed) for name, config in found.items()] == [
+        ("all", "1-bert", 3), ("frozen", "frozen", 3),
+    ]  # fmt: skip
 
 
 def test_the_plans_that_fit_come_first(config, speeds, course_data):
@@ -87,8 +68,7 @@ def test_the_plans_that_fit_come_first(config, speeds, course_data):
 
 
 def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, monkeypatch):
-    speed_of = {"fp32": Speed(2e-6, 1e-6), "bf16": Speed(1e-6, 5e-7)}
-    monkeypatch.setattr(speeds, "of", lambda kinds: {kind.key: speed_of[kind.config.precision] for kind in kinds})
+    monkeypatch.setattr(speeds, "by_precision", {"fp32": Speed(2e-6, 1e-6), "bf16": Speed(1e-6, 5e-7)})
     configs = {precision: config.but(precision=precision) for precision in ("fp32", "bf16")}
     minutes = plan_table(configs, data=course_data).set_index("name")["minutes"]
     assert minutes["fp32"] == pytest.approx(2 * minutes["bf16"])

@@ -18,14 +18,15 @@ from mtbert.config import RunConfig
 from mtbert.data import DataError
 from mtbert.data.tasks import read_tasks
 from mtbert.data.tokens import load_tokenizer, tokenize_texts
+from mtbert.files import checksum_faults, write_checksums
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import checksum_faults, write_checksums
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.build import _record
 from mtbert_lab.store import runs
-from mtbert_lab.store.folders import Run, StoreError, read_run, stored_runs
+from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.run import Run, StoreError
 from mtbert_lab.store.runs import load_or_run
 
 
@@ -173,7 +174,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(stored, monkeypatch):
     def forbidden(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("mtbert.paths.sha256", forbidden)
+    monkeypatch.setattr("mtbert.files.sha256", forbidden)
     with pytest.raises(PermissionError):
         load_model(stored.run_id)
     with pytest.raises(StoreError, match=r"predictions\.parquet cannot be read \(Permission denied\)"):

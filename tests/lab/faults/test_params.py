@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.paths import read_yaml
+from mtbert.strict_yaml import read_yaml
 from mtbert_lab.store.grids import read_grid, read_grids
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(

@@ -21,6 +21,7 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store.grids import read_grids
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import run_lock
+from mtbert_lab.store.run import Run
 from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.sweep import SweepRun, look_up
 
@@ -97,21 +98,39 @@ def processes_of(parent: int, name: str) -> list[int]:
     return found
 
 
-def check_all(runs: list[SweepRun], tmp_path: Path) -> None:
-    """Every run is stored once, is in the tables once, and has the numbers of one that nobody disturbed."""
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Callable[[SweepRun], tuple[Run, dict[str, torch.Tensor]]]:
+    """A run that nobody disturbs, and the weights of its model; each is trained once for all tests of this file."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    known: dict[str, tuple[Run, dict[str, torch.Tensor]]] = {}
+
+    def train(run: SweepRun) -> tuple[Run, dict[str, torch.Tensor]]:
+        if run.run_id not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                for name in ("RESULTS", "CACHE"):
+                    patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+                stored = load_or_run(run.config, device="cpu", progress=False)
+                known[run.run_id] = stored, load_model(run.run_id).state_dict()
+        return known[run.run_id]
+
+    return train
+
+
+def check_all(runs: list[SweepRun], undisturbed: Callable[[SweepRun], tuple[Run, dict[str, torch.Tensor]]]) -> None:
+    """Every run is stored once, is in the tables once, and has the numbers and the weights of an undisturbed one."""
     folders = [path.name for path in (results_dir() / "runs").iterdir()]
     assert sorted(folders) == sorted(run.run_id for run in runs)
     assert sorted(pd.read_csv(results_dir() / "scores.csv")["run_id"].unique()) == sorted(folders)
     for run in runs:
         stored = load_or_run(run.config, train_missing=False)
-        model = load_model(run.run_id).state_dict()
-        whole = load_or_run(run.config, store=tmp_path / "undisturbed", device="cpu", progress=False)
+        whole, weights = undisturbed(run)
         pd.testing.assert_frame_equal(stored.predictions, whole.predictions, check_exact=True)
         assert stored.curve["train_loss"].tolist() == whole.curve["train_loss"].tolist()
-        assert all(torch.equal(tensor, model[name]) for name, tensor in load_model(run.run_id).state_dict().items())
+        model = load_model(run.run_id).state_dict()
+        assert model.keys() == weights.keys() and all(torch.equal(model[name], weights[name]) for name in weights)
 
 
-def test_a_killed_worker_loses_no_run(grid, course_data, start, tmp_path):
+def test_a_killed_worker_loses_no_run(grid, course_data, start, undisturbed):
     runs = runs_of(grid)
     sweep = start("train", grid, *OPTIONS, "--workers", 2)
     wait_for(lambda: step_of(runs[0]) and step_of(runs[1]))
@@ -119,14 +138,16 @@ def test_a_killed_worker_loses_no_run(grid, course_data, start, tmp_path):
     output, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 0 and output.count(": dev ") == 6, errors
     assert errors.count("is lost; its run goes on elsewhere from its checkpoint") == 1
-    check_all(runs, tmp_path)
+    check_all(runs, undisturbed)
 
 
 EXIT_CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130,)}  # -15: while the workers start
 
 
 @slow
-def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_on(grid, course_data, start, tmp_path):
+def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_on(
+    grid, course_data, start, undisturbed
+):
     runs = runs_of(grid)
 
     def stop(number: signal.Signals, moment: Callable[[], bool]) -> None:
@@ -146,7 +167,7 @@ def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_o
     stop(signal.SIGTERM, lambda: sum(run.is_stored for run in runs_of(grid)) >= 2)
     output, errors = start("train", grid, *OPTIONS, "--workers", 2).communicate(timeout=300)
     assert output.splitlines()[-1].startswith("[") and not errors
-    check_all(runs, tmp_path)
+    check_all(runs, undisturbed)
 
 
 def test_workers_end_with_the_sweep_while_a_step_takes_long(grid, course_data, start, tmp_path):
@@ -174,14 +195,14 @@ def is_free(run: SweepRun) -> bool:
         return False
 
 
-def test_two_sweeps_at_once_train_every_run_once(grid, course_data, start, tmp_path):
+def test_two_sweeps_at_once_train_every_run_once(grid, course_data, start, undisturbed):
     sweeps = [start("train", grid, *OPTIONS, "--workers", 1) for _ in range(2)]
     outputs = [sweep.communicate(timeout=300) for sweep in sweeps]
     assert [sweep.returncode for sweep in sweeps] == [0, 0], outputs
     trained = [line for output, _ in outputs for line in output.splitlines() if " min)" in line]
     names = sorted(line.split("] ")[1].split(": dev")[0] for line in trained)
     assert names == sorted(map(str, runs_of(grid))), outputs
-    check_all(runs_of(grid), tmp_path)
+    check_all(runs_of(grid), undisturbed)
 
 
 class OnATerminal:
@@ -220,7 +241,7 @@ class OnATerminal:
 
 
 @slow
-def test_ctrl_c_on_a_terminal(grid, course_data, tmp_path):
+def test_ctrl_c_on_a_terminal(grid, course_data, undisturbed):
     runs = runs_of(grid)
     stopped = OnATerminal(grid, *OPTIONS, "--workers", 2)
     stopped.read_until(f"one, seed 1 ({runs[0].run_id})", "two, seed 1 (", "/200", "runs:")
@@ -235,7 +256,7 @@ def test_ctrl_c_on_a_terminal(grid, course_data, tmp_path):
     again.read_until(f"one, seed 1 ({runs[0].run_id})", "/200")
     code, output = again.end()
     assert code == 0 and output.count(": dev ") == 1
-    check_all(runs[:1], tmp_path)
+    check_all(runs[:1], undisturbed)
 
 
 @pytest.fixture
@@ -256,7 +277,7 @@ def cluster(start, tmp_path, monkeypatch):
 
 
 @slow
-def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, tmp_path):
+def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, undisturbed):
     """A worker is killed, then the scheduler; another cluster gets the same command."""
     runs = runs_of(grid)
     scheduler, *workers = cluster(23456)
@@ -274,4 +295,4 @@ def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, tmp_path)
     sweep = start("train", grid, *OPTIONS, "--scheduler", "tcp://127.0.0.1:23457")
     output, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 0 and output.endswith(" min)\n"), errors
-    check_all(runs, tmp_path)
+    check_all(runs, undisturbed)

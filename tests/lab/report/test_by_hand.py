@@ -1,6 +1,7 @@
 """Notebook 04's code by hand computes what the package does, and a wrong line of it is found."""
 
 import re
+from collections.abc import Iterator
 
 import matplotlib
 
@@ -96,6 +97,60 @@ def test_a_head_that_feeds_another_must_not_be_trained_by_it(executed):
     source = cells()["progressive-by-hand"].replace(", x, feeds=True)", ", x)")
     with pytest.raises(AssertionError):
         exec(source, dict(executed))
+
+
+FENCED = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<printed>.*?)```", re.DOTALL)
+
+
+def solutions(notebook: str) -> dict[str, tuple[str, str]]:
+    """The id of every cell with a folded solution in its text, with the solution's code and what that prints."""
+    found = {}
+    for cell in nbformat.read(REPOSITORY / "notebooks" / notebook, 4).cells:
+        if cell.cell_type == "markdown" and (match := FENCED.search(cell.source)):
+            assert cell.source.startswith("> **Try it.**") and "<details><summary>Solution</summary>\n\n" in cell.source
+            found[cell.id] = (match["code"], match["printed"])
+    return found
+
+
+@pytest.mark.parametrize("cell", solutions("04_sharing_methods.ipynb"))
+def test_a_folded_solution_of_04_prints_what_it_says(executed, cell, capsys):
+    code, printed = solutions("04_sharing_methods.ipynb")[cell]
+    capsys.readouterr()
+    exec(code, dict(executed))
+    assert capsys.readouterr().out == printed
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """Notebook 01 switches gradients off."""
+    before = torch.is_grad_enabled()
+    yield
+    torch.set_grad_enabled(before)
+
+
+def test_folded_solutions_of_01_print_what_they_say(no_gradients, isolated, capsys):
+    names = {"__name__": "notebook"}
+    found = solutions("01_implement.ipynb")
+    assert len(found) == 2
+    for cell in nbformat.read(REPOSITORY / "notebooks/01_implement.ipynb", 4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+        if cell.id in found:
+            code, printed = found[cell.id]
+            capsys.readouterr()
+            exec(code, dict(names))
+            assert capsys.readouterr().out == printed
+
+
+def test_every_section_of_04_has_something_to_try():
+    sections = {}
+    title = ""
+    for cell in nbformat.read(NOTEBOOK, 4).cells:
+        if found := re.match(r"## (\d .*)", cell.source):
+            title = found[1]
+        sections[title] = sections.get(title, 0) + cell.source.count("**Try it.**")
+    del sections[""]
+    assert min(sections.values()) >= 1
 
 
 def test_agreement_asks_for_shape_and_numbers(capsys):

@@ -76,7 +76,7 @@ def test_live_figures_follow_the_steps(config, monkeypatch, shown):
 def test_nothing_is_drawn_before_the_end_where_nobody_watches(config, monkeypatch, shown, isolated):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     saved = []
-    monkeypatch.setattr(live.plots, "show", lambda figure, name, alt: saved.append((figure, name)))
+    monkeypatch.setattr(live.plots, "show", lambda figure, name, alt, caption: saved.append((figure, name)))
     first, handle = shown
     curves = live.LiveCurves(BASELINES)
     curves.train("1-bert", config, load_corpus(config, demo.root()))
@@ -91,7 +91,7 @@ def test_nothing_is_drawn_before_the_end_where_nobody_watches(config, monkeypatc
 
 def test_the_last_live_figure_gives_way_to_the_final_one(monkeypatch, shown):
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
-    monkeypatch.setattr(live.plots, "show", lambda figure, name, alt: None)
+    monkeypatch.setattr(live.plots, "show", lambda figure, name, alt, caption: None)
     _, handle = shown
     curves = live.LiveCurves(BASELINES)
     curves._draw("1-bert: step 1 of 4")

@@ -77,6 +77,8 @@ def tiny(tmp_path_factory):
         new_code_cell("plot()", outputs=[output(text_html=FIGURE)]),
         new_markdown_cell("## By plan"),
         new_code_cell("by_plan()", metadata={"tags": ["hide-input"]}, outputs=[output(text_html=FIGURE)]),
+        new_code_cell("set_up = 1", metadata={"tags": ["hide-input"]}),
+        new_code_cell("shown = 1"),
     ]
     write(folder, "00_start", [new_markdown_cell(START)], params={})
     params = {"01_tiny": "seed: 40"} | dict.fromkeys(["heads", "hybrids"], "runs: {}")
@@ -102,7 +104,8 @@ def test_links_to_sections_keep_the_anchors_of_jupyterlab(tiny):
 
 def test_code_is_hidden_or_folded_and_figures_described_and_pages_linked_to_their_params(tiny):
     page = tiny["01_tiny"]
-    assert "import" not in page, "what sets a notebook up"
+    assert "import" not in page and "set_up" not in page, "what sets a notebook up"
+    assert "shown" in page
     assert re.search(r"<details.*?by_plan", page, re.DOTALL)
     assert re.findall(r'<img class="figure" alt="(.*?)"', page) == ["a red pixel"] * 2
     links = re.findall(r'href="(params\.html#.*?)"', page)
@@ -335,7 +338,7 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
     write(folder, "01_tiny", [new_markdown_cell(CARD), new_markdown_cell("## 1 Of papers' plans, all")])
     folded = {"tags": ["hide-input"]}
     cell = new_code_cell("notebook.embed(...)", metadata=folded, outputs=[output(text_html=shown[0].data)])
-    other = new_code_cell("print(1)", metadata=folded)
+    other = new_code_cell("print(1)", metadata=folded, outputs=[output(text_plain="1")])
     write(folder, "02_board", [new_markdown_cell("# 02 - A board\n\n## All claims"), cell, other])
     found = json.loads(html.unescape(in_chromium(_build_site(folder).parent, USE, tmp_path / "user")))
     assert found["all"] == "4 of 4 claims" and found["chosen"] == ["a", "c", "d"]

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from mtbert.config import RunConfig
-from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import notebook, tables
 from mtbert_lab.report.tables import Comparison, Grid, compare
@@ -16,7 +15,6 @@ from mtbert_lab.statistics import Difference, holm
 from mtbert_lab.store.baselines import BASELINES
 from mtbert_lab.store.compare import difference
 from mtbert_lab.store.folders import write_run
-from mtbert_lab.store.grids import read_grid
 from mtbert_lab.store.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
@@ -361,13 +359,3 @@ def test_what_runs_differ_in_is_listed():
     assert set(table.columns) == {"run", "plan", "learning_rate", "seeds"}
     assert table["plan"].tolist() == ["1-bert", "3-bert"] and table["seeds"].tolist() == ["1, 2", "1"]
     assert tables.varied(Grid((), {}, {})).empty
-
-
-def test_notebook_06_compares_every_gradient_method_with_the_sum():
-    source = (REPOSITORY / "notebooks/06_training_methods.ipynb").read_text(encoding="utf8")
-    named = re.search(r'grids\[\\"gradients\\"\], (\\"gradients\\".*?), where=is_unified', source)[1]
-    configs = read_grid(REPOSITORY / "params/cpu/gradients.yaml")
-    surgery = compare(Grid((), configs, {}), *re.findall(r"\w+", named), where=lambda c: c.scheme == "unified")
-    methods = {name: group[0] for name, group in surgery.part.configs.items() if group[0].gradients != "sum"}
-    assert methods.keys() <= surgery.references.keys()
-    assert surgery.references["1-bert, CAGrad"] == "1-bert"

@@ -8,7 +8,7 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.training.metrics import score_table
 from mtbert_lab.store.doubts import doubts
-from mtbert_lab.store.folders import Run
+from mtbert_lab.store.run import Run
 
 LABELS = {"sst": np.arange(60) % 3, "sts": np.linspace(0, 5, 60)}
 BASELINES = pd.DataFrame(

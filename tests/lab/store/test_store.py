@@ -13,29 +13,32 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Task, demo
+from mtbert.data import TASKS, Task, corpus, demo
 from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
+from mtbert.files import write_checksums
 from mtbert.gradients import WEIGHTS
 from mtbert.metrics import OWN_METRICS, accuracy
 from mtbert.pairs import PAIR_FEATURES
-from mtbert.paths import REPOSITORY, write_checksums
+from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import runs
-from mtbert_lab.store.cache import CONTENTS, cache_contents, clear_models
+from mtbert_lab.store import removal, runs
 from mtbert_lab.store.compare import scored, stack_predictions
-from mtbert_lab.store.folders import MissingRun, Run, StoreError, read_run, stored_runs, write_run
-from mtbert_lab.store.grids import read_grid
-from mtbert_lab.store.listing import find_run, list_runs
+from mtbert_lab.store.folders import read_run, stored_runs, write_run
+from mtbert_lab.store.grids import read_grid, read_grids
+from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
-from mtbert_lab.store.runs import data_root, forget, load_or_run
+from mtbert_lab.store.removal import CONTENTS, cache_contents, clear_models, forget
+from mtbert_lab.store.run import MissingRun, Run, StoreError
+from mtbert_lab.store.runs import data_root, load_or_run
 
 
 @pytest.fixture
@@ -308,7 +311,38 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config,
         find_run(f"{grid}:one:1")
 
 
-def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(config, course_data, tmp_path):
+def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, monkeypatch, caplog):
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    run_of(config)
+    with open(data / "ids-sst-train.csv", "a") as file:
+        file.write("40\tx40\ta fine end\t9\n40\tx41\ta fine end\t3\n")
+    with caplog.at_level("WARNING"):
+        new = run_of(config)
+        assert "9 is outside 0..4" in caplog.text, "where it is trained"
+        caplog.clear()
+        corpus._load_once.cache_clear()
+        assert "of the files here" in list_runs()["data"].tolist()
+        grid = tmp_path / "grid.yaml"
+        grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+        assert find_run(f"{grid}:one:1") == new.run_id
+    assert not caplog.text
+
+
+def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, tmp_path):
+    run = run_of(config)
+    fields = config.model_dump(mode="json", exclude_defaults=True)
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"runs": {apart: fields}}, allow_unicode=True), encoding="utf8")
+    assert find_run(f"{grid}:{composed}:1") == find_run(f"{grid}:{apart}") == run.run_id
+    assert [name for name, _ in read_grids([grid], only=composed)] == [apart]
+    assert len(list_runs([grid], text=composed)) == 1
+
+
+def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_without_it(
+    config, course_data, tmp_path, caplog
+):
     shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
     fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
     grid = tmp_path / "grid.yaml"
@@ -316,10 +350,15 @@ def test_an_encoder_is_named_relative_to_its_grid_and_its_runs_are_listed_withou
     [one] = read_grid(grid)["one"]
     run = run_of(one)
     assert run.run_id.startswith(config.digest), "the same content"
+    other = fields | {"encoder": "encoders/other"}
+    grid.write_text(yaml.safe_dump({"runs": {"one": fields, "other": other}}))
     (tmp_path / "encoders").rename(tmp_path / "moved")
-    fields["encoder"] = one.encoder
-    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
-    assert list_runs([grid])["name"].tolist() == ["one"]
+    with caplog.at_level("WARNING"):
+        assert list_runs([grid])["name"].tolist() == ["one"]
+    assert "the encoder encoders/tiny is not here" in caplog.text and "encoders/other is not here" in caplog.text
+    with pytest.raises(MissingRun, match="fits 0 runs; the folder encoders/tiny of its encoder is not here"):
+        find_run(f"{grid}:one:1")
+    assert is_of_files_here(run.run_id, one), "the data are here, without the encoder, too"
 
 
 def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
@@ -463,7 +502,7 @@ def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
 
 def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
     run, read = run_of(config), results_dir()
-    monkeypatch.setattr(runs, "stores", lambda: [tmp_path / "own", read])
+    monkeypatch.setattr(removal, "stores", lambda: [tmp_path / "own", read])
     with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
         forget(run.run_id)
     assert read_run(read / "runs" / run.run_id).run_id == run.run_id
@@ -516,6 +555,16 @@ def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tm
 
 def test_the_demo_corpus_needs_no_data():
     assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
+
+
+def test_a_worker_does_not_wait_for_a_teacher_that_another_process_trains(config, course_data):
+    teacher = config.but(seed=2)
+    student = config.but(teachers=[teacher])
+    corpus = runs.load_corpus(student, course_data)
+    lock = model_folder(runs.run_id_of(teacher, corpus)) / "lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock), pytest.raises(Timeout):
+        runs.train_and_store(student, corpus, "student", [results_dir()], "cpu", progress=False, wait=False)
 
 
 def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):

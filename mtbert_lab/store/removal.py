@@ -1,12 +1,18 @@
-"""What lies in the cache folder, and models removed from it that stored runs can train again."""
+"""Delete stored runs, or the models of runs that can be trained again; list the content of the cache."""
 
 import shutil
+from pathlib import Path
+
+from filelock import Timeout
 
 from mtbert.paths import cache_dir, size_of
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import stored_runs
+from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
 from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.run import StoreError
 from mtbert_lab.store.runs import data_root
+from mtbert_lab.store.tables import update_tables
+from mtbert_lab.store.teachers import TEACHERS
 
 CONTENTS = {
     "models": "trained models and checkpoints, a folder for each run; --clear removes the oldest",
@@ -17,7 +23,7 @@ CONTENTS = {
     "frozen": "features of frozen layers, computed again when needed; --clear removes unread ones",
     "pos": "part-of-speech tags, computed again when needed; --clear removes unread ones",
     "speed": "times of training steps on this machine",
-    "compiled": "what torch.compile has made for `mtbert bench`",
+    "compiled": "what torch.compile has made for the benchmarks",
 }
 
 
@@ -32,8 +38,8 @@ def cache_contents() -> list[tuple[str, int, str]]:
 def clear_models(limit: int) -> dict[str, int]:
     """Remove models of stored runs, the oldest first, until the cache has at most `limit` bytes; run id -> its bytes.
 
-    A model stays if its run could not be trained again: it is not stored, its code or encoder has changed, or there are
-    no data for it. So does the model of a run that another process trains.
+    A model stays if its run could not be trained again: if it is not stored, its code or encoder has changed, or its
+    data are not here. A model also stays while another process trains its run.
     """
     excess = sum(size for _, size, _ in cache_contents()) - limit
     removed = {}
@@ -54,7 +60,7 @@ def clear_models(limit: int) -> dict[str, int]:
 
 
 def _trainable_again() -> list[str]:
-    """The stored runs with a model that training can give again, the oldest model first."""
+    """The stored runs that have a model and could be trained again, the oldest model first."""
     found = []
     for folder, content in stored_runs(stores()):
         config = content["config"]
@@ -66,3 +72,27 @@ def _trainable_again() -> list[str]:
         except ValueError:  # no data, or code without a source
             continue
     return [run_id for _, run_id in sorted(found)]
+
+
+def forget(run_id: str) -> list[Path]:
+    """Delete a run, and its outputs as a teacher, from the store that is written to, and its model from the cache.
+
+    Returns the folders deleted. Raises StoreError for a run of a store that is only read, and for one that is being
+    trained.
+    """
+    own, *only_read = stores()
+    for store in only_read:
+        if run_folder(run_id, [store]):
+            raise StoreError(f"{run_id}: is in {store}, which is only read; MTBERT_RESULTS={store} lets it be changed")
+    in_store = [own / "runs" / run_id, own / TEACHERS / run_id]
+    folders = [folder for folder in (*in_store, model_folder(run_id)) if folder.exists()]
+    try:
+        with run_lock(run_id, blocking=False):
+            with store_lock(own):
+                for folder in in_store:
+                    shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(model_folder(run_id), ignore_errors=True)
+    except Timeout:
+        raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
+    update_tables(own)
+    return folders

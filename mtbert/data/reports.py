@@ -1,0 +1,178 @@
+"""What is told of a file that was read: its rejects, why it is not one to train on, and what to know of it."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.data.rows import LISTED_CLASSES, RowError
+from mtbert.data.tasks import TASKS
+
+LISTED_REJECTS = 20  # in a printed report
+LISTED_REASONS = 8  # in an error
+LISTED_EXAMPLES = 5  # of a kind of rejects
+MOST_REJECTED = 0.05  # share of a file's rows, where its data are trained on
+USED_RANGE = 0.05  # share of label_range that labels should fill
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A rejected row; line: its number in the file, where the header is 1; field: a column, or "row".
+
+    kind and example: as of `RowError`.
+    """
+
+    file: str
+    line: int
+    field: str
+    reason: str
+    kind: str = dataclasses.field(default="", compare=False)
+    example: str = dataclasses.field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.field}: {self.reason}"
+
+    @classmethod
+    def of(cls, path: Path, line: int, error: RowError) -> "Reject":
+        """A row of this file with this fault."""
+        return cls(path.name, line, error.field, error.reason, error.kind, error.example)
+
+
+@dataclass
+class LoadReport:
+    """How many rows of a file were accepted, and which were rejected; printed, it has no text of the dataset."""
+
+    path: Path
+    rows: int  # in the file, without the header
+    rejects: list[Reject] = dataclasses.field(default_factory=list)  # at most one for a row: its first fault
+    doubtful: list[Reject] = dataclasses.field(default_factory=list)  # of texts to predict: rejects in training
+    notes: list[str] = dataclasses.field(default_factory=list)  # on how the file was read
+
+    def __str__(self) -> str:
+        listed = [*self.rejects, *self.doubtful]
+        lines = [self.count, *self.notes, *map(str, listed[:LISTED_REJECTS])]
+        if (more := len(listed) - LISTED_REJECTS) > 0:
+            lines.append(f"and {more} more" + ("" if self.doubtful else " rejects"))
+        return "\n  ".join(lines)
+
+    @property
+    def count(self) -> str:
+        """The file, and its rows in numbers."""
+        rejected, doubtful = len(self.rejects), len(self.doubtful)
+        text = f"{self.path.name}: {self.rows} rows, {self.rows - rejected} accepted, {rejected} rejected"
+        if doubtful:
+            text += f"; {doubtful} of the accepted would be rejected in training, and are predicted as they are"
+        return text
+
+    @property
+    def summary(self) -> str:
+        """The rows in numbers, and a line for every kind of rejects."""
+        return "\n  ".join([self.count, *self.notes, *self.first_reasons])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to tell but the number of rows."""
+        return not (self.rejects or self.doubtful or self.notes)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The kinds of rejects, each with the number of its rows, the most frequent first."""
+        alike = {}
+        for reject in self.rejects:
+            alike.setdefault((reject.field, reject.kind or reject.reason), []).append(reject)
+        return [_reason_of(rejects) for rejects in sorted(alike.values(), key=len, reverse=True)]
+
+    @property
+    def first_reasons(self) -> list[str]:
+        """The first of the reasons, and how many more there are."""
+        lines = self.reasons[:LISTED_REASONS]
+        if (more := len(self.reasons) - LISTED_REASONS) > 0:
+            lines.append(f"and {more} more reasons")
+        return lines
+
+
+def _reason_of(rejects: list[Reject]) -> str:
+    """Why rows of one kind are rejected, with examples where they have other values."""
+    first = rejects[0]
+    rows = "1 row" if len(rejects) == 1 else f"{len(rejects)} rows"
+    where = f"({rows}, the first in line {first.line})"
+    if len({reject.reason for reject in rejects}) == 1:
+        return f"{first.field}: {first.reason} {where}"
+    examples = list(dict.fromkeys(reject.example for reject in rejects if reject.example))
+    text = f"{first.field}: {first.kind} {where}"
+    if examples:
+        text += f": {', '.join(examples[:LISTED_EXAMPLES])}"
+    if (more := len(examples) - LISTED_EXAMPLES) > 0:
+        text += f" and {more} more"
+    return text
+
+
+def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> str:
+    """Why a table is not one to train on, such as many rejects or a class without a row; nothing where it is one."""
+    about = TASKS[task]
+    faults = []
+    if len(report.rejects) > MOST_REJECTED * report.rows:
+        faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected, more than {MOST_REJECTED:.0%}")
+    if split == "train" and not about.is_number:
+        counts = class_counts(task, table)
+        if empty := [name for name, count in counts.items() if not count]:
+            faults.append(f"no row is left of class {_listed(empty)}")
+    if split != "test" and about.is_number and table["label"].nunique() == 1:
+        faults.append("all labels are equal, and no correlation with them is defined")
+    if not faults:
+        return ""
+    lines = [f"{report.path}: {'; '.join(faults)}", *report.first_reasons]
+    how = "Repair the file, or train on the rows that are left with accept_rejects=True."
+    return "\n  ".join(lines) + f"\n{how}"
+
+
+def remarks_of(task: str, split: str, table: pd.DataFrame) -> list[str]:
+    """What to know of a table that is trained on or scored, a sentence each."""
+    remarks = []
+    if len(table) == 1:
+        remarks.append("one row says nothing of a model")
+    if TASKS[task].is_number:
+        remarks += remarks_on_range(task, table)
+    elif empty := [name for name, count in class_counts(task, table).items() if not count]:
+        rule = "macro F1 is the mean over classes with a row or a prediction"
+        remarks.append(f"no row is of class {_listed(empty)}; {rule}")
+    return remarks
+
+
+def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
+    """That labels fill a small part of their range only, which is the scale of a model's outputs and of what it prints.
+
+    A remark, or none, also where all labels are equal.
+    """
+    low, high = TASKS[task].label_range
+    least, most = table["label"].min(), table["label"].max()
+    if not least < most or most - least >= USED_RANGE * (high - low):
+        return []
+    how = f"write `label_range: [{least:g}, {most:g}]` in the task's file, or wider"
+    return [
+        f"labels are {least:g} to {most:g} in a label_range of {low:g} to {high:g}, to which outputs are scaled; {how}"
+    ]
+
+
+def remarks_on_overlap(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> list[str]:
+    """That examples of dev are trained on: a remark, or none. Both tables are of this task."""
+    columns = list(TASKS[task].sentence_columns)
+    known = {*train[columns].itertuples(index=False, name=None)}
+    count = sum(texts in known for texts in dev[columns].itertuples(index=False, name=None))
+    if not count:
+        return []
+    return [f"{count} of {len(dev)} examples are in train, too, and say little of new ones"]
+
+
+def _listed(names: list[str]) -> str:
+    """Names of classes, not too many."""
+    return ", ".join(names[:LISTED_CLASSES]) + (", ..." if len(names) > LISTED_CLASSES else "")
+
+
+def class_counts(task: str, table: pd.DataFrame) -> dict[str, int]:
+    """Class, by its name where it has one -> its number of rows in a checked table."""
+    names = TASKS[task].names
+    counts = np.bincount(table["label"], minlength=len(names))
+    return dict(zip(names, counts.tolist(), strict=True))

@@ -1,0 +1,96 @@
+"""The workers of a sweep: processes of this machine that dask starts, or those of any dask cluster.
+
+A dask server runs any code for whoever it lets in, and every user of a machine reaches its ports. The processes started
+here therefore demand a certificate that is made for each sweep. Dask also imports modules from its scratch folder,
+which is here one that only this user enters.
+"""
+
+import logging
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import active_children, resource_tracker
+from typing import TYPE_CHECKING
+
+from mtbert.runtime import check_processes
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
+
+RETRIES = 2  # of a run that fails or whose worker dies
+
+
+class SweepError(RuntimeError):
+    """A sweep that cannot begin or go on; the message says why."""
+
+
+@contextmanager
+def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
+    """The client of a cluster: of the scheduler at this address, or else of processes that are started here.
+
+    The processes end with the block. Raises SweepError if the scheduler cannot be reached or a process cannot start.
+    """
+    if not scheduler:
+        check_processes(workers)
+    import dask
+    from distributed import Client, LocalCluster  # without /proc it cannot be imported
+    from distributed.gc import disable_gc_diagnosis
+    from distributed.security import Security
+
+    if scheduler:
+        try:
+            client = Client(scheduler)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two: dask's settings of TLS
+            raise SweepError(f"--scheduler {scheduler}: no scheduler answers there ({error})") from error
+        with client:
+            yield client
+        return
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks that a connection is closed
+    with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
+        settings = {
+            "temporary-directory": scratch,
+            "distributed.scheduler.allowed-failures": RETRIES,
+            "distributed.scheduler.worker-saturation": 1.0,  # a run waits for the first free worker
+            "distributed.scheduler.worker-ttl": None,  # by the clock, which may jump; a dead process is noticed anyway
+            "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
+            "distributed.scheduler.http.routes": [],  # pages for anyone
+            "distributed.worker.http.routes": [],
+        }
+        start = partial(
+            LocalCluster,
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=0,
+            resources={"GPU": 1},
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            security=Security.temporary(),
+            silence_logs=logging.CRITICAL,
+        )
+        with dask.config.set(settings):
+            cluster = _start(start)
+        with cluster, Client(cluster) as client:
+            # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
+            disable_gc_diagnosis()
+            yield client
+
+
+def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
+    """Start the workers with signals blocked, as a terminal sends Ctrl-C to all its processes.
+
+    This process alone is to handle it. While the workers start, a signal ends it at once.
+    """
+    resource_tracker.ensure_running()  # started with the first worker it would unblock them
+    blocked = {signal.SIGINT, signal.SIGTERM}
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
+        try:
+            return starter.submit(cluster).result()
+        except (RuntimeError, OSError) as error:
+            raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
+        except KeyboardInterrupt:
+            for worker in active_children():
+                worker.kill()
+            raise

@@ -1,0 +1,408 @@
+"""What notebook 06 shows: conflicts of gradients, gradient methods, forgetting, heads, and labels of its runs.
+
+Tables read stored runs, figures are f(table); the sentences stand in the notebook.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert_lab.report import notebook, plots, tables
+from mtbert_lab.report.plots import TASK_LABELS
+from mtbert_lab.report.sentences import Place
+from mtbert_lab.report.tables import Comparison, Grid
+from mtbert_lab.statistics import MEAN_MARGIN, decide
+from mtbert_lab.store import Run, doubts, stack_predictions
+
+METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
+HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")  # the fields of progressive heads
+RECIPE = (
+    *("head_layers", "head_dropout", "dropout_place", "pooling", "schedule", "warmup"),
+    *("weight_decay", "weighting", "pretrain", "pos_features"),
+)
+NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
+METHOD_LABELS = {"sum": "plain", "gem": "GEM", "agem": "A-GEM", "pcgrad": "PCGrad", "cagrad": "CAGrad"}
+CHANGES = {  # of heads_schedules.yaml: group -> run -> what it changes, in words that a reader can say
+    "Heads": {
+        "heads of 2 layers": "heads of two layers",
+        "heads of 3 layers": "heads of three layers",
+        "heads of 5 layers": "heads of five layers",
+        "heads of 3 layers, width 64": "three layers, 64 wide",
+        "heads of 3 layers, width 1024": "three layers, 1,024 wide",
+        "heads of 3 layers, dropout inside": "three layers, dropout between them",
+        "heads of 3 layers, dropout .3 inside": "three layers, dropout of 0.3 between them",
+        "dropout .3": "dropout of 0.3 before the heads",
+        "dropout .5": "dropout of 0.5 before the heads",
+    },
+    "Embedding of a sentence": {
+        "1-bert, CLS": "the CLS token in place of the mean",
+        "1-bert, pooler": "the pooler in place of the mean",
+        "part-of-speech features": "part-of-speech tags beside it",
+    },
+    "Schedule and weight decay": {
+        "1-bert, no schedule": "constant learning rate",
+        "1-bert, cosine": "cosine schedule",
+        "1-bert, onecycle": "one-cycle schedule",
+        "1-bert, decay .01": "weight decay of 0.01",
+    },
+    "Losses": {
+        "uncertainty weights": "losses weighted by uncertainty",
+        "loss ratio weights": "losses weighted by their ratio",
+    },
+    "Masked language modelling": {
+        "pretraining before": "masked words before the training",
+        "pretraining after": "masked words after the training",
+        "pretraining before and after": "masked words before and after",
+    },
+}
+LABELS = {  # of other runs, where their names in the grids are short for what they are
+    "sequence": "SST → Quora → STS",
+    "sequence, GEM": "SST → Quora → STS, GEM",
+    "sequence, A-GEM": "SST → Quora → STS, A-GEM",
+    "sequence, PAL": "SST → Quora → STS with PALs",
+    "sequence, PAL, GEM": "SST → Quora → STS with PALs, GEM",
+    "reverse sequence": "STS → Quora → SST",
+    "reverse sequence, GEM": "STS → Quora → SST, GEM",
+    "in turn, linear": "linear",
+    "in turn, onecycle": "one-cycle",
+    "in turn, cosine": "cosine",
+    "in turn, cosine, decay .001": "cosine, weight decay 0.001",
+    "in turn, no schedule": "constant",
+    "in turn, no schedule, decay .0001": "constant, weight decay 0.0001",
+    "in turn, no schedule, decay .001": "constant, weight decay 0.001",
+    "in turn, no schedule, decay .01": "constant, weight decay 0.01",
+    **{run: words for runs in CHANGES.values() for run, words in runs.items()},
+}
+
+
+def fact(is_now: str, said: str) -> Place:
+    """A place without a number, for a word of a sentence that no verdict decides: red where it is another one now."""
+    return Place(SimpleNamespace(verdict=is_now), said)
+
+
+def has_gain(differences: pd.DataFrame) -> str:
+    """The runs that are shown to be better, "none" where there are none."""
+    gains = differences.loc[differences["verdict"] == "better", "run"]
+    return ", ".join(gains.unique()) or "none"
+
+
+def the_verdict(differences: pd.DataFrame) -> str:
+    """The verdicts of differences, one where all have the same."""
+    return " or ".join(differences["verdict"].unique())
+
+
+def is_unified(config: RunConfig) -> bool:
+    return config.scheme == "unified"
+
+
+def is_in_turn(config: RunConfig) -> bool:
+    return config.scheme == "in_turn"
+
+
+def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
+    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
+    configs = [group[0] for grid in grids for group in grid.configs.values()]
+    if not configs:
+        return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+    return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
+
+
+def labelled(table: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> pd.DataFrame:
+    """A table whose columns of names of runs have their labels."""
+    columns = [column for column in ("run", "reference", "minus", "name") if column in table]
+    return table.assign(**{column: table[column].replace(dict(labels)) for column in columns})
+
+
+def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = CHANGES) -> pd.DataFrame:
+    """A table of differences with its runs in groups (`notebook.in_words`), those that are in none behind them."""
+    known = {run for runs in groups.values() for run in runs}
+    others = differences[~differences["run"].isin(known)]
+    if len(others) == len(differences):
+        return labelled(differences)
+    return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
+
+
+def show_differences(comparison: Comparison, labels: Mapping[str, str] = LABELS, title: str = "") -> None:
+    """The table of a comparison's differences, folded; nothing where there are none."""
+    table = comparison.difference_table()
+    if table is not None:
+        title = title or "The differences in numbers"
+        notebook.folded(labelled(table.rename_axis("run").reset_index(), labels), title)
+
+
+def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
+    """`show_differences`, then `show_scores`.
+
+    constants: the baselines, see `read_baselines`.
+    """
+    show_differences(comparison, labels)
+    show_scores(comparison, labels, constants)
+
+
+def show_scores(
+    comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None
+) -> None:
+    """The scores of a comparison, and what makes some say little, folded; how many of its runs are stored."""
+    scores = comparison.scores(constants)
+    if scores is not None:
+        notebook.folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
+        found = doubts(comparison.runs, constants)
+        found = labelled(found.assign(task=found["task"].map(TASK_LABELS)), labels)
+        notebook.folded(found, "Scores that say little")
+    notebook.say(comparison.stored)
+
+
+def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """A row per run: mean dev scores of the kept step over the seeds, as text; overall where it has several tasks."""
+    rows = []
+    for name, group in runs.items():
+        row = {"run": name}
+        scored = group[0].config.scored
+        for task in TASKS:
+            if task in scored:
+                row[TASK_LABELS[task]] = f"{np.mean([run.score(task) for run in group]):.3f}"
+        if len(scored) > 1:
+            row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
+        rows.append(row | {"seeds": str(len(group))})
+    table = pd.DataFrame(rows)
+    last = [column for column in ("overall", "seeds") if column in table]  # a first run of one task has no overall
+    return table[[*table.columns.drop(last), *last]].fillna("–")
+
+
+# Gradients
+
+
+def surgery(grid: Grid) -> Comparison:
+    """Every gradient method beside the plain sum under the same plan, where tasks are not trained in turn."""
+    plain = grid.pick(lambda config: config.gradients == "sum")  # first, so that it is the reference
+    return tables.compare(plain | grid, *METHOD, where=lambda config: not is_in_turn(config))
+
+
+def recorded_cosines(grid: Grid) -> tuple[str, pd.DataFrame]:
+    """The first run that recorded cosines, one without a gradient method before others, and the cosines of its seeds.
+
+    Columns step, layer, pair, cosine; no name and no rows where no run recorded any.
+    """
+    found = {name: runs for name, runs in grid.runs.items() if len(runs[0].cosines)}
+    if not found:
+        return "", pd.DataFrame(columns=["step", "layer", "pair", "cosine"])
+    name = min(found, key=lambda name: found[name][0].config.gradients != "sum")
+    cosines = pd.concat([run.cosines for run in found[name]], ignore_index=True)
+    pair = cosines["first"].map(TASK_LABELS) + " and " + cosines["second"].map(TASK_LABELS)
+    return name, cosines.assign(pair=pair)[["step", "layer", "pair", "cosine"]]
+
+
+def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
+    """Places of a sentence on conflicts: most and least, the shares of levels and steps, and the pairs that have them.
+
+    Also low and high, the ends of the pairs' mean cosines. Empty where no cosine is recorded.
+    """
+    if cosines.empty:
+        return {}
+    by_pair = cosines.groupby("pair", sort=False)["cosine"]
+    shares = by_pair.agg(lambda cosine: (cosine < 0).mean())
+    means = by_pair.mean()
+    pairs = {"most_often": shares.idxmax(), "least_often": shares.idxmin()}
+    return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **pairs}
+
+
+def conflicts(cosines: pd.DataFrame, parts: int = 6) -> pd.DataFrame:
+    """The share of levels in conflict (cosine below 0) in each step: columns until, step, pair, share.
+
+    until: the last step of the part of the run that the step is in, of so many equal parts.
+    """
+    length = -(-cosines["step"].max() // parts)  # rounded up
+    table = cosines.assign(until=-(-cosines["step"] // length) * length, share=cosines["cosine"] < 0)
+    return table.groupby(["until", "step", "pair"], sort=False)["share"].mean().reset_index()
+
+
+def conflict_figure(shares: pd.DataFrame) -> plt.Figure:
+    """A line per pair of tasks over the parts of a run, from the table of `conflicts`."""
+    figure, ax = plt.subplots(figsize=(7, 3.4))
+    looks = dict(palette="colorblind", markers=["o", "^", "s"], dodge=0.3, capsize=0.05, lw=1.5)
+    sns.pointplot(shares, x="until", y="share", hue="pair", seed=0, ax=ax, **looks)
+    ax.axhline(0.5, color="black", lw=1, ls=":", label="random directions")
+    ax.set(xlabel="sixth of the run that ends at step", ylabel="share of levels in conflict", ylim=(0, 1))
+    ax.legend(title=None, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    return figure
+
+
+def method_costs(comparison: Comparison) -> pd.DataFrame:
+    """A row per gradient method: run, seeds, speed (of the plain sum's tokens per second) with low and high.
+
+    Also projected, the share of steps whose gradient was changed, and broken, the share of constraints that the update
+    breaks to first order; nan where a method has no constraints.
+    """
+    rows = []
+    for name, reference in comparison.references.items():
+        if not comparison.runs.keys() >= {name, reference}:
+            continue
+        runs = comparison.runs[name]
+        speed, low, high = tables.cost_ratio(runs, comparison.runs[reference], "tokens_per_cpu_second")
+        row = {"run": name, "seeds": len(runs), "speed": speed, "low": low, "high": high}
+        cost = pd.DataFrame([run.cost for run in runs]).sum(numeric_only=True)
+        if "constraints_steps" in cost:
+            row["projected"] = cost["constraints_projected"] / cost["constraints_steps"]
+            row["broken"] = cost["constraints_broken"] / cost["constraints_checked"]
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["run", "seeds", "speed", "low", "high", "projected", "broken"])
+
+
+def method_costs_text(costs: pd.DataFrame) -> pd.DataFrame:
+    """The table of `method_costs` for reading."""
+    speed = [ratio_text(*row) for row in costs[["speed", "low", "high"]].itertuples(index=False)]
+    shares = costs[["projected", "broken"]].map(lambda share: "–" if pd.isna(share) else f"{share:.0%}")
+    return costs[["run", "seeds"]].assign(speed=speed, **shares)
+
+
+def constraint_places(costs: pd.DataFrame) -> dict[str, float]:
+    """Places of a sentence on methods with constraints, of the table of `method_costs`.
+
+    least and most: of the shares of steps that they change; fewest and broken: of the shares of broken constraints;
+    speed: the highest.
+    """
+    table = costs.dropna(subset="projected")
+    changed, broken = table["projected"], table["broken"]
+    ends = {"least": changed.min(), "most": changed.max(), "fewest": broken.min(), "broken": broken.max()}
+    return ends | {"speed": table["speed"].max()}
+
+
+def ratio_text(value: float, low: float, high: float) -> str:
+    """A ratio with its interval, which one seed does not have."""
+    return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+# Forgetting
+
+
+def score_changes(turns: Comparison) -> pd.DataFrame:
+    """How far a task's dev score has changed since its own training, a row per run, seed, task and later pass.
+
+    Columns order (the run without a method), training (the method), seed, task, after, change; no rows for the task
+    that is trained last.
+    """
+    scores = tables.forgotten(turns.runs)
+    own = scores[scores["after"] == scores["task"]].set_index(["run", "seed", "task"])["score"]
+    scores = scores.join(own.rename("own"), on=["run", "seed", "task"])
+    rows = []
+    for row in scores.itertuples():
+        config = turns.runs[row.run][0].config
+        place, passed = config.tasks.index(row.task), config.tasks.index(row.after)
+        if place <= passed and row.task != config.tasks[-1]:
+            order = turns.references.get(row.run, row.run)
+            training = METHOD_LABELS.get(config.gradients, config.gradients)
+            rows.append((order, training, row.seed, row.task, row.after, row.score - row.own))
+    return pd.DataFrame(rows, columns=["order", "training", "seed", "task", "after", "change"])
+
+
+def forgetting_figure(changes: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> plt.Figure:
+    """A panel per order of tasks, a line per task and method: mean and range over seeds, of `score_changes`."""
+    changes = changes.assign(task=changes["task"].map(TASK_LABELS), after=changes["after"].map(TASK_LABELS))
+    orders = list(changes["order"].unique())
+    palette = {TASK_LABELS[task]: plots.COLOURS.get(task, plots.GREY) for task in TASKS}
+    looks = {
+        "hue_order": [label for label in palette if label in set(changes["task"])],
+        "style_order": list(changes["training"].unique()),
+        "palette": palette,
+        "markers": True,
+        "err_style": "bars",
+        "errorbar": ("pi", 100),
+    }
+    figure, [axes] = plt.subplots(1, len(orders), figsize=(9, 3.6), sharey=True, squeeze=False)
+    for ax, order in zip(axes, orders, strict=True):
+        part = changes[changes["order"] == order]
+        is_last = ax is axes[-1]
+        sns.lineplot(part, x="after", y="change", hue="task", style="training", legend=is_last, ax=ax, **looks)
+        ax.axhline(0, color="black", lw=1)
+        ax.margins(x=0.15)  # else the names of the last and the next first task touch
+        ax.set_title(plots.as_text(labels.get(order, order)), fontsize="medium")
+        ax.set(xlabel="after the training of", ylabel="dev score minus that right\nafter the task's own training")
+    axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    return figure
+
+
+def kept_table(turns: Comparison) -> pd.DataFrame:
+    """What each method keeps against none, over the seeds that both have; a row per method and order, as text."""
+    rows = []
+    for name, reference in turns.references.items():
+        if not turns.runs.keys() >= {name, reference}:
+            continue
+        without = {run.config.seed: run for run in turns.runs[reference]}
+        method = {run.config.seed: run for run in turns.runs[name]}
+        seeds = sorted(without.keys() & method.keys())
+        if not seeds:
+            continue
+        pair = [without[seed] for seed in seeds], [method[seed] for seed in seeds]
+        [row] = decide([tables.less_forgotten([pair])], [MEAN_MARGIN]).itertuples()
+        losses = [np.mean([tables.forgetting(run) for run in runs]) for runs in pair]
+        slower, *_ = tables.cost_ratio(pair[1], pair[0], "train_cpu_seconds")
+        rows.append(
+            {
+                "run": name,
+                "forgotten without": f"{losses[0]:.3f}",
+                "forgotten with": f"{losses[1]:.3f}",
+                "kept more, paired by seed": tables.signed(row),
+                "pairs": str(row.seeds),
+                "processor time": f"{slower:.1f} times",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def forgotten_table(turns: Comparison) -> pd.DataFrame:
+    """How much of each task is forgotten by the end, mean (lowest to highest seed); a row per run, as text."""
+    rows = []
+    for name, runs in turns.runs.items():
+        *earlier, last = runs[0].config.tasks
+        scores = tables.forgotten({name: runs}).pivot_table(index=["task", "seed"], columns="after", values="score")
+        row = {"run": name, "seeds": str(len(runs))}
+        for task in earlier:
+            loss = (scores[task] - scores[last])[task]
+            row[f"{TASK_LABELS[task]} forgotten"] = f"{loss.mean():.3f} ({loss.min():.3f} to {loss.max():.3f})"
+        row[f"{TASK_LABELS[last]} learned"] = f"{scores[last][last].mean():.3f}"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("–")
+
+
+# Heads
+
+
+def feeds_alone(comparison: Comparison) -> Comparison:
+    """The runs with feeds beside the one that has what came in with the feeds, without them."""
+    fed = comparison.grid.pick(lambda config: bool(config.feeds))
+    return Comparison(comparison.grid, dict.fromkeys(fed.configs, NORM_ALONE))
+
+
+def heads_table(comparison: Comparison, task: str = "sts") -> pd.DataFrame:
+    """What heads do to the predictions of a task of numbers, and how long they train; a row per run, as text.
+
+    The slope is that of the label on the prediction: above 1 where predictions are drawn to the middle.
+    """
+    rows = []
+    for name, runs in comparison.runs.items():
+        if task not in runs[0].config.tasks:
+            continue
+        predicted, labels = stack_predictions(runs, task)  # (S, N), (N,)
+        slopes = [np.polyfit(one, labels, 1)[0] for one in predicted]
+        at_ends = np.isin(np.rint(np.clip(predicted, 0, 5)), (0, 5)).mean()
+        reference = comparison.runs.get(comparison.references.get(name, ""))
+        rows.append(
+            {
+                "run": name,
+                "sd of the predictions": f"{predicted.std(axis=1).mean():.2f}",
+                "sd of the labels": f"{labels.std():.2f}",
+                "slope": f"{np.mean(slopes):.2f}",
+                "nearest to 0 or 5": f"{at_ends:.1%}",
+                "times as long": ratio_text(*tables.cost_ratio(runs, reference, "train_cpu_seconds"))
+                if reference
+                else "–",
+                "seeds": str(len(runs)),
+            }
+        )
+    return pd.DataFrame(rows)

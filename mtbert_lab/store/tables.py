@@ -1,0 +1,74 @@
+"""The two tidy tables of all runs of a store, `scores.csv` and `curves.csv`, which the notebooks read."""
+
+import json
+import logging
+from pathlib import Path
+
+import pandas as pd
+
+from mtbert.files import checksum_faults, replacing, write_checksums
+from mtbert_lab.store.folders import TABLES, run_folders, store_lock, stored_runs
+
+log = logging.getLogger(__name__)
+# the parts of a run's cost that are columns of scores.csv
+SPENT = ("steps", "tokens", "train_seconds", "peak_memory_mib", "parameters", "trained_parameters")
+COLUMNS = (  # the fields of a configuration that are columns of scores.csv
+    "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs", "scheme", "sampling", "gradients",
+    "precision", "seed",
+)  # fmt: skip
+
+
+def write_table(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table of the store; returns its path."""
+    with replacing(path) as partial:
+        table.to_csv(partial, index=False, float_format="%.6g")
+    return path
+
+
+def update_tables(store: Path) -> None:
+    """Write the tidy tables from the folders of all runs, unless they are intact and have just these runs.
+
+    If the store cannot be written to, a warning says so, and the next call tries again.
+    """
+    if _has_tables(store):
+        return
+    try:
+        with store_lock(store):
+            if not _has_tables(store):  # another process may have written them meanwhile
+                _update_tables(store)
+    except OSError as error:
+        log.warning("%s of %s cannot be written (%s); the next call does it", " and ".join(TABLES), store, error)
+
+
+def _has_tables(store: Path) -> bool:
+    """Whether the tidy tables have just the stored runs, and their checksums are right."""
+    stored = run_folders([store]).keys()
+    paths = [store / name for name in TABLES]
+    if not stored and not any(path.exists() for path in paths):
+        return True
+    try:
+        for path in paths:
+            _, *rows = path.read_text(encoding="utf8").splitlines()
+            if {row.partition(",")[0] for row in rows} != stored:
+                return False
+        return not checksum_faults(store, TABLES)
+    except (OSError, ValueError):
+        return False
+
+
+def _update_tables(store: Path) -> None:
+    scores, curves = [], []
+    for _, content in stored_runs([store]):
+        config, cost, provenance = content["config"], content["cost"], content["provenance"]
+        about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
+        about |= {name: getattr(config, name) for name in COLUMNS}
+        about["plan"] = config.plan_text
+        others = {name: value for name, value in config.changed_fields.items() if name not in (*COLUMNS, "tasks")}
+        about["other_fields"] = json.dumps(others) if others else ""
+        spent = {name: cost[name] for name in SPENT}
+        where = {name: provenance[name] for name in ("device", "mtbert")}
+        scores += [about | row | spent | where for row in content["scores"]]
+        curves += [{"run_id": content["run_id"]} | row for row in content["curve"]]
+    for name, rows in zip(TABLES, (scores, curves), strict=True):
+        write_table(pd.DataFrame(rows), store / name)
+    write_checksums(store, TABLES)

@@ -1,0 +1,130 @@
+"""An adapter, a gradient method, a sampler, a metric, a pair feature: each is added by one file outside the library."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mtbert.config import ConfigError, RunConfig
+from mtbert.data import TASKS
+from mtbert.data.tasks import Task
+from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
+from mtbert.metrics import OWN_METRICS
+from mtbert.multitask import MultitaskBert
+from mtbert.pairs import PAIR_FEATURES
+from mtbert.samplers import SAMPLERS
+from mtbert.sharing import ADAPTERS
+
+REGISTRIES = (ADAPTERS, WEIGHTS, PROJECTIONS, SAMPLERS, OWN_METRICS, PAIR_FEATURES, TASKS)
+ONE_FILE = '''
+from torch import nn, zeros
+
+from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
+from mtbert.metrics import OWN_METRICS
+from mtbert.pairs import PAIR_FEATURES
+from mtbert.samplers import SAMPLERS
+from mtbert.sharing import ADAPTERS, Adapter
+
+calls = set()
+
+
+class Shift(Adapter):
+    """The feed-forward block's output plus a vector for each layer."""
+
+    def __init__(self, encoder, sizes):
+        super().__init__(encoder, sizes)
+        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        self.shifts = nn.ParameterList(zeros(d) for _ in range(L))
+
+    def after_feed_forward(self, depth, x):
+        calls.add("adapter")
+        return x + self.shifts[depth]
+
+
+def equal_norms(gram, generator, *, power=1.0):
+    calls.add("weights")
+    return gram.diagonal().clamp_min(1e-12) ** (-power / 2)
+
+
+def no_constraint(g, M, margin):
+    calls.add("projection")
+    return g, zeros(len(M))
+
+
+def cubes(sizes, epoch, epochs):
+    calls.add("sampler")
+    return sizes**3.0
+
+
+def hits(predicted, labels, weights=None):
+    calls.add("metric")
+    right = predicted == labels
+    return right.sum(-1) if weights is None else right @ weights.T
+
+
+def largest(h1, h2):
+    calls.add("pair feature")
+    return h1.maximum(h2)
+
+
+ADAPTERS["shift"] = Shift
+WEIGHTS["equal_norms"] = equal_norms
+PROJECTIONS["no_constraint"] = no_constraint
+SAMPLERS["cubes"] = cubes
+OWN_METRICS["hits"] = hits
+PAIR_FEATURES["largest"] = largest
+'''
+
+
+@pytest.fixture
+def own(tmp_path) -> Iterator[ModuleType]:
+    """The file, imported as a user's; afterwards nothing of it is registered."""
+    before = [dict(registry) for registry in REGISTRIES]
+    path = tmp_path / "own_methods.py"
+    path.write_text(ONE_FILE)
+    spec = importlib.util.spec_from_file_location("own_methods", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    for registry, content in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(content)
+
+
+def duplicates(folder: Path) -> Task:
+    """A task with the metric of the file."""
+    columns = dict(sentence_columns=("sentence1", "sentence2"), label_column="is_duplicate", test_split="test-student")
+    return Task(name="mine", files="quora-{split}.csv", kind="binary", metric="hits", folder=folder, **columns)
+
+
+def test_one_file_adds_one_of_each(own, run, tiny_config, course_data, tmp_path):
+    TASKS["mine"] = duplicates(course_data)
+    config = tiny_config.but(
+        tasks=["sst", "mine"], scheme="unified", epochs=1, steps_per_epoch=2, adapter="shift", pairs="concat+largest",
+        gradients="equal_norms", gradient_options={"power": 0.5},
+    )  # fmt: skip
+    trained = run(config)
+    assert own.calls == {"adapter", "weights", "metric", "pair feature"}
+    rows = trained.predictions[trained.predictions["task"] == "mine"]
+    [score] = trained.curve["dev_mine"]
+    assert score == (rows["predicted"] == rows["label"]).sum()
+    assert trained.model.state_dict()["encoder.adapters.mine.shifts.1"].any(), "the adapter was trained"
+    trained.model.save(tmp_path / "model")
+    again = MultitaskBert.load(tmp_path / "model")
+    pairs = [("a bright kitchen", "a dull kitchen")]
+    assert again.predict(pairs, "mine").equals(trained.model.eval().predict(pairs, "mine"))
+
+
+def test_one_file_adds_a_projection_and_a_sampler(own, run, tiny_config):
+    fields = dict(tasks=["sst", "sts"], epochs=1, steps_per_epoch=4, sampling="cubes", memory_size=8, memory_batch=4)
+    run(tiny_config.but(**fields, gradients="no_constraint"))
+    assert own.calls == {"projection", "sampler"}
+
+
+def test_constants_of_an_own_method_are_checked(own):
+    with pytest.raises(ConfigError, match="equal_norms has no constant c; it has power"):
+        RunConfig.from_params(
+            dict(tasks=["sst", "sts"], scheme="unified", gradients="equal_norms", gradient_options={"c": 1})
+        )
