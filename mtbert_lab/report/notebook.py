@@ -32,8 +32,8 @@ SYNTHETIC = (
     "pipeline works, and say nothing about the methods."
 )
 OTHER_RUNS = (
-    "**The text speaks of the report's own runs,** those of `params/cpu` with all seeds, and so do captions. This page has "
-    "others: its figures and tables are theirs, and sentences with numbers are left out."
+    "**The text speaks of the report's own runs,** those of `params/cpu` with all seeds, and so do captions. This page "
+    "has others: its figures and tables are theirs, and sentences with numbers are left out."
 )
 SORT = """const h = event.target.closest('th'), body = h.closest('table').tBodies[0];
 const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.cells[h.cellIndex].innerText;
