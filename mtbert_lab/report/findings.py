@@ -33,7 +33,6 @@ from mtbert_lab.report.tables import (
     compare,
     less_forgotten,
     read_runs,
-    said,
 )
 from mtbert_lab.statistics import (
     CONTRADICTED,
@@ -45,7 +44,7 @@ from mtbert_lab.statistics import (
     count_seeds,
     decide,
 )
-from mtbert_lab.store import BASELINES, difference, overall_interval, summarize
+from mtbert_lab.store import BASELINES, overall_interval, summarize
 
 EXAMPLES = {  # of each task: its question, an example of our own with the right answer, the answers, the score
     "sst": (
@@ -341,26 +340,6 @@ def nothing_gained(methods: list[Comparison]) -> str:
     )
 
 
-def surgery_gains(surgery: Comparison) -> str:
-    """That PCGrad, CAGrad, GEM and A-GEM gain nothing that matters where a step has all tasks; KeyError as above."""
-    return tell(
-        "In steps of all tasks none of {count} differences of PCGrad, CAGrad, GEM and A-GEM from the plain sum is a "
-        "gain above the margin. {equal} are shown not to matter, and {few} have too few runs to tell.",
-        **no_gain(surgery.differences),
-    )
-
-
-def one_student(taught: Comparison) -> str:
-    """What the student that scores highest with 1-bert's parameters gains; raises KeyError without the runs."""
-    against = Comparison(taught.grid, dict.fromkeys(taught.references, "1-bert"))
-    return tell(
-        "One of {count} students, *1-bert from one 3-bert, annealed*, is shown to score more overall than 1-bert: by "
-        "{gain}, which is less than the margin.",
-        gain=Place(row_of(against, "1-bert from one 3-bert, annealed"), SMALL),
-        count=len(against.overall),
-    )
-
-
 def gem_is_for(gradients: Grid) -> str:
     """What GEM keeps of earlier tasks in sequence; raises KeyError without the runs."""
     runs = gradients.runs
@@ -452,25 +431,6 @@ def _tables(store: Path) -> dict[str, str]:
 
 def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def longer_training(grid: Grid) -> str:
-    """Sentences: 3-bert minus 1-bert overall, after the usual and after more steps, with their verdicts."""
-    pairs = []
-    for length in ("", ", long"):
-        first = grid.runs.get(f"3-bert{length}")
-        second = grid.runs.get(f"1-bert{length}")
-        if first and second:
-            pairs.append((first, second))
-    if not pairs:
-        return ""
-    found = [difference(first, second, pearson=0.5, among=grid.among) for first, second in pairs]
-    gaps = decide(found, [MEAN_MARGIN] * len(found))
-    parts = []
-    for (runs, _), row in zip(pairs, gaps.itertuples(), strict=True):
-        steps = f"{runs[0].cost['steps']:,} steps"
-        parts.append(f"{row.value:+.3f} after {steps} ({row.low:+.3f} to {row.high:+.3f}), {said(row)}")
-    return f"Overall, 3-bert minus 1-bert is {'. It is '.join(parts)}."
 
 
 def best(grid: Grid) -> str | None:

@@ -166,34 +166,6 @@ def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
     return f"{text}, {time}, in at most {mib:,.0f} MiB of memory, as far as this can be predicted."
 
 
-def differences(
-    comparison: Comparison,
-    name: str,
-    label: str = "",
-    table: pd.DataFrame | None = None,
-    finding: str = "",
-    constants: pd.DataFrame | None = None,
-) -> None:
-    """What a comparison says, the figure of its differences, their table and the scores, folded, what is stored.
-
-    name: of the figure's file; label: of the axes, by default with the name of the reference; table: the differences in
-    another order or with other names of runs; finding: what they say, in place of `Comparison.answer`; constants: the
-    baselines among the scores. Runs whose scores say little (`doubts`) are named first.
-    """
-    tell_doubts(comparison, constants)
-    if comparison.answer:
-        references = dict.fromkeys(comparison.references.values())  # each once
-        label = label or f"dev score minus that of {' or '.join(references)}"
-        say(f"**Finding.** {finding or comparison.answer}")
-        figure = plots_sweeps.differences_by_task(comparison.differences if table is None else table, label)
-        plots.show(figure, name, f"{label}, with corrected 95 % intervals. {comparison.answer}")
-        numbers = comparison.difference_table().rename_axis("run").reset_index()
-        folded(numbers, "The differences in numbers")
-    if (scores := comparison.scores(constants)) is not None:
-        folded(scores.rename_axis("run").reset_index(), "The scores")
-    say(f"{comparison.stored} {comparison.lent}".strip())
-
-
 def forest(
     table: pd.DataFrame,
     name: str,

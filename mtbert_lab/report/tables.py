@@ -21,7 +21,7 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, corpus
 from mtbert.multitask import encoder_config
-from mtbert.names import code, escaped
+from mtbert.names import code
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
@@ -29,9 +29,7 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.statistics import (
     MEAN_MARGIN,
-    NO_DIFFERENCE,
     PAIRED_SEEDS,
-    TOO_FEW,
     Difference,
     decide,
     margin_of,
@@ -52,8 +50,6 @@ from mtbert_lab.store import (
 )
 from mtbert_lab.sweep import SweepRun
 
-NAMED = 3  # differences of a summary that have numbers
-WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -259,11 +255,6 @@ class Comparison:
         shown = ", ".join(deviations)
         return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
 
-    @property
-    def answer(self) -> str:
-        """What the differences say, in sentences; empty where there are none."""
-        return summary(self.differences)
-
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
     """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
@@ -304,75 +295,15 @@ def varied(grid: Grid) -> pd.DataFrame:
     return table.assign(seeds=seeds).rename_axis("run").reset_index()
 
 
-def summary(differences: pd.DataFrame) -> str:
-    """What a table of differences says, in sentences; empty where it has no rows.
-
-    A sentence per task and order that is shown, those with the largest differences first, NAMED of them with numbers;
-    then how many differences do not matter, and for how many there are too few runs.
-    """
-    if differences.empty:
-        return ""
-    differences = differences.sort_values("value", key=abs, ascending=False)
-    names = {column: differences[column].map(escaped) for column in ("run", "reference")}
-    differences = differences.assign(**names)
-    is_order = differences["verdict"].isin(["better", "worse"])
-    sentences = _measurable(differences[is_order])
-    for verdict, one, several in (
-        (NO_DIFFERENCE, "is shown not to matter", "are shown not to matter"),
-        (TOO_FEW, "has too few runs to tell", "have too few runs to tell"),
-    ):
-        rows = differences[differences["verdict"] == verdict]
-        if len(rows):
-            verb = one if len(rows) == 1 else several
-            sentences.append(f"{_how_many(rows, differences, is_order.any())} {verb}; {_largest(rows)}.")
-    return " ".join(sentences)
-
-
-def _how_many(rows: pd.DataFrame, all_rows: pd.DataFrame, has_orders: bool) -> str:
-    """Such as "All 12 differences", "Nine others", "One of 3 differences", with a capital letter."""
-    if len(rows) == len(all_rows):
-        return f"All {len(rows)} differences" if len(rows) > 1 else "The difference"
-    count = _count(len(rows)).capitalize()
-    if has_orders:
-        return f"{count} {'other' if len(rows) == 1 else 'others'}"
-    return f"{count} of {len(all_rows)} differences"
-
-
-def _largest(rows: pd.DataFrame) -> str:
-    row = rows.iloc[0]
-    which = "the largest" if len(rows) > 1 else "it"
-    return f"{which} is *{row.run}* minus *{row.reference}* on {TASK_LABELS[row.task]}, {signed(row)}"
-
-
-def _measurable(found: pd.DataFrame) -> list[str]:
-    """A sentence per task and verdict on the orders that are shown, of which the largest come first."""
-    sentences = []
-    for (task, verdict), rows in found.groupby(["task", "verdict"], sort=False):
-        first, *others = rows.itertuples()
-        sentence = f"On {TASK_LABELS[task]} *{first.run}* is {verdict} than *{first.reference}*"
-        if len(sentences) < NAMED:
-            sentence += f" by {unsigned(first)}"
-        if first.is_small:
-            sentence += ", less than the margin"
-        if others:
-            sentence += f", and {_others(others, first.reference, verdict)}"
-        sentences.append(f"{sentence}.")
-    return sentences
-
-
-def _others(rows: list, reference: str, verdict: str) -> str:
-    """That other runs have the same verdict; up to two are named."""
-    names = " and ".join(f"*{row.run}*" for row in rows)
-    if len(rows) > 2:
-        names = f"{_count(len(rows))} others"
-    verb, theirs = ("is", "its reference") if len(rows) == 1 else ("are", "their references")
-    if all(row.reference == reference for row in rows):
-        return f"so {verb} {names}"
-    return f"{names} {verb} {verdict} than {theirs}"
-
-
-def _count(n: int) -> str:
-    return WORDS[n] if n < len(WORDS) else str(n)
+def verdicts(differences: pd.DataFrame) -> pd.DataFrame:
+    """A row per verdict of a table of differences: verdict, differences (their number), the largest, by (its size)."""
+    rows = []
+    is_larger_first = differences["value"].abs().sort_values(ascending=False, kind="stable").index
+    for verdict, part in differences.loc[is_larger_first].groupby("verdict", sort=False):
+        first = next(part.itertuples())
+        largest = f"{first.run} minus {first.reference}, {TASK_LABELS[first.task]}"
+        rows.append((verdict, len(part), largest, signed(first)))
+    return pd.DataFrame(rows, columns=["verdict", "differences", "the largest", "by"])
 
 
 def said(row: Any) -> str:

@@ -134,19 +134,3 @@ def test_claims_are_counted_by_fact_and_verdict():
     assert counts["reproduced"].tolist() == [1, 0, 0] and counts["contradicted"].tolist() == [1, 0, 1]
     assert findings.unchecked(claims) == "Claims that could not be compared: 1 not comparable."
     assert findings.unchecked(claims.head(5)) == ""
-
-
-def test_the_order_after_longer_training_has_a_verdict_or_too_few_seeds(plans):
-    long = read_runs("cpu", "distil_long", store=REPOSITORY / "results", train_missing=False)
-    long = long.only(["1-bert, long", "3-bert, long"])
-    assert re.fullmatch(
-        r"Overall, 3-bert minus 1-bert is \+0.007 after 1,200 steps \(.* to .*\), better, by less than the margin\. "
-        r"It is \+0.006 after 4,800 steps \(.* to .*\), too few runs to tell \(.*\)\.",
-        findings.longer_training(plans.grid | long),
-    )
-    one_seed = Grid(long.paths, long.configs, {name: runs[:1] for name, runs in long.runs.items()})
-    assert re.fullmatch(
-        r"Overall, 3-bert minus 1-bert is \+0.003 after 4,800 steps \(.* to .*\), too few runs to tell \(.*\)\.",
-        findings.longer_training(one_seed),
-    )
-    assert findings.longer_training(one_seed.only(["1-bert, long"])) == ""

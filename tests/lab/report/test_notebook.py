@@ -206,7 +206,7 @@ COMPARE = "compare_your_runs"
 
 def test_single_tasks_of_a_grid_have_no_reference_among_several(executed_for_own_grid):
     text = executed_for_own_grid(COMPARE, [1, 2, 4])
-    assert "*half* minus *together*" in text or "*apart* minus *together*" in text
+    assert "half minus together" in text or "apart minus together" in text
     assert "*sst only*" not in text and ">half<" in text and "Figure 1." in text
 
 
@@ -249,7 +249,7 @@ def test_the_encoders_of_a_grid_are_compared(executed_for_own_grid, tickets):
     """It had no runs of its questions; the rejected rows were listed, and no metric of the user's was named."""
     text = executed_for_own_grid(COMPARE, [1, 2, 4, 6], TWO_ENCODERS)
     assert "The score of these runs is accuracy on SST and macro F1 on tickets. *overall* is the mean" in text
-    assert re.search(r"\*\*Answer\.\*\*.*\*other( and slow)?\* minus \*first\*", text)
+    assert "**Answer.**" in text and re.search(r"other( and slow)? minus first, ", text)
     assert ">encoder<" in text and ">learning_rate<" in text and ">warmup<" not in text, "what the runs differ in"
     assert "tickets-train.csv: 99 rows, 95 accepted, 4 rejected; `mtbert data check` lists them" in text
     assert "tickets-train.csv:97" not in text and "Warning" not in text
@@ -273,7 +273,7 @@ runs:
 def test_doubts_come_before_the_answer_about_runs_with_equal_scores(executed_for_own_grid, tickets):
     text = executed_for_own_grid(COMPARE, [1, 2, 4], EQUAL)
     assert text.index("**Scores that say little:**") < text.index("**Answer.**")
-    assert "*half* minus *whole*" in text and "Figure 1." in text
+    assert "half minus whole" in text and "Figure 1." in text
 
 
 def assigned(cells) -> set[str]:

@@ -23,7 +23,7 @@ from mtbert.paths import REPOSITORY
 from mtbert_lab.report import board, notebook
 from mtbert_lab.report.build import _build_site
 from mtbert_lab.report.notebook import SYNTHETIC
-from mtbert_lab.report.tables import Grid, compare
+from mtbert_lab.report.tables import Grid, compare, verdicts
 from mtbert_lab.store.grids import read_grid
 
 WIDGETS = {  # what a notebook has that was saved in JupyterLab with a slider in it
@@ -396,7 +396,11 @@ def evil(tmp_path_factory, synthetic):
         patch.setattr(notebook, "display", shown.append)
         patch.setattr(notebook.plots_sweeps, "differences_by_task", lambda *arguments: None)
         patch.setattr(notebook.plots, "show", lambda *arguments: None)
-        notebook.differences(compare(Grid((file.name,), configs, stored), "plan"), "01_evil")
+        compared = compare(Grid((file.name,), configs, stored), "plan")
+        notebook.tell_doubts(compared)
+        notebook.listing(verdicts(compared.differences))
+        notebook.forest(compared.differences, "01_evil", "difference", "What differs.")
+        notebook.numbers(compared)
         best = [f"**Answer.** *{name}* is best, then {name}." for name in EVIL]  # as cells write it
         for text in [*best, "\n".join(f"- {name}" for name in EVIL)]:
             notebook.say(text)

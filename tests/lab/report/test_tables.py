@@ -9,7 +9,7 @@ import yaml
 
 from mtbert.config import RunConfig
 from mtbert_lab.paths import results_dir
-from mtbert_lab.report import notebook, tables
+from mtbert_lab.report import tables
 from mtbert_lab.report.tables import Comparison, Grid, compare
 from mtbert_lab.statistics import Difference, holm
 from mtbert_lab.store.baselines import BASELINES
@@ -73,59 +73,15 @@ def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plan
     assert set(table["verdict"]) == {"too few runs to tell"} and (table["low"] < 0).all()
 
 
-def test_the_differences_as_sentences(plans):
-    first, *others = plans.answer.split(". ")
-    assert re.fullmatch(r"On STS \*less\* is worse than \*one\* by 0\.40\d \(0\.\d{3} to 0\.\d{3}\)", first)
-    assert plans.answer.count(" by 0.") == 3, "the largest have numbers"
-    assert plans.answer.count("*more* is better than *one*") == 3
-    assert others[-2].startswith("Three others are shown not to matter; the largest is *same* minus *one* on SST, ")
-    assert others[-1].startswith("Three others have too few runs to tell; the largest is *two* minus *one* on STS, ")
-    table = plans.differences
-    open_ones = tables.summary(table[table["run"] == "two"])
-    assert open_ones.startswith("All 3 differences have too few runs to tell; the largest is *two* minus *one* on")
-    assert not any(word in open_ones for word in ("better", "worse"))
-    equal = table[table["run"] == "same"]
-    assert tables.summary(equal).startswith("All 3 differences are shown not to matter; the largest is *same* minus")
-    one = table[(table["run"].isin(["more", "same"])) & (table["task"] == "sst") | (table["run"] == "same")]
-    assert tables.summary(one).startswith("On SST *more* is better than *one* by 0.")
-    assert ". Three others are shown not to matter; the largest is *same* minus *one* on " in tables.summary(one)
-    alone = tables.summary(equal[equal["task"] == "sst"])
-    assert alone.startswith("The difference is shown not to matter; it is *same* minus *one* on SST, ")
-    small = table[(table["run"] == "more") & (table["task"] == "sst")].assign(is_small=True)
-    assert tables.summary(small).endswith("), less than the margin.")
-    assert tables.summary(table.iloc[:0]) == ""
-
-
-def test_a_sentence_names_two_others_or_counts_them(plans):
-    row = plans.differences.query("run == 'more' and task == 'sst'")
-
-    def sentence(n, **changes):
-        copies = [row.assign(run=f"more {i}", value=row["value"] - i / 1000, **changes) for i in range(1, n)]
-        return tables.summary(pd.concat([row, *copies]))
-
-    assert sentence(2).endswith("), and so is *more 1*.")
-    assert sentence(3).endswith("), and so are *more 1* and *more 2*.")
-    assert sentence(6).endswith("), and so are five others.")
-    assert sentence(6, reference="two").endswith("), and five others are better than their references.")
-
-
-def test_a_notebook_says_what_was_found_before_it_shows_how(plans, grid_of, monkeypatch, tmp_path):
-    monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
-    shown = []
-    monkeypatch.setattr(notebook, "display", lambda output, **about: shown.append(output.data))
-    monkeypatch.setattr(notebook.plots, "show", lambda figure, name, alt: shown.append(name))
-    notebook.differences(plans, "00_plans")
-    doubt, said, figure, differences, scores, stored = shown
-    assert doubt.startswith("**Scores that say little:** on STS *less* has the wrong size")
-    assert said == f"**Finding.** {plans.answer}" and figure == "00_plans" and stored.startswith("14 of 18 runs")
-    assert differences.startswith("<details>") and ">SST<" in differences and "better" in differences
-    assert scores.startswith("<details>") and ">SST dev<" in scores and ">0.950<" in scores
-    shown.clear()
-    notebook.differences(plans, "00_plans", finding="More is better.")
-    assert shown[1] == "**Finding.** More is better."
-    shown.clear()
-    notebook.differences(compare(grid_of(one=("1-bert", 0.8, 1)), "plan"), "00_plans")
-    assert len(shown) == 1 and "There are no runs of this question here" in shown[0], "no finding and no figure"
+def test_the_verdicts_are_counted_with_the_largest_difference_of_each(plans):
+    table = tables.verdicts(plans.differences).set_index("verdict")
+    assert table["differences"].to_dict() == {
+        "worse": 3, "better": 3, "no difference that matters": 3, "too few runs to tell": 3,
+    }  # fmt: skip
+    assert table.loc["worse", "the largest"] == "less minus one, STS"
+    assert re.fullmatch(r"-0\.40\d \(-0\.\d{3} to -0\.\d{3}\)", table.loc["worse", "by"])
+    assert table.loc["no difference that matters", "the largest"].startswith("same minus one, ")
+    assert tables.verdicts(plans.differences.iloc[:0]).empty
 
 
 def test_differences_for_reading(plans):
@@ -138,7 +94,7 @@ def test_differences_for_reading(plans):
 
 def test_no_difference_without_its_reference(grid_of):
     found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
-    assert list(found.runs) == ["more"] and found.differences.empty and found.answer == ""
+    assert list(found.runs) == ["more"] and found.differences.empty
     assert found.scores().index.tolist() == ["more"]
 
 
