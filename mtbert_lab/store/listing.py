@@ -60,7 +60,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     contain it are listed. If a run is stored for several versions of its data, a column `data` says which is that of
     the files here.
     """
-    known = grids or sorted(path for path in REPOSITORY.glob("params/*/[a-z]*.yaml") if path.parent.name != "tasks")
+    known = grids or _committed_grids()
     named = list(reversed(read_grids(known)))
     names = {config.digest: name for name, config in named}
     without_encoder = {_by_folder(config): name for name, config in named if is_without_encoder(config)}
@@ -99,6 +99,13 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
             is_one_of_several = versions[row["run id"].partition("-")[0]] > 1
             row["data"] = _version(row["run id"]) if is_one_of_several else ""
     return pd.DataFrame(rows).sort_values(["name", "seed", "run id"], ignore_index=True)
+
+
+def _committed_grids() -> list[Path]:
+    """The grids of `params`, where files named after a notebook have its parameters, and `tasks` has tasks."""
+    notebooks = {path.stem for path in REPOSITORY.glob("notebooks/*.ipynb")}
+    files = sorted(REPOSITORY.glob("params/*/*.yaml"))
+    return [path for path in files if path.parent.name != "tasks" and path.stem not in notebooks]
 
 
 def _by_folder(config: RunConfig) -> RunConfig:

@@ -9,7 +9,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mtbert.data.tables import DataError, load_table
@@ -98,6 +98,8 @@ def check_table(table, report, task: Task, split: str, content: bytes) -> dict[i
     *physical, after_last = content.removesuffix(b"\r").split(b"\n")[1:]  # a carriage return ends no line
     physical += [after_last] if after_last else []
     rejected = [reject.line for reject in report.rejects]
+    # Such a record is one reject of several lines; test_data_tables.py has it.
+    assume(all(reject.kind != "line break inside a quoted field" for reject in report.rejects))
     assert rejected == sorted(set(rejected)) and report.rows == len(physical)
     kept = [line for line in range(2, len(physical) + 2) if line not in set(rejected)]
     assert len(kept) == len(table)

@@ -284,17 +284,12 @@ def test_a_save_that_is_interrupted_is_not_read_as_a_model(stored, monkeypatch):
         MultitaskBert.load(model_folder(stored.run_id))
 
 
-@pytest.mark.parametrize(
-    "name, text",
-    [("run_config.json", "{"), ("run_config.json", "[]"), ("encoder.json", "{}"), ("encoder.json", '{"depth": 3}'),
-     ("encoder.json", "null"), ("run_config.json", '{"seed": "x"}'), ("model.safetensors", "x")],
-)  # fmt: skip
-def test_an_old_model_whose_files_cannot_be_read_is_named(stored, name, text):
+@pytest.mark.parametrize("part", ["SHA256SUMS", "tasks.json", "tokenizer"])
+def test_a_model_without_a_part_that_every_model_has_is_none(stored, part):
+    """Models of version 0.9.0 and before have none of these parts."""
     folder = model_folder(stored.run_id)
-    for part in ("SHA256SUMS", "tasks.json", "tokenizer"):
-        (folder / part).rename(folder.parent / part)
-    (folder / name).write_text(text)
-    with pytest.raises(CheckpointError, match=f"{folder}: a file is damaged .*, train again"):
+    (folder / part).rename(folder.parent / part)
+    with pytest.raises(CheckpointError, match=re.escape(str(folder))):
         MultitaskBert.load(folder)
 
 

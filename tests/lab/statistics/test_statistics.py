@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -400,6 +400,9 @@ def test_the_jackknife_without_weights_is_that_with_them(metric, S, labels, scal
     labels = np.array(labels, dtype=float)
     predicted = random.integers(0, random.integers(1, 6), (S, len(labels))).astype(float)
     if metric in (pearson, r2):
+        # Without one example the labels may be equal; then rounding alone decides what R² is.
+        counts = np.unique(labels, return_counts=True)[1]
+        assume(metric is pearson or len(counts) != 2 or counts.min() > 1)
         labels, predicted = labels * scale, (predicted + random.normal(size=S)[:, None]) * scale
     assert takes_left_out(metric)
     kinds, counts = _count_columns(np.vstack([predicted, labels]))
