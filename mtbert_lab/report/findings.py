@@ -177,8 +177,8 @@ def limits(store: Path | None = None) -> str:
         "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them.",
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
-            "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:size} more there "
-            "than *1-bert*, but there are too few runs to tell, there and overall.",
+            "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:size} more "
+            "there than *1-bert*, but there are too few runs to tell, there and overall.",
             short=steps[0],
             passes=passes,
             long=steps[1],

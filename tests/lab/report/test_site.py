@@ -445,7 +445,7 @@ def test_no_name_of_a_run_or_a_file_is_markup_on_a_page(evil):
         assert '"cell_type"' not in page and '"profile"' not in page, "another file"
     assert not (evil / "_downloads").exists()
     text = Text(evil / "01_evil.html").text
-    assert f"{EVIL[-1]} is better than {EVIL[0]} by" in text and f"({FILE}.yaml) are stored" in text
+    assert f"{EVIL[-1]} minus {EVIL[0]}, " in text and f"({FILE}.yaml) are stored" in text
     assert all(text.count(name) >= 2 for name in EVIL), "in the tables of differences and scores"
     params = Text(evil / "params.html").text
     assert "# ````" in params and f"cpu/{FILE}.yaml" in params
