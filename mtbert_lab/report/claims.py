@@ -194,7 +194,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         places = _places(runs[0] + runs[1])
         if len(places) > 1 and what not in EXACT:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
-        if what in TIMES and not all(run.provenance["device"].startswith("cpu") for run in chain(*runs)):
+        if what in TIMES and not all(run.is_on_cpu for run in chain(*runs)):
             return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":

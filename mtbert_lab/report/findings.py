@@ -18,7 +18,6 @@ from typing import Any
 
 import pandas as pd
 
-from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert_lab.analysis.remedies import judge_trials, three_in_one
@@ -31,6 +30,7 @@ from mtbert_lab.report.tables import (
     Comparison,
     Grid,
     compare,
+    is_unified,
     less_forgotten,
     read_runs,
 )
@@ -102,7 +102,7 @@ def _methods(adapters: Grid, gradients: Grid) -> list[Comparison]:
     """Adapters beside none, and gradient methods beside the plain sum where a step has all tasks."""
     return [
         compare(adapters, "adapter", "adapter_size", "adapter_heads"),
-        compare(gradients, *GRADIENTS, where=_is_unified),
+        compare(gradients, *GRADIENTS, where=is_unified),
     ]
 
 
@@ -254,10 +254,6 @@ def _marked(row: Any) -> str:
     if row.verdict in MARKS:
         return MARKS[row.verdict].format(number)
     return f"*{number}*" if row.is_small else f"**{number}**"
-
-
-def _is_unified(config: RunConfig) -> bool:
-    return config.scheme == "unified"
 
 
 def sharing_costs(plans: Comparison) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -41,6 +42,7 @@ const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) =>
 [...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
   .forEach(row => body.append(row))"""
 OVERALL = "overall"  # the mean over tasks, as a panel of a figure
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
 INJECTED = "# Parameters\n"  # how the cell begins that papermill adds behind the parameters cell
 
@@ -221,14 +223,34 @@ def in_words(table: pd.DataFrame, words: Mapping[str, str | Mapping[str, str]]) 
     return table.assign(group=table["run"].map(groups)) if groups else table
 
 
+def labelled(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
+    """A table whose columns of names of runs have their labels, where they have one."""
+    columns = [column for column in ("run", "reference", "minus", "name") if column in table]
+    return table.assign(**{column: table[column].replace(dict(labels)) for column in columns})
+
+
+def show_differences(
+    comparison: Comparison, labels: Mapping[str, str] = NO_LABELS, title: str = "The differences in numbers"
+) -> None:
+    """The table of a comparison's differences, folded; nothing where there are none."""
+    if (differences := comparison.difference_table()) is not None:
+        folded(labelled(differences.rename_axis("run").reset_index(), labels), title)
+
+
+def show_scores(
+    comparison: Comparison, labels: Mapping[str, str] = NO_LABELS, constants: pd.DataFrame | None = None
+) -> None:
+    """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
+    if (scores := comparison.scores(constants)) is not None:
+        folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
+    found = doubts(comparison.runs, constants)
+    folded(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
+
+
 def numbers(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
-    if (differences := comparison.difference_table()) is not None:
-        folded(differences.rename_axis("run").reset_index(), "The differences in numbers")
-    if (scores := comparison.scores(constants)) is not None:
-        folded(scores.rename_axis("run").reset_index(), "The scores")
-    found = doubts(comparison.runs, constants)
-    folded(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
+    show_differences(comparison)
+    show_scores(comparison, constants=constants)
     say(f"{comparison.stored} {comparison.lent}".strip())
 
 

@@ -15,7 +15,7 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report import notebook, plots_sweeps, tables
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.report.training import labelled, mean_scores
+from mtbert_lab.report.training import mean_scores
 from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds
 from mtbert_lab.store import Run, overall_interval
 
@@ -97,8 +97,7 @@ def steps_in_all(runs: Sequence[Run], stored: Mapping[RunConfig, Run]) -> int:
 
 def hours(run: Run) -> float:
     """The processor hours of a run; nan on a GPU, whose hours are of another kind."""
-    is_on_cpu = run.provenance["device"].startswith("cpu")
-    return run.cost["train_cpu_seconds"] / 3600 if is_on_cpu else np.nan
+    return run.cost["train_cpu_seconds"] / 3600 if run.is_on_cpu else np.nan
 
 
 def _two_digits(number: float) -> str:
@@ -135,7 +134,7 @@ def show_costs(
 ) -> None:
     """The table of `costs_table`, folded, with labels of the runs."""
     table = costs_table(comparison, references, stored)
-    table = labelled(table, labels).rename(
+    table = notebook.labelled(table, labels).rename(
         columns={f"minus {name}": f"minus {labels.get(name, name)}" for name in references}
     )
     notebook.folded(table, "What they score and cost")
@@ -213,14 +212,10 @@ def scores_on_test(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
     for name, folder in PREDICTIONS.items():
         for run in runs.get(name, [])[:1]:
             found = scores[scores["run"] == run.run_id.partition("-")[0]].set_index("task")["score"]
-            row = {"run": name} | {label: _shown(found.get(task)) for task, label in columns.items()}
+            row = {"run": name} | {label: tables.shown(found.get(task, np.nan)) for task, label in columns.items()}
             row |= {"parameters (M)": _millions([run]), "seed": str(run.config.seed), "files": f"results/{folder}"}
             rows.append(row | {"command": f"mtbert predict {run.run_id} --train --out results/{folder}"})
     return pd.DataFrame(rows, columns=["run", *columns.values(), "parameters (M)", "seed", "files", "command"])
-
-
-def _shown(score: float | None) -> str:
-    return "–" if score is None else f"{score:.3f}"
 
 
 def paper_millions() -> float:

@@ -269,6 +269,11 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
     return Comparison(part, references)
 
 
+def is_unified(config: RunConfig) -> bool:
+    """Whether every step of a run has all tasks."""
+    return config.scheme == "unified"
+
+
 def compare_varied(grid: Grid) -> Comparison:
     """Every run of a grid beside the first run of its file on the same tasks, whatever else the file varies."""
     kept = {"corpus", "tasks", "score_tasks"}  # else the examples differ
@@ -350,7 +355,7 @@ def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
     for row in constants.itertuples():
         if row.metric == TASKS[row.task].metric:
             name = names.get(row.baseline, row.baseline)
-            rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = _shown(row.value)
+            rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = shown(row.value)
     return rows
 
 
@@ -362,10 +367,10 @@ def _score_row(runs: list[Run]) -> dict[str, str]:
     for task, mean in means.iterrows():
         label = TASK_LABELS[task]
         steps = points.loc[[task], "best_step"]
-        row[f"{label} dev"] = _shown(mean["dev"])
-        row[f"{label} train"] = _shown(mean["train"])
-        row[f"{label} best point"] = _shown(mean["best"]) + _at_steps(steps.min(), steps.max(), runs[0].cost["steps"])
-    row["overall"] = _shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
+        row[f"{label} dev"] = shown(mean["dev"])
+        row[f"{label} train"] = shown(mean["train"])
+        row[f"{label} best point"] = shown(mean["best"]) + _at_steps(steps.min(), steps.max(), runs[0].cost["steps"])
+    row["overall"] = shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
     row["seeds"] = str(len(runs))
     return row
 
@@ -377,7 +382,8 @@ def _at_steps(first: float, last: float, end: int) -> str:
     return f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
+    """A score for reading; a dash where there is none."""
     return "–" if np.isnan(value) else f"{value:.3f}"
 
 

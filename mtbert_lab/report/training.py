@@ -17,8 +17,9 @@ from mtbert_lab.report import notebook, plots, tables
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.sentences import Place
 from mtbert_lab.report.tables import Comparison, Grid
+from mtbert_lab.report.words import RECIPES, WORDS_OF_RECIPES
 from mtbert_lab.statistics import MEAN_MARGIN, decide
-from mtbert_lab.store import Run, doubts, stack_predictions
+from mtbert_lab.store import Run, stack_predictions
 
 METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")  # the fields of progressive heads
@@ -28,39 +29,6 @@ RECIPE = (
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
 METHOD_LABELS = {"sum": "plain", "gem": "GEM", "agem": "A-GEM", "pcgrad": "PCGrad", "cagrad": "CAGrad"}
-CHANGES = {  # of heads_schedules.yaml: group -> run -> what it changes, in words that a reader can say
-    "Heads": {
-        "heads of 2 layers": "heads of two layers",
-        "heads of 3 layers": "heads of three layers",
-        "heads of 5 layers": "heads of five layers",
-        "heads of 3 layers, width 64": "three layers, 64 wide",
-        "heads of 3 layers, width 1024": "three layers, 1,024 wide",
-        "heads of 3 layers, dropout inside": "three layers, dropout between them",
-        "heads of 3 layers, dropout .3 inside": "three layers, dropout of 0.3 between them",
-        "dropout .3": "dropout of 0.3 before the heads",
-        "dropout .5": "dropout of 0.5 before the heads",
-    },
-    "Embedding of a sentence": {
-        "1-bert, CLS": "the CLS token in place of the mean",
-        "1-bert, pooler": "the pooler in place of the mean",
-        "part-of-speech features": "part-of-speech tags beside it",
-    },
-    "Schedule and weight decay": {
-        "1-bert, no schedule": "constant learning rate",
-        "1-bert, cosine": "cosine schedule",
-        "1-bert, onecycle": "one-cycle schedule",
-        "1-bert, decay .01": "weight decay of 0.01",
-    },
-    "Losses": {
-        "uncertainty weights": "losses weighted by uncertainty",
-        "loss ratio weights": "losses weighted by their ratio",
-    },
-    "Masked language modelling": {
-        "pretraining before": "masked words before the training",
-        "pretraining after": "masked words after the training",
-        "pretraining before and after": "masked words before and after",
-    },
-}
 LABELS = {  # of other runs, where their names in the grids are short for what they are
     "sequence": "SST → Quora → STS",
     "sequence, GEM": "SST → Quora → STS, GEM",
@@ -77,7 +45,7 @@ LABELS = {  # of other runs, where their names in the grids are short for what t
     "in turn, no schedule, decay .0001": "constant, weight decay 0.0001",
     "in turn, no schedule, decay .001": "constant, weight decay 0.001",
     "in turn, no schedule, decay .01": "constant, weight decay 0.01",
-    **{run: words for runs in CHANGES.values() for run, words in runs.items()},
+    **WORDS_OF_RECIPES,
 }
 
 
@@ -97,10 +65,6 @@ def the_verdict(differences: pd.DataFrame) -> str:
     return " or ".join(differences["verdict"].unique())
 
 
-def is_unified(config: RunConfig) -> bool:
-    return config.scheme == "unified"
-
-
 def is_in_turn(config: RunConfig) -> bool:
     return config.scheme == "in_turn"
 
@@ -113,13 +77,12 @@ def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
     return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
 
 
-def labelled(table: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> pd.DataFrame:
-    """A table whose columns of names of runs have their labels."""
-    columns = [column for column in ("run", "reference", "minus", "name") if column in table]
-    return table.assign(**{column: table[column].replace(dict(labels)) for column in columns})
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """`notebook.labelled` with LABELS."""
+    return notebook.labelled(table, LABELS)
 
 
-def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = CHANGES) -> pd.DataFrame:
+def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = RECIPES) -> pd.DataFrame:
     """A table of differences with its runs in groups (`notebook.in_words`), those that are in none behind them."""
     known = {run for runs in groups.values() for run in runs}
     others = differences[~differences["run"].isin(known)]
@@ -128,33 +91,17 @@ def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]]
     return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
 
 
-def show_differences(comparison: Comparison, labels: Mapping[str, str] = LABELS, title: str = "") -> None:
-    """The table of a comparison's differences, folded; nothing where there are none."""
-    table = comparison.difference_table()
-    if table is not None:
-        title = title or "The differences in numbers"
-        notebook.folded(labelled(table.rename_axis("run").reset_index(), labels), title)
-
-
 def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
-    """`show_differences`, then `show_scores`.
-
-    constants: the baselines, see `read_baselines`.
-    """
-    show_differences(comparison, labels)
+    """The differences of a comparison, then `show_scores`. constants: the baselines, see `read_baselines`."""
+    notebook.show_differences(comparison, labels)
     show_scores(comparison, labels, constants)
 
 
 def show_scores(
     comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None
 ) -> None:
-    """The scores of a comparison, and what makes some say little, folded; how many of its runs are stored."""
-    scores = comparison.scores(constants)
-    if scores is not None:
-        notebook.folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
-        found = doubts(comparison.runs, constants)
-        found = labelled(found.assign(task=found["task"].map(TASK_LABELS)), labels)
-        notebook.folded(found, "Scores that say little")
+    """`notebook.show_scores`, then how many of the runs are stored."""
+    notebook.show_scores(comparison, labels, constants)
     notebook.say(comparison.stored)
 
 

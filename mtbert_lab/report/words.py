@@ -37,6 +37,44 @@ SAMPLERS = {  # of pals_samplers.yaml
     "1-bert, proportional": "by size",
     "PAL, proportional": "by size, with PALs",
 }
+RECIPES = {  # of heads_schedules.yaml: what a run changes of the recipe
+    "Heads": {
+        "heads of 2 layers": "heads of two layers",
+        "heads of 3 layers": "heads of three layers",
+        "heads of 5 layers": "heads of five layers",
+        "heads of 3 layers, width 64": "three layers, 64 wide",
+        "heads of 3 layers, width 1024": "three layers, 1,024 wide",
+        "heads of 3 layers, dropout inside": "three layers, dropout between them",
+        "heads of 3 layers, dropout .3 inside": "three layers, dropout of 0.3 between them",
+        "dropout .3": "dropout of 0.3 before the heads",
+        "dropout .5": "dropout of 0.5 before the heads",
+    },
+    "Embedding of a sentence": {
+        "1-bert, CLS": "the CLS token in place of the mean",
+        "1-bert, pooler": "the pooler in place of the mean",
+        "part-of-speech features": "part-of-speech tags beside it",
+    },
+    "Schedule and weight decay": {
+        "1-bert, no schedule": "constant learning rate",
+        "1-bert, cosine": "cosine schedule",
+        "1-bert, onecycle": "one-cycle schedule",
+        "1-bert, decay .01": "weight decay of 0.01",
+    },
+    "Losses": {
+        "uncertainty weights": "losses weighted by uncertainty",
+        "loss ratio weights": "losses weighted by their ratio",
+    },
+    "Masked language modelling": {
+        "pretraining before": "masked words before the training",
+        "pretraining after": "masked words after the training",
+        "pretraining before and after": "masked words before and after",
+    },
+}
+WORDS_OF_RECIPES = {run: words for runs in RECIPES.values() for run, words in runs.items()}
+COMPARED_RECIPES = (
+    *("uncertainty weights", "loss ratio weights", "1-bert, cosine", "1-bert, onecycle"),
+    *("1-bert, decay .01", "dropout .3", "1-bert, CLS"),
+)
 CHANGES = {  # of several grids: what is added to a run
     "Adapters in a shared encoder": {
         "1-bert + PAL": "PALs, all tasks in every step",
@@ -68,13 +106,7 @@ CHANGES = {  # of several grids: what is added to a run
         "3-bert, trace 0.1": "trace norm, weight 0.1",
     },
     "Losses, schedules and inputs": {
-        "uncertainty weights": "losses weighted by uncertainty",
-        "loss ratio weights": "losses weighted by their ratio",
-        "1-bert, cosine": "cosine schedule",
-        "1-bert, onecycle": "one-cycle schedule",
-        "1-bert, decay .01": "weight decay of 0.01",
-        "dropout .3": "dropout of 0.3 before the heads",
-        "1-bert, CLS": "the CLS token in place of the mean",
+        **{run: WORDS_OF_RECIPES[run] for run in COMPARED_RECIPES},
         "part-of-speech features": "part-of-speech tags",
         "pretraining before": "masked language modelling before",
     },

@@ -38,6 +38,11 @@ class Run:
         about = f"{'+'.join(config.tasks)}, plan {config.plan_text}, seed {config.seed}"
         return f"<Run {self.run_id}: {about}, dev {self.score():.4f}>"
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether it was trained on a CPU: times on a GPU are of another kind."""
+        return self.provenance["device"].startswith("cpu")
+
     def score(self, task: str | None = None) -> float:
         """The dev score of a task in the metric that it has today; by default the training tasks' overall score.
 
