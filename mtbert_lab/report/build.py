@@ -97,8 +97,9 @@ def build_report(
     root = Path(root).resolve()
     folder = Path(out or root / "build").resolve() / "executed"
     workers = workers or min(CPU_COUNT, MOST_WORKERS)
-    _check_options(root, profile, data)
-    pages = _read_pages(root, folder, profile, only, data, grids)
+    params = _params_folder(root, profile)
+    notebooks = sorted((root / "notebooks").glob("*.ipynb"))
+    pages = _read_pages(_select(notebooks, only), params, folder, data, grids)
     folder.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "OMP_NUM_THREADS": "1"}  # no kernel of the user's
     if profile == "demo":
@@ -110,9 +111,9 @@ def build_report(
         if dry_run:
             _train(stale, profile, workers, dry_run)
             return folder.parent / "report" / "index.html"
-        _remove_others(root, folder, profile)
+        _remove_others(notebooks, folder, profile)
         if profile == COMMITTED:
-            for page in _read_pages(root, folder, profile):
+            for page in _read_pages(notebooks, params, folder):
                 _show_committed(page)
         index = _build_site(folder)
         print(f"The site: {os.path.relpath(index)}; notebooks to execute: {len(stale)}", flush=True)
@@ -123,23 +124,32 @@ def build_report(
     return index
 
 
-def _check_options(root: Path, profile: str, data: str | Path | None) -> None:
+def _params_folder(root: Path, profile: str) -> Path:
+    """The folder of the profile's parameters."""
     known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
     if profile not in known:  # "" and .. would be folders, too
         raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
-    if data is not None and not Path(data).is_dir():
-        raise ReportError(f"--data: there is no folder {data}")
+    return root / "params" / profile
+
+
+def _select(notebooks: list[Path], only: str) -> list[Path]:
+    """Those whose number or name, or the start of it, is `only`."""
+    selected = [path for path in notebooks if re.match(rf"(0?|\d+_){re.escape(only)}", path.stem)]
+    if not selected:
+        raise ReportError(f"no notebook {only!r} found; there are: {', '.join(path.stem for path in notebooks)}")
+    return selected
 
 
 def _read_pages(
-    root: Path, folder: Path, profile: str, only: str = "", data: str | Path | None = None, grids: Sequence[Path] = ()
+    notebooks: list[Path], params: Path, folder: Path, data: str | Path | None = None, grids: Sequence[Path] = ()
 ) -> list[_Page]:
-    """The chosen notebooks, each once for every grid of the user's own."""
-    notebooks = _select(sorted((root / "notebooks").glob("*.ipynb")), only)
+    """The notebooks, each once for every grid of the user's own. params: of the profile, folder: of the pages."""
+    if data is not None and not Path(data).is_dir():
+        raise ReportError(f"--data: there is no folder {data}")
     pages = []
     for notebook in notebooks:
         for grid in grids or [None]:
-            pages.append(_read_page(notebook, folder, root / "params" / profile, grid, data))
+            pages.append(_read_page(notebook, params, folder, data, grid))
     if len({page.name for page in pages}) < len(pages):
         raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
     if data is not None and not any("data_dir" in page.values for page in pages):
@@ -147,12 +157,12 @@ def _read_pages(
     return pages
 
 
-def _read_page(notebook: Path, folder: Path, params: Path, grid: Path | None, data: str | Path | None) -> _Page:
-    """A notebook with what decides its content; folder: of the pages, params: of the profile."""
+def _read_page(notebook: Path, params: Path, folder: Path, data: str | Path | None, grid: Path | None) -> _Page:
+    """A notebook with what decides its content."""
     name = notebook.stem
     if grid:
         name += "-" + re.sub(r"[^\w.-]", "-", grid.stem)  # of a page, in paths and links
-    values = _parameters(params, notebook, grid, data)
+    values = _parameters(notebook, params, data, grid)
     grids = [grid] if grid else _named_grids(notebook, params)
     files = [params / f"{notebook.stem}.yaml", *grids]
     inputs = [sorted(values.items()), os.environ.get("MTBERT_DATA"), os.environ.get("MTBERT_RESULTS")]
@@ -164,19 +174,11 @@ def _read_page(notebook: Path, folder: Path, params: Path, grid: Path | None, da
     return _Page(notebook, folder / f"{name}.ipynb", values, grids, record)
 
 
-def _select(notebooks: list[Path], only: str) -> list[Path]:
-    """Those whose number or name, or the start of it, is `only`."""
-    selected = [path for path in notebooks if re.match(rf"(0?|\d+_){re.escape(only)}", path.stem)]
-    if not selected:
-        raise ReportError(f"no notebook {only!r} found; there are: {', '.join(path.stem for path in notebooks)}")
-    return selected
-
-
-def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Path | None) -> dict[str, Any]:
+def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Path | None) -> dict[str, Any]:
     """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
     declared = papermill.inspect_notebook(notebook).keys()
-    file = folder / f"{notebook.stem}.yaml"
-    where = "/".join(file.parts[-3:])
+    file = params / f"{notebook.stem}.yaml"
+    where = f"params/{params.name}/{file.name}"
     values = {}
     if file.exists():
         values = read_yaml(file) or {}  # None: an empty file
@@ -194,10 +196,10 @@ def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Pat
     return values
 
 
-def _named_grids(notebook: Path, folder: Path) -> list[Path]:
+def _named_grids(notebook: Path, params: Path) -> list[Path]:
     """The grids of the profile that the cells of a notebook name, as "hybrids" or hybrids.yaml."""
     source = "\n".join(cell.source for cell in nbformat.read(notebook, as_version=4).cells)
-    files = sorted(folder.glob("[a-z]*.yaml"))
+    files = sorted(params.glob("[a-z]*.yaml"))
     return [file for file in files if re.search(rf'"{re.escape(file.stem)}"(?!:)|{re.escape(file.name)}', source)]
 
 
@@ -257,11 +259,10 @@ def _show_committed(page: _Page) -> None:
         _write_page(page, page.notebook.read_text("utf8"), is_committed=True)
 
 
-def _remove_others(root: Path, folder: Path, profile: str) -> None:
+def _remove_others(notebooks: list[Path], folder: Path, profile: str) -> None:
     """Remove the pages of other profiles, damaged ones, and those of notebooks that are gone."""
-    stems = [path.stem for path in (root / "notebooks").glob("*.ipynb")]
     for file in folder.glob("*.ipynb"):
-        is_known = any(f"{file.stem}-".startswith(f"{stem}-") for stem in stems)
+        is_known = any(f"{file.stem}-".startswith(f"{notebook.stem}-") for notebook in notebooks)
         if not is_known or _record(file).get("profile") != profile:
             file.unlink()
 
