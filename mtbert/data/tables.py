@@ -204,10 +204,10 @@ def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> t
     part = table[is_dev if split == "dev" else ~is_dev].reset_index(drop=True)
     if part.empty:
         raise DataError(f"{report.path}: dev_share {task.dev_share} of {len(table)} rows leaves none for {split}")
-    is_told = split == "train"
-    rejects = report.rejects if is_told else []
-    notes = report.notes if is_told else []
-    return part, LoadReport(report.path, len(part) + len(rejects), rejects, report.doubtful, notes)
+    if split == "dev":  # those of train are told
+        report.rejects, report.notes = [], []
+    report.rows = len(part) + len(report.rejects)
+    return part, report
 
 
 def _place(text: str) -> float:
