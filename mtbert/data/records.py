@@ -73,7 +73,7 @@ def column_names(lines: Sequence[str], task: Task, needed: Sequence[str], path: 
     known = [*needed, *task.columns]
     names = _as_spelt(names, known)
     if missing := [name for name in needed if name not in names]:
-        if not is_json(lines) and not _share_one(names, known):  # not printed, as it may be text of the dataset
+        if not is_json(lines) and not _any_is_known(names, known):  # not printed, as it may be text of the dataset
             raise DataError(f"{path} has no header line with the columns {', '.join(needed)}.")
         raise DataError(_lacking(missing, names, path, task))
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
@@ -112,15 +112,15 @@ def _as_spelt(names: Iterable[str], known: Iterable[str]) -> list[str]:
     return [spelt.get(composed(name), name) for name in names]
 
 
-def _share_one(names: Iterable[str], columns: Iterable[str]) -> bool:
-    """Whether a name is that of a column, but for capital letters."""
+def _any_is_known(names: Iterable[str], columns: Iterable[str]) -> bool:
+    """Whether one of the names is that of a column, but for capital letters."""
     return not {name.casefold() for name in names}.isdisjoint(name.casefold() for name in columns)
 
 
 def _lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:
     """That a file lacks columns, what it has, and what to do."""
     found = ", ".join(map(shortened, names))
-    case = "; capital letters count" if _share_one(names, missing) else ""
+    case = "; capital letters count" if _any_is_known(names, missing) else ""
     remedy = ", or write `id_column: null` in the task's file" if task.is_own and missing == ["id"] else ""
     return f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{remedy}."
 
