@@ -135,8 +135,8 @@ def separator_of(header: str, task: Task) -> str | None:
 
 
 def records_of(lines: Sequence[str], columns: Columns, by_line: bool = False) -> Iterator[Record]:
-    """The records of a CSV or JSON Lines file; by_line: as of `csv_records`."""
-    return _json_records(lines, columns) if is_json(lines) else csv_records(lines, columns, by_line)
+    """The records of a CSV or JSON Lines file; by_line: as of `_csv_records`."""
+    return _json_records(lines, columns) if is_json(lines) else _csv_records(lines, columns, by_line)
 
 
 def text_records(lines: Sequence[str], width: int) -> Iterator[Record]:
@@ -180,7 +180,7 @@ def _fault_of_json(values: dict[str, Any], task: Task) -> RowError | None:
     return None
 
 
-def csv_records(lines: Sequence[str], columns: Columns, by_line: bool = False) -> Iterator[Record]:
+def _csv_records(lines: Sequence[str], columns: Columns, by_line: bool) -> Iterator[Record]:
     """The records behind the header of a CSV file.
 
     by_line: a record is one line with its end, as in the course's files. Otherwise a line behind an unbalanced quote,
@@ -201,7 +201,7 @@ def csv_records(lines: Sequence[str], columns: Columns, by_line: bool = False) -
             fault = RowError("row", "may belong to the unbalanced quote of the line before")
         else:
             try:
-                fields, count = _record(lines[start : start + MOST_LINES], columns)
+                fields, count = _record(lines, start, columns)
             except RowError as error:
                 fault = error
         if by_line and fault is None and (count > 1 or "\r" in line):
@@ -214,18 +214,19 @@ def csv_records(lines: Sequence[str], columns: Columns, by_line: bool = False) -
         start += count
 
 
-def _record(lines: Sequence[str], columns: Columns) -> tuple[list[str], int]:
-    """The fields of the record that begins these lines, and its number of lines; raises RowError for a stray quote."""
+def _record(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[str], int]:
+    """The fields of the record that begins in a line, and its number of lines; raises RowError for a stray quote."""
     try:
-        return _parsed(lines[:1], columns.task)
+        return _parsed([lines[start]], columns.task)
     except RowError as error:
         fault = error
+    ahead = lines[start : start + MOST_LINES]
     try:
-        fields, count = _parsed(lines, columns.task)
+        fields, count = _parsed(ahead, columns.task)
     except RowError:
         raise fault from None
     has_label = columns.is_row(fields)
-    inside = [line.split(columns.task.separator) for line in lines[: count - 1]]
+    inside = [line.split(columns.task.separator) for line in ahead[: count - 1]]
     if len(columns.names) > 1 and any(columns.is_row(line, has_label) for line in inside):
         raise fault
     return fields, count
