@@ -254,7 +254,7 @@ def train(
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert_lab.cost import predict_runs
 
-        missing = predict_runs(missing, place, threads, data)
+        missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:
         missing.sort(key=_expected_minutes, reverse=True)
     missing.sort(key=lambda run: run.config.generation)  # teachers before their students
