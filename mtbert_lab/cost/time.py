@@ -55,10 +55,10 @@ def measure_speeds(
     threads: int | None = None,
     seconds: float = TIMING_SECONDS,
 ) -> dict[RunConfig, Speed | Exception]:
-    """The speed of each run, from the cache or timed now; the exception where its steps fail.
+    """The speed of each run, from the cache or timed now; the exception where none can be timed.
 
-    seconds: after which no further run is timed. These have the mean speed of the others; the next call times more of
-    them. What is timed is said on stderr.
+    seconds: after which no further run is timed. These runs, and those whose steps fail, have the mean speed of the
+    others; the next call times more of them. What is timed is said on stderr.
     """
     threads = threads or torch.get_num_threads()
     place = pick_device(device)
@@ -70,7 +70,7 @@ def measure_speeds(
 
         def timed(sample: Sample) -> list[ndarray]:
             if time.monotonic() > deadline:
-                raise TimeoutError("nothing could be timed")
+                raise TimeoutError("the time is up")
             print(f"timing steps of {sample.name}", file=sys.stderr, flush=True)
             measured = process.submit(token_seconds, sample, device, threads).result()
             return [np.array(measured)]
@@ -82,12 +82,12 @@ def measure_speeds(
                 speeds[config] = Speed(*values)
             except Exception as error:
                 failed[config] = error
-    late = [config for config, error in failed.items() if isinstance(error, TimeoutError)]
-    if late and speeds:
-        print(f"not timed, but estimated: {'; '.join(samples[config].name for config in late)}", file=sys.stderr)
+    if failed and speeds:
+        reasons = [f"{samples[config].name} ({error})" for config, error in failed.items()]
+        print(f"not timed, but estimated: {'; '.join(reasons)}", file=sys.stderr)
         training = np.mean([speed.training for speed in speeds.values()])
         evaluation = np.mean([speed.evaluation for speed in speeds.values()])
-        speeds |= dict.fromkeys(late, Speed(float(training), float(evaluation)))
+        speeds |= dict.fromkeys(failed, Speed(float(training), float(evaluation)))
     return failed | speeds
 
 

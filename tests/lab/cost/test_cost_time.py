@@ -68,16 +68,19 @@ def test_runs_that_are_left_when_time_is_up_are_estimated(tiny_config, timed, ca
     one, two, late = sample(tiny_config), sample(tiny_config, batch_size=4), sample(tiny_config, "late", plan="F1 S1")
     measure(one, two)
     assert measure(one, two, late, seconds=-1.0)[-1] == Speed(pytest.approx(1.5 / 1000), pytest.approx(0.5 / 1000))
-    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: late"
+    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: late (the time is up)"
     assert len(timed) == 2
     assert measure(late) == [Speed(3 / 1000, 3 / 3000)]
 
 
-def test_steps_that_fail_have_no_speed(tiny_config, timed, monkeypatch):
+def test_steps_that_fail_are_estimated(tiny_config, timed, monkeypatch, capsys):
     seconds = time.token_seconds
     monkeypatch.setattr(time, "token_seconds", lambda sample, *how: 1 / 0 if sample.known else seconds(sample, *how))
-    one, failing = measure(sample(tiny_config), sample(tiny_config, batch_size=4, known=("sst",)))
-    assert one == Speed(1 / 1000, 1 / 3000) and isinstance(failing, ZeroDivisionError)
+    one, failing = sample(tiny_config), sample(tiny_config, "large", batch_size=4, known=("sst",))
+    assert measure(one, failing) == [Speed(1 / 1000, 1 / 3000)] * 2
+    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: large (division by zero)"
+    [error] = measure(failing)
+    assert isinstance(error, ZeroDivisionError)
 
 
 def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):
