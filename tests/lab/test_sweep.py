@@ -499,7 +499,7 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, 
 def test_memory_is_predicted_where_it_is_asked_for(tiny_config, course_data, timed):
     runs = predict_runs(look_up([("a", tiny_config)]), "cpu", 1, with_memory=False)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
-    assert "memory of" not in describe(runs, 1)
+    assert "memory" not in describe(runs, 1)
 
 
 def test_a_table_of_runs():
