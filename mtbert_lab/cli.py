@@ -254,7 +254,7 @@ def train(
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert_lab.cost import predict_runs
 
-        missing = predict_runs(missing, place, threads, data)
+        missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:
         missing.sort(key=_expected_minutes, reverse=True)
     missing.sort(key=lambda run: run.config.generation)  # teachers before their students
@@ -472,7 +472,7 @@ def plan(
     """List the runs of a grid that fit into a budget.
 
     They come with the scores of stored runs, the others with the reason why they do not fit. The first call times some
-    steps, which takes about a minute; where there are too many kinds of steps, the next call times more of them.
+    steps, which takes about a minute; where there are too many runs, the next call times more of them.
     """
     from mtbert.runtime import pick_device
     from mtbert_lab import cost

@@ -114,15 +114,17 @@ def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> Non
 
 
 def describe(runs: Sequence[SweepRun], workers: int) -> str:
-    """A table of the runs, and the time and memory of those that are not stored."""
+    """A table of the runs, and the time of those that are not stored; their memory where it was predicted."""
     missing = [run for run in runs if not run.is_stored]
+    mib = sorted(run.mib for run in missing if run.mib is not None)
     rows = []
     for run in runs:
         row = {"name": run.name, "seed": run.config.seed, "run id": run.run_id, "state": "stored"}
         if not run.is_stored:
             row["state"] = "to train"
             row["minutes"] = "unknown" if run.minutes is None else f"{run.minutes:.1f}"
-            row["memory (MiB)"] = "unknown" if run.mib is None else f"{run.mib:.0f}"
+            if mib:
+                row["memory (MiB)"] = "unknown" if run.mib is None else f"{run.mib:.0f}"
         rows.append(row)
     lines = [
         pd.DataFrame(rows).to_string(index=False, na_rep=""),
@@ -132,7 +134,6 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     if minutes:
         left = duration(minutes_left(missing, workers))
         lines.append(f"{len(minutes)} to train: {sum(minutes):.1f} minutes, {workers} at a time {left}")
-    mib = sorted(run.mib for run in missing if run.mib is not None)
     if mib:
         largest = mib[-workers:]
         lines.append(f"memory of {len(largest)} at a time: at most {sum(largest):.0f} MiB")

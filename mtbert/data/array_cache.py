@@ -32,29 +32,25 @@ class MappedArray(NamedTuple):
 
 
 def cached_arrays(
-    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[ndarray]], made_with: str = "",
-    again: bool = False,
-) -> list[ndarray]:  # fmt: skip
+    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[ndarray]], made_with: str = ""
+) -> list[ndarray]:
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    Further arguments: as of `sealed_arrays`.
+    names: as of `sealed_arrays`.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
-    arrays = sealed_arrays(path, names, compute, again)
+    arrays = sealed_arrays(path, names, compute)
     _note_use(path)
     return arrays
 
 
-def sealed_arrays(
-    path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]], again: bool = False
-) -> list[ndarray]:
+def sealed_arrays(path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]]) -> list[ndarray]:
     """The result of `compute` from a file, if it is there.
 
-    names: of the arrays in the file. again: compute them even so. A damaged file is computed again; a full or read-only
-    folder is a warning.
+    names: of the arrays in the file. A damaged file is computed again; a full or read-only folder is a warning.
     """
-    if not again and is_sealed(path):
+    if is_sealed(path):
         with np.load(path, allow_pickle=False) as file:
             return [file[name] for name in names]
     arrays = compute()

@@ -1,33 +1,43 @@
-"""From the bytes of a CSV or JSON Lines file to records: a record is its fields, or what is wrong with it.
+"""From the bytes of a CSV or JSON Lines file to records: the fields of a row, and what is wrong with their writing.
 
 A CSV file has one header line; fields may be quoted with `"`, doubled inside. In tasks of one's own a quoted field may
 have line breaks, unless a line of it is a row by itself: then the quote is a stray one. In the course's files (CS224N
-default project, tab-separated) none has: such a record is rejected as a whole, and an unbalanced quote affects its own
+default project, tab-separated) none has: such a record is a fault as a whole, and an unbalanced quote affects its own
 line only. In JSON Lines every line is an object, which names columns.
 """
 
 import csv
+import io
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, NamedTuple
 
-from mtbert.data.rows import UNDECODED, RowError
-from mtbert.data.tasks import COURSE, DataError, Task
+from mtbert.data.rows import UNDECODED, Columns, RowError
+from mtbert.data.tasks import DataError, Task
 from mtbert.names import composed
 
+SEPARATORS = "\t,;"  # that files of texts may have
+JSON_TYPES = {list: "a list", dict: "an object", bool: "true or false"}
 MOST_LINES = 1000  # lines of one record, whose quoted field has line breaks
-Record = tuple[int, list[str] | RowError]  # the number of its first line in the file, where the header is 1
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses quoted fields over 128 KiB
 
 
+class Record(NamedTuple):
+    """A row of a file as it is written."""
+
+    line: int  # the number of its first line in the file, where the header is 1
+    fields: list[str] | None  # read as text where they have a fault; None where nothing can be read
+    fault: RowError | None = None
+
+
 def read_lines(path: Path) -> list[str]:
-    """The file's lines, the last one empty if the file ends with a line end; invalid UTF-8 as `UNDECODED`."""
+    r"""The file's lines with their ends, which are "\n"; invalid UTF-8 as `UNDECODED`."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe, which may never end
         raise DataError(f"{path}: not a regular file.")
     try:
@@ -43,8 +53,8 @@ def decode(content: bytes, path: Path) -> list[str]:
     text = content.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise DataError(f"{path} is empty.")
-    lines = text.split("\n")  # splitlines() would also split at U+0085 and the like, which texts contain
-    return [line.removesuffix("\r") for line in lines]
+    text = text.replace("\r\n", "\n").removesuffix("\r")
+    return list(io.StringIO(text, newline="\n"))  # splitlines() would also split at U+0085 and the like
 
 
 def is_json(lines: Sequence[str]) -> bool:
@@ -52,48 +62,27 @@ def is_json(lines: Sequence[str]) -> bool:
     return lines[0].lstrip().startswith("{")
 
 
-def check_first_line(line: str, path: Path) -> None:
-    """Raises DataError for a JSON array, which many programs write, and for what Excel reads before a header."""
-    if line.lstrip().startswith("["):
-        raise DataError(f"{path} is a JSON array, not JSON Lines. Write each object on a line of its own.")
-    if line.lower().startswith("sep="):
-        raise DataError(f"{path}: its first line, {shortened(line)}, is for Excel alone. Remove it.")
-
-
 def column_names(lines: Sequence[str], task: Task, needed: Sequence[str], path: Path) -> list[str]:
     """The columns of a file, by its first line; raises DataError unless each of `needed` is among them once."""
-    check_first_line(lines[0], path)
-    names = _names_of_json(lines[0], path) if is_json(lines) else _header(lines[0], task, needed, path)
-    names = as_spelt(names, needed)
+    first = lines[0].strip("\n")
+    if first.lstrip().startswith("["):  # many programs write it
+        raise DataError(f"{path} is a JSON array, not JSON Lines. Write each object on a line of its own.")
+    if first.lower().startswith("sep="):  # Excel reads it before a header
+        raise DataError(f"{path}: its first line, {shortened(first)}, is for Excel alone. Remove it.")
+    names = _keys(first, path) if is_json(lines) else _header(first, task, path)
+    known = [*needed, *task.columns]
+    names = _as_spelt(names, known)
     if missing := [name for name in needed if name not in names]:
-        raise DataError(lacking(missing, names, path, task))
+        if not is_json(lines) and not _any_is_known(names, known):  # not printed, as it may be text of the dataset
+            raise DataError(f"{path} has no header line with the columns {', '.join(needed)}.")
+        raise DataError(_lacking(missing, names, path, task))
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise DataError(f"{path} has two columns {', '.join(map(repr, twice))}. Remove or rename one.")
     return names
 
 
-def as_spelt(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Names of columns, those that Unicode composes in another way than a known one as that one."""
-    spelt = {composed(name): name for name in known}
-    return [spelt.get(composed(name), name) for name in names]
-
-
-def lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:
-    """That a file lacks columns, what it has, and what to do."""
-    found = ", ".join(map(shortened, names))
-    is_own = task.name not in COURSE  # the user can change what it asks for
-    instead = ", or write `id_column: null` in the task's file" if is_own and missing == ["id"] else ""
-    case = "; capital letters count" if in_other_case(missing, names) else ""
-    return f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{instead}."
-
-
-def in_other_case(columns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names of a header that differ from one of these columns by capital letters alone."""
-    folded = {name.casefold() for name in columns}
-    return [name for name in names if name.casefold() in folded and name not in columns]
-
-
-def _names_of_json(line: str, path: Path) -> list[str]:
+def _keys(line: str, path: Path) -> list[str]:
+    """The columns that the first object of JSON Lines has."""
     try:
         return list(json.loads(line))
     except (ValueError, RecursionError) as error:
@@ -102,143 +91,159 @@ def _names_of_json(line: str, path: Path) -> list[str]:
         ) from error
 
 
-def _header(header: str, task: Task, needed: Sequence[str], path: Path) -> list[str]:
-    """The columns that a CSV file's first line names; raises DataError if it cannot be read or is none."""
+def _header(header: str, task: Task, path: Path) -> list[str]:
+    """The columns that a CSV file's first line names, if it is a header."""
     if UNDECODED.search(header):
         raise DataError(f"{path}, header line: invalid UTF-8.")
     try:
-        names = [name.strip() for name in _split(header, task)]
+        fields, _ = _parsed([header], task)
     except RowError as error:
         raise DataError(f"{path}, header line: {error.reason}. Repair the file.") from error
-    if len(names) == 1 and (other := re.search("[,;\t]", header)):
+    if len(fields) == 1 and (other := re.search(f"[{SEPARATORS}]", header)):
         expected = "tabs" if task.separator == "\t" else repr(task.separator)
-        own = "" if task.name in COURSE else f", or write `separator: {json.dumps(other[0])}` in the task's file"
-        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}{own}.")
-    if not {*needed} & {*as_spelt(names, needed)}:  # not printed, as the first line may be text of the dataset
-        found = ", ".join(map(repr, in_other_case(needed, names)))
-        case = f"; it has {found}, and capital letters count" if found else ""
-        raise DataError(f"{path} has no header line with the columns {', '.join(needed)}{case}.")
-    return names
+        remedy = f", or write `separator: {json.dumps(other[0])}` in the task's file" if task.is_own else ""
+        raise DataError(f"{path}: columns are separated by {other[0]!r}. Save it with {expected}{remedy}.")
+    return [name.strip() for name in fields]
 
 
-def json_records(lines: Sequence[str], names: Sequence[str], task: Task) -> Iterator[Record]:
-    """The records of JSON Lines: the values as text in the order of `names`.
+def _as_spelt(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Names of columns, those that Unicode composes in another way than a known one as that one."""
+    spelt = {composed(name): name for name in known}
+    return [spelt.get(composed(name), name) for name in names]
 
-    null, as a key that is not there, is the empty text. Ids and labels may be numbers. Empty lines are none.
-    """
+
+def _any_is_known(names: Iterable[str], columns: Iterable[str]) -> bool:
+    """Whether one of the names is that of a column, but for capital letters."""
+    return not {name.casefold() for name in names}.isdisjoint(name.casefold() for name in columns)
+
+
+def _lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:
+    """That a file lacks columns, what it has, and what to do."""
+    found = ", ".join(map(shortened, names))
+    case = "; capital letters count" if _any_is_known(names, missing) else ""
+    remedy = ", or write `id_column: null` in the task's file" if task.is_own and missing == ["id"] else ""
+    return f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{remedy}."
+
+
+def separator_of(header: str, task: Task) -> str | None:
+    """The separator of a header that has the task's first text column; None where it has no such column."""
+    for separator in (task.separator, *SEPARATORS):
+        names = [name.strip() for name in header.replace('"', "").split(separator)]
+        if task.sentence_columns[0] in _as_spelt(names, task.sentence_columns):
+            return separator
+    return None
+
+
+def records_of(lines: Sequence[str], columns: Columns, by_line: bool = False) -> Iterator[Record]:
+    """The records of a CSV or JSON Lines file; by_line: as of `_csv_records`."""
+    return _json_records(lines, columns) if is_json(lines) else _csv_records(lines, columns, by_line)
+
+
+def text_records(lines: Sequence[str], width: int) -> Iterator[Record]:
+    """Lines that are a text each, or two (width) with a tab between."""
+    for line_number, line in enumerate(lines, start=1):
+        fields = line.split("\t", width - 1)
+        fields += [""] * (width - len(fields))
+        yield Record(line_number, fields)
+
+
+def _json_records(lines: Sequence[str], columns: Columns) -> Iterator[Record]:
+    """Values as text: null, as a key that is not there, is the empty one. Empty lines are no records."""
     for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line.strip("\n"))
         except (ValueError, RecursionError) as error:
-            yield line_number, RowError("row", f"no JSON ({error})")
+            yield Record(line_number, None, RowError("row", f"no JSON ({error})"))
             continue
         if not isinstance(record, dict):
-            yield line_number, RowError("row", "no JSON object")
+            yield Record(line_number, None, RowError("row", "no JSON object"))
             continue
-        spelt = dict(zip(as_spelt(list(record), names), record.values(), strict=True))
-        values = {name: "" if spelt.get(name) is None else spelt[name] for name in names}
+        spelt = dict(zip(_as_spelt(record, columns.names), record.values(), strict=True))
+        values = {name: "" if spelt.get(name) is None else spelt[name] for name in columns.names}
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values.values()]
-        yield line_number, _fault_of_json(values, texts, task) or texts
+        yield Record(line_number, texts, _fault_of_json(values, columns.task))
 
 
-def _fault_of_json(values: dict[str, Any], texts: list[str], task: Task) -> RowError | None:
-    """That a text is something else, such as a list of words, which is no way to write a text; None where all are."""
-    for name in task.sentence_columns:
-        if not isinstance(values[name], str):
-            return RowError(name, f"not a text, but {_json_type(values[name])}", as_text=texts)
-    for name in (task.label_column, task.id_column):
-        if isinstance(values.get(name), list | dict):
-            return RowError(name, f"not a text or a number, but {_json_type(values[name])}", as_text=texts)
+def _fault_of_json(values: dict[str, Any], task: Task) -> RowError | None:
+    """That a text is something else, such as a list of words; ids and labels may be numbers."""
+    for name in task.columns:
+        value = values.get(name, "")
+        if isinstance(value, str):
+            continue
+        found = JSON_TYPES.get(type(value), "a number")
+        if name in task.sentence_columns:
+            return RowError(name, f"not a text, but {found}")
+        if isinstance(value, list | dict):
+            return RowError(name, f"not a text or a number, but {found}")
     return None
 
 
-def _json_type(value: Any) -> str:
-    kinds = {list: "a list", dict: "an object", bool: "true or false"}
-    return kinds.get(type(value), "a number")
-
-
-def csv_records(
-    lines: Sequence[str],
-    width: int,
-    task: Task,
-    is_row: Callable[[list[str], bool], bool],
-    by_line: bool = False,
-    is_cut: bool = False,
-) -> Iterator[Record]:
+def _csv_records(lines: Sequence[str], columns: Columns, by_line: bool) -> Iterator[Record]:
     """The records behind the header of a CSV file.
 
-    width: columns of a record; is_row: as of `row_test`; by_line: a record is one line, as in the course's files;
-    is_cut: the end of the file cuts its last line. A line behind an unbalanced quote, which may close it, is not taken
-    for a record, unless records are lines; nor is an empty one, unless it may be an empty text.
+    by_line: a record is one line with its end, as in the course's files. Otherwise a line behind an unbalanced quote,
+    which may close it, is not taken for a record; nor is an empty one, unless it may be an empty text.
     """
-    start, is_open = 1, False  # is_open: a quote may be open where this line begins
+    task = columns.task
+    width = len(columns.names)
+    start = 1
+    is_open = False  # a quote may be open where this line begins
     while start < len(lines):
-        if not by_line and width > 1 and not lines[start].strip(" "):
+        line = lines[start]
+        if not by_line and width > 1 and not line.strip(" \n"):
             start += 1
             continue
-        fields, count = _record(lines[start : start + MOST_LINES], width, task, is_row, by_line)
-        if is_open and not by_line and lines[start].count('"') % 2:
-            as_text = lines[start].split(task.separator)
-            fields = RowError("row", "may belong to the unbalanced quote of the line before", as_text=as_text)
-        is_odd = isinstance(fields, RowError) or (is_open and len(fields) != width)
+        fault = None
+        fields, count = line.split(task.separator), 1
+        if is_open and not by_line and line.count('"') % 2:
+            fault = RowError("row", "may belong to the unbalanced quote of the line before")
+        else:
+            try:
+                fields, count = _record(lines, start, columns)
+            except RowError as error:
+                fault = error
+        if by_line and fault is None and (count > 1 or "\r" in line):
+            fault = RowError("row", "line break inside a quoted field")
+        is_odd = fault is not None or (is_open and len(fields) != width)
         is_open = is_odd and task.quoting == "double"
-        if is_cut and start == len(lines) - 1:
-            fields = RowError("row", "the file ends inside this line: it is truncated")
-        yield start + 1, fields
+        if by_line and start == len(lines) - 1 and not line.endswith("\n"):
+            fault = RowError("row", "the file ends inside this line: it is truncated")
+        yield Record(start + 1, fields, fault)
         start += count
 
 
-def _record(
-    lines: Sequence[str], width: int, task: Task, is_row: Callable[[list[str], bool], bool], by_line: bool
-) -> tuple[list[str] | RowError, int]:
-    """The record that begins these lines, or what is wrong with it, and its number of lines."""
+def _record(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[str], int]:
+    """The fields of the record that begins in a line, and its number of lines; raises RowError for a stray quote."""
     try:
-        return _split(lines[0], task), 1
+        return _parsed([lines[start]], columns.task)
     except RowError as error:
         fault = error
-    joined = _joined(lines, task.separator)
-    if joined is None:
-        return fault, 1
-    fields, count = joined
-    if by_line:  # a line that is a record by itself is not part of another one
-        if any(_is_record(line, width, task) for line in lines[1:count]):
-            return fault, 1
-        return RowError("row", "line break inside a quoted field"), count
-    has_label = is_row(fields, True)
-    inside = [line.split(task.separator) for line in lines[: count - 1]]
-    if width > 1 and any(is_row(line, has_label) for line in inside):  # its quote is a stray one
-        return fault, 1
+    ahead = lines[start : start + MOST_LINES]
+    try:
+        fields, count = _parsed(ahead, columns.task)
+    except RowError:
+        raise fault from None
+    has_label = columns.is_row(fields)
+    inside = [line.split(columns.task.separator) for line in ahead[: count - 1]]
+    if len(columns.names) > 1 and any(columns.is_row(line, has_label) for line in inside):
+        raise fault
     return fields, count
 
 
-def _joined(lines: Sequence[str], separator: str) -> tuple[list[str], int] | None:
-    """The fields of the record that begins these lines, and its number of lines; None where its quotes do not close."""
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+def _parsed(lines: Sequence[str], task: Task) -> tuple[list[str], int]:
+    """The fields up to the first line end that is not quoted, and the number of lines; raises RowError."""
+    line = lines[0]
+    has_quotes = '"' in line and task.quoting == "double"
+    if not has_quotes and "\r" not in line:
+        return line.split(task.separator), 1  # faster, and right for nearly all lines
+    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=task.separator, quoting=quoting, strict=True)
     try:
-        fields = next(reader)
-    except csv.Error:
-        return None
-    return fields, reader.line_num
-
-
-def _is_record(line: str, width: int, task: Task) -> bool:
-    try:
-        return len(_split(line, task)) == width
-    except RowError:
-        return False
-
-
-def _split(line: str, task: Task) -> list[str]:
-    """The fields of a line; raises RowError where it has no balanced quotes."""
-    if "\r" in line:
-        raise RowError("row", "carriage return inside the line")
-    if '"' not in line or task.quoting == "none":
-        return line.split(task.separator)  # faster, and right for nearly all lines
-    try:
-        return next(csv.reader([line], delimiter=task.separator, strict=True))
+        return next(reader), reader.line_num
     except csv.Error as error:
-        remedy = "" if task.name in COURSE else "; `quoting: none` in the task's file reads quotes as text"
-        reason = f"unbalanced quote ({error}){remedy}"
-        raise RowError("row", reason, as_text=line.split(task.separator)) from error
+        if "\r" in line:
+            raise RowError("row", "carriage return inside the line") from error
+        remedy = "; `quoting: none` in the task's file reads quotes as text" if task.is_own else ""
+        raise RowError("row", f"unbalanced quote ({error}){remedy}") from error

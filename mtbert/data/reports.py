@@ -19,10 +19,7 @@ USED_RANGE = 0.05  # share of label_range that labels should fill
 
 @dataclass(frozen=True)
 class Reject:
-    """A rejected row; line: its number in the file, where the header is 1; field: a column, or "row".
-
-    kind and example: as of `RowError`.
-    """
+    """A row with a fault; line: its number in the file, where the header is 1. Further fields: as of `RowError`."""
 
     file: str
     line: int
@@ -34,21 +31,21 @@ class Reject:
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.field}: {self.reason}"
 
-    @classmethod
-    def of(cls, path: Path, line: int, error: RowError) -> "Reject":
-        """A row of this file with this fault."""
-        return cls(path.name, line, error.field, error.reason, error.kind, error.example)
-
 
 @dataclass
 class LoadReport:
     """How many rows of a file were accepted, and which were rejected; printed, it has no text of the dataset."""
 
     path: Path
-    rows: int  # in the file, without the header
+    rows: int = 0  # in the file, without the header
     rejects: list[Reject] = dataclasses.field(default_factory=list)  # at most one for a row: its first fault
     doubtful: list[Reject] = dataclasses.field(default_factory=list)  # of texts to predict: rejects in training
     notes: list[str] = dataclasses.field(default_factory=list)  # on how the file was read
+
+    def add(self, line: int, fault: RowError, is_kept: bool) -> None:
+        """A row with a fault; is_kept: it is predicted even so."""
+        listed = self.doubtful if is_kept else self.rejects
+        listed.append(Reject(self.path.name, line, fault.field, fault.reason, fault.kind, fault.example))
 
     def __str__(self) -> str:
         listed = [*self.rejects, *self.doubtful]
@@ -81,7 +78,7 @@ class LoadReport:
         """The kinds of rejects, each with the number of its rows, the most frequent first."""
         alike = {}
         for reject in self.rejects:
-            alike.setdefault((reject.field, reject.kind or reject.reason), []).append(reject)
+            alike.setdefault((reject.field, reject.kind), []).append(reject)
         return [_reason_of(rejects) for rejects in sorted(alike.values(), key=len, reverse=True)]
 
     @property

@@ -1,13 +1,15 @@
 """A row of a file, checked against its task: the values that a table has, or the first fault."""
 
+import dataclasses
 import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from reprlib import repr as shortened
 
-from mtbert.data.tasks import COURSE, Task
+from mtbert.data.tasks import Task
 from mtbert.names import composed
 
 LISTED_CLASSES = 12  # in the reason of a reject
@@ -15,121 +17,121 @@ UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler
 
 
 class RowError(ValueError):
-    """The first fault of a row: the field, and the reason.
+    """The first fault of a row.
 
-    kind: what reasons that differ in their values have in common; default: the reason. example: the value, and what is
-    near it. as_text: the fields of a row that cannot be split, or is no text, taken as text.
+    field: a column, or "row". kind: what is wrong. example: the value, and what is near it, where faults of this kind
+    differ in them. reason: the kind with the value; default: "EXAMPLE is KIND".
     """
 
-    def __init__(
-        self, field: str, reason: str, kind: str = "", example: str = "", as_text: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, field: str, kind: str, example: str = "", reason: str = "") -> None:
         self.field = field
-        self.reason = reason
-        self.kind = kind or reason
+        self.kind = kind
         self.example = example
-        self.as_text = as_text
+        self.reason = reason or (f"{example} is {kind}" if example else kind)
 
 
-def check_row(
-    fields: Sequence[str], names: Sequence[str], wanted: Mapping[str, int], task: Task
-) -> tuple[tuple, RowError | None]:
-    """The values of the `wanted` columns (name -> index) and the row's first fault; None where it has none.
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file, and those of a table that is made of it."""
 
-    names: of all fields. Texts are stripped, and the label is a number, None where it has a fault. Raises RowError for
-    another number of fields than of names.
-    """
-    if len(fields) != len(names):
-        number = str(len(fields))
-        raise RowError("row", f"{number} columns, not {len(names)}", f"not {len(names)} columns", example=number)
-    fault = None
-    for name, value in zip(names, fields, strict=True):
-        if not value.isascii() and UNDECODED.search(value):
-            remedy = "" if task.name in COURSE else "; save the file as UTF-8"
-            fault = RowError(name or "index", f"invalid UTF-8{remedy}")
-            break
-    values = []
-    for name, index in wanted.items():
-        value = fields[index].strip()
-        if name == task.id_column:
-            found = _fault_of_id(name, value, task)
-        elif name == task.label_column:
-            value, found = _label_and_fault(value, task)
-        else:
-            found = _fault_of_text(name, value, task)
-        if isinstance(value, str) and not value.isascii():
-            value = UNDECODED.sub("\ufffd", value)
-        fault = fault or found
-        values.append(value)
-    return tuple(values), fault
+    task: Task
+    names: Sequence[str]  # of all columns of the file, in its order
+    wanted: Sequence[str]  # of the table's
+
+    def texts(self, fields: Sequence[str]) -> list[str]:
+        """The wanted fields as they are: stripped, invalid UTF-8 replaced."""
+        texts = [fields[self.names.index(name)] for name in self.wanted]
+        return [UNDECODED.sub("\ufffd", text.strip()) for text in texts]
+
+    def checked(self, fields: Sequence[str]) -> list[str | int | float]:
+        """The wanted values: texts stripped, the label a number. Raises RowError for the first fault."""
+        if len(fields) != len(self.names):
+            found, expected = len(fields), len(self.names)
+            raise RowError("row", f"not {expected} columns", str(found), f"{found} columns, not {expected}")
+        for name, value in zip(self.names, fields, strict=True):
+            if not value.isascii() and UNDECODED.search(value):
+                remedy = "; save the file as UTF-8" if self.task.is_own else ""
+                raise RowError(name or "index", f"invalid UTF-8{remedy}")
+        return [_checked(name, fields[self.names.index(name)].strip(), self.task) for name in self.wanted]
+
+    def is_row(self, fields: Sequence[str], has_label: bool = True) -> bool:
+        """Whether these fields are a row without a fault; has_label: also in its label, where the file has one."""
+        label = self.task.label_column
+        columns = [name for name in self.wanted if name != label]
+        if has_label and label in self.names:
+            columns.append(label)
+        try:
+            dataclasses.replace(self, wanted=columns).checked(fields)
+        except RowError:
+            return False
+        return True
 
 
-def _fault_of_id(name: str, value: str, task: Task) -> RowError | None:
+def _checked(name: str, value: str, task: Task) -> str | int | float:
+    """The value of a column; raises RowError."""
+    if name == task.id_column:
+        _check_id(name, value, task)
+    elif name == task.label_column:
+        return _label(value, task)
+    else:
+        _check_text(name, value, task)
+    return value
+
+
+def _check_id(name: str, value: str, task: Task) -> None:
     if not value or value in task.missing:
-        return RowError(name, "missing or empty")
+        raise RowError(name, "missing or empty")
     if " " in value or not value.isprintable():
-        return RowError(name, "space or control character inside")
-    return None
+        raise RowError(name, "space or control character inside")
 
 
-def _fault_of_text(name: str, value: str, task: Task) -> RowError | None:
-    """What is wrong with a text, stripped; None where it is good."""
+def _check_text(name: str, value: str, task: Task) -> None:
     if value in task.missing:
-        return RowError(name, "missing or empty")
+        raise RowError(name, "missing or empty")
     if value.isprintable():
-        return None
+        return
     if "\0" in value:
-        return RowError(name, "NUL character")
+        raise RowError(name, "NUL character")
     if not any(character.isprintable() and character != " " for character in value):
-        return RowError(name, "no visible character")
-    return None
-
-
-def _label_and_fault(value: str, task: Task) -> tuple[int | float | None, RowError | None]:
-    try:
-        return _label(value, task), None
-    except RowError as error:
-        return None, error
+        raise RowError(name, "no visible character")
 
 
 def _label(value: str, task: Task) -> int | float:
     """The label as a number in its range; classes may be written as 1 or 1.0, or as names where the task has them."""
+    column = task.label_column
     is_missing = not value or value in task.missing
     if is_missing and value not in task.class_names:
-        raise RowError(task.label_column, "missing or empty")
+        raise RowError(column, "missing or empty")
     if task.class_names:
-        return _class_of(value, task)
+        numbers = _numbers(task.class_names)
+        if composed(value) not in numbers:
+            raise RowError(column, *_no_class(value, task.class_names))
+        return numbers[composed(value)]
     try:
         number = float(value)
     except ValueError:
         raise _no_number(value, task) from None
     if not math.isfinite(number) or "_" in value:  # float() accepts 1_000
-        raise RowError(task.label_column, "not a finite number")
+        raise RowError(column, "not a finite number")
     low, high = task.label_range
     if not low <= number <= high:
-        kind = f"outside {low:g}..{high:g}"
-        raise RowError(task.label_column, f"{number:g} is {kind}", kind, example=f"{number:g}")
+        raise RowError(column, f"outside {low:g}..{high:g}", f"{number:g}")
     if task.is_number:
         return number
     if number != int(number):
-        kind = "not a class (a whole number)"
-        raise RowError(task.label_column, f"{number:g} is {kind}", kind, example=f"{number:g}")
+        raise RowError(column, "not a class (a whole number)", f"{number:g}")
     return int(number)
 
 
-def _class_of(name: str, task: Task) -> int:
-    """The number of the class of this name, however Unicode composes its letters."""
-    if name in task.class_names:
-        return task.class_names.index(name)
-    numbers = {composed(known): number for number, known in enumerate(task.class_names)}
-    if composed(name) in numbers:
-        return numbers[composed(name)]
-    raise RowError(task.label_column, *_no_class(name, task.class_names))
+@functools.lru_cache
+def _numbers(class_names: tuple[str, ...]) -> dict[str, int]:
+    """The number of a class by its name, as Unicode composes it."""
+    return {composed(name): number for number, name in enumerate(class_names)}
 
 
 @functools.lru_cache
 def _no_class(value: str, class_names: tuple[str, ...]) -> tuple[str, str, str]:
-    """That a label is none of the classes: reason, kind and example, with the nearest one, whatever their case."""
+    """That a label is none of the classes: kind, example and reason, with the nearest class, whatever their case."""
     names = {name.casefold(): name for name in class_names}
     near = difflib.get_close_matches(value.casefold(), names, n=1)
     if near:
@@ -140,7 +142,7 @@ def _no_class(value: str, class_names: tuple[str, ...]) -> tuple[str, str, str]:
         known = ", ".join(class_names) if len(class_names) <= LISTED_CLASSES else f"the {len(class_names)} classes"
         reason = f"{shortened(value)} is none of {known}"
         example = shortened(value)
-    return reason, f"none of the {len(class_names)} classes", example
+    return f"none of the {len(class_names)} classes", example, reason
 
 
 def _no_number(value: str, task: Task) -> RowError:
@@ -148,32 +150,11 @@ def _no_number(value: str, task: Task) -> RowError:
     column = task.label_column
     if value in ("true", "false") and task.num_classes == 2:
         remedy = "`class_names: ['false', 'true']` in the task's file takes it"
-        return RowError(column, f"{value} is not a number; {remedy}", f"not a number; {remedy}", example=value)
+        return RowError(column, f"not a number; {remedy}", value)
     if re.fullmatch(r"[-+]?\d+,\d+", value):
         kind = "not a number, as its decimal point is a comma"
-        return RowError(column, f"{value} is not a number; write {value.replace(',', '.')}", kind, example=value)
-    if task.name in COURSE:
+        return RowError(column, kind, value, f"{value} is not a number; write {value.replace(',', '.')}")
+    if not task.is_own:
         return RowError(column, "not a number")
     remedy = "; `class_names` in the task's file lists labels that are words" if task.num_classes else ""
-    kind = f"not a number{remedy}"
-    return RowError(column, f"{shortened(value)} is {kind}", kind, example=shortened(value))
-
-
-def row_test(names: Sequence[str], needed: Sequence[str], task: Task) -> Callable[[list[str], bool], bool]:
-    """A function of fields that says whether they are a row without a fault.
-
-    Its second argument: also in its label, where the file has one. names: of the file's columns.
-    """
-    without_label = {name: names.index(name) for name in needed if name != task.label_column}
-    with_label = dict(without_label)
-    if task.label_column in names:
-        with_label[task.label_column] = names.index(task.label_column)
-
-    def is_row(fields: list[str], has_label: bool) -> bool:
-        try:
-            _, fault = check_row(fields, names, with_label if has_label else without_label, task)
-        except RowError:
-            return False
-        return fault is None
-
-    return is_row
+    return RowError(column, f"not a number{remedy}", shortened(value))

@@ -139,10 +139,7 @@ class Task(BaseModel):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if taken := ", ".join(name for name in self.sentence_columns if name in COLUMNS):
             raise ValueError(f"sentence_columns: {taken} has a meaning in mtbert; rename the column")
-        columns = [*self.sentence_columns, self.label_column]
-        if self.id_column:
-            columns.append(self.id_column)
-        if twice := _twice(columns):
+        if twice := _twice(self.columns):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
             raise ValueError("columns: the label's is named id, or the id's label; rename the column")
@@ -158,6 +155,16 @@ class Task(BaseModel):
         if not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is empty")
         return self
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's, who can change its file and its data."""
+        return self.name not in COURSE
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it reads: of sentences, of the label and, where it has some, of ids."""
+        return [*self.sentence_columns, self.label_column, *([self.id_column] if self.id_column else [])]
 
     @property
     def is_pair(self) -> bool:
@@ -195,7 +202,7 @@ class Task(BaseModel):
         """train, dev and test; tasks of users need not have a file for the last."""
         if self.dev_share is not None:
             return SPLITS[:2]
-        has_test = self.name in COURSE or self.path("test", root).exists()
+        has_test = not self.is_own or self.path("test", root).exists()
         return SPLITS if has_test else SPLITS[:2]
 
     def path(self, split: str, root: str | Path) -> Path:

@@ -1,14 +1,14 @@
-"""Checked tables -> token ids, cached on disk -> padded batches of similar length.
+"""Checked tables -> token ids, cached on disk -> the sequences of all examples in one array -> padded batches.
 
-Sentences are tokenized once, without special tokens, into one flat array per column; special tokens, truncation and
-padding are applied when a batch is made, so that one cache serves every pair encoding and length.
+Sentences are tokenized once, without special tokens, into one flat array per column; special tokens and truncation come
+afterwards, so that one cache serves every pair encoding and length.
 """
 
 import functools
 import json
 import textwrap
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from numpy import ndarray
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from mtbert.bert import Batch, BertConfig, CheckpointError, has_packaged_tokenizer, has_tokenizer, locate
 from mtbert.data.array_cache import cached_arrays
@@ -142,30 +143,19 @@ class TokenizedTable:
         return len(self.columns[0])
 
     def sequences(self, rows: ndarray) -> ndarray:
-        """Indices of these rows' sequences, in the order of `batch`; a table of pairs has 2N unless they are joint."""
+        """Indices of these rows' sequences, in the order of `batch`: of pairs apart all first ones, then all others."""
         if self.joint:
             return rows
         return np.concatenate([rows + i * len(self) for i in range(len(self.columns))])
 
     def batch(self, rows: ndarray) -> Batch:
         """The batch of these rows, padded to the longest sequence (T tokens)."""
-        if self.joint:
-            first, second = self.columns
-            kept_first, kept_second = self.kept
-            sequences = [self._pair(first[i][: kept_first[i]], second[i][: kept_second[i]]) for i in rows]
-        else:
-            sequences = [(self._single(column[i]), 0) for column, i in product(self.columns, rows)]
-        shape = (len(sequences), max(len(ids) for ids, _ in sequences))  # (B, T)
-        input_ids = np.full(shape, self.pad, dtype=np.int64)
-        mask = np.zeros(shape, dtype=bool)
-        types = np.zeros(shape, dtype=np.int64)
-        for row, (ids, second) in enumerate(sequences):
-            input_ids[row, : len(ids)] = ids
-            mask[row, : len(ids)] = True
-            if second:
-                types[row, second : len(ids)] = 1
-        token_types = torch.from_numpy(types) if self.token_types else None
-        return Batch(torch.from_numpy(input_ids), torch.from_numpy(mask), token_types)
+        longest = int(self.lengths[rows].max())
+        return self._on_host.batch(torch.from_numpy(np.ascontiguousarray(rows)), longest)
+
+    @cached_property
+    def _on_host(self) -> "DeviceTokens":
+        return DeviceTokens(self, torch.device("cpu"))
 
     def flat(self) -> tuple[ndarray, ndarray]:
         """All sequences one after the other (tokens,), in the order of `sequences`, and where in each of them b starts.
@@ -202,20 +192,51 @@ class TokenizedTable:
         kept_second = np.where(is_cut, room - kept_first, second)
         return kept_first, kept_second
 
-    def _single(self, ids: ndarray) -> ndarray:
-        return np.concatenate(([self.cls], ids[: self.max_length - 2], [self.sep]))
-
-    def _pair(self, first: ndarray, second: ndarray) -> tuple[ndarray, int]:
-        """A pair as one sequence, of the tokens that are kept, and the start of b."""
-        ids = np.concatenate(([self.cls], first, self.between, second, [self.sep]))
-        return ids, 1 + len(first) + len(self.between)
-
 
 def _copy_tokens(column: Ragged, to: ndarray, starts: ndarray, counts: ndarray) -> None:
     """Copy the first `counts` tokens of every sequence of a column to the places `starts` of another array."""
     total = np.cumsum(counts)
     within = np.arange(total[-1] if len(total) else 0) - np.repeat(total - counts, counts)
     to[np.repeat(starts, counts) + within] = column.ids[np.repeat(column.offsets[:-1], counts) + within]
+
+
+class DeviceTokens:
+    """All sequences of a table (N examples), special tokens included, one after the other on a device.
+
+    Batches are made there: a training step in a CUDA graph reads its rows from a tensor, and no Python runs between the
+    rows and the padded batch.
+    """
+
+    def __init__(self, tokens: TokenizedTable, device: torch.device) -> None:
+        ids, seconds = tokens.flat()
+        lengths = tokens.sequence_lengths
+
+        def on_device(numbers: ndarray) -> Tensor:
+            return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(device)
+
+        self.pad = tokens.pad
+        self.has_types = tokens.token_types
+        self.examples = len(tokens)  # N
+        self.sentences = len(lengths) // max(len(tokens), 1)  # sequences of an example
+        self.ids = on_device(ids)
+        self.starts = on_device(tokens.sequence_starts)
+        self.lengths = on_device(lengths)
+        self.seconds = on_device(seconds)  # places where a pair's second sentence starts
+
+    def batch(self, rows: Tensor, length: int) -> Batch:
+        """The batch of these rows (B,), int64 on the device, padded to `length` tokens, which no sequence exceeds.
+
+        Its sequences are in the order of `TokenizedTable.sequences`.
+        """
+        sequences = torch.cat([rows + i * self.examples for i in range(self.sentences)])
+        places = torch.arange(length, device=rows.device)
+        mask = places < self.lengths[sequences, None]  # (sequences, T)
+        sources = self.starts[sequences, None] + places
+        ids = self.ids[torch.where(mask, sources, 0)]
+        types = None
+        if self.has_types:
+            types = (mask & (places >= self.seconds[sequences, None])).long()
+        return Batch(torch.where(mask, ids, self.pad), mask, types)
 
 
 def _has_robertas_tokens(tokenizer: Tokenizer) -> bool:

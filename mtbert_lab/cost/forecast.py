@@ -1,21 +1,18 @@
-"""Minutes and memory of whole runs before they are trained, as a table.
+"""Minutes and memory of whole runs before they are trained.
 
 The steps of a run follow from its configuration and the lengths of its texts (`training_steps`). Memory is that of the
-step with the longest batch; time is that of all padded tokens, at the measured speed of a few steps. On a CPU a process
-needs more memory than the allocator's peak: for the interpreter with its libraries, the tables, the best weights kept
-for the end, and freed blocks. Source: paper 000, section 4.
+step with the longest batch, by a dry run; time is that of all padded tokens, at the measured speed of a few steps.
+Source: paper 000, section 4.
 """
 
+import functools
 import logging
-import math
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
@@ -33,116 +30,125 @@ from mtbert.training import (
     weighted_tokens,
 )
 from mtbert_lab.cost.dry_run import DryRun, at_peak
-from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_key
+from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_of
 from mtbert_lab.cost.steps import padded_tokens
-from mtbert_lab.cost.time import Kind, Speed, kind_of, measure_beside_mib, measure_speeds
+from mtbert_lab.cost.time import TIMING_SECONDS, Sample, Speed, measure_speeds
 from mtbert_lab.sweep import SweepRun
 
 FLOAT_MIB = 4 / MIB
+LIBRARIES_MIB = 490  # memory of the interpreter and its libraries after a step, without that of torch's allocator
 ROW_MIB = 600 / MIB  # memory of an example: two sentences as text, as token ids, and the arrays made of them
 STAGES = {"none": 0, "before": 1, "after": 1, "both": 2}  # how often a run is pretrained further
-TRAINED = 5  # time of a trained layer, relative to a frozen one: forward, backward, dropout, update
-PRETRAINING = 3.5  # time of a token, relative to an evaluation: forward, backward, the logits of masked tokens
-MEMORY_SECONDS = 20.0  # that `predict_runs` spends on memory; runs that come later have no prediction of it
-COLUMNS = [  # of `cost_table`
-    "name", "steps", "parameters", "trained_parameters", "minutes", "features", "pretraining", "training", "evaluation",
-    "teaching", "mib", "error",
-]  # fmt: skip
+TIMED = (0.9, 0.25, 0.75)  # quantiles of a run's steps by their tokens: the first warms up, the others are timed
+SAME_COST = (  # the fields that change neither the steps nor what they compute
+    "seed", "learning_rate", "schedule", "warmup", "weight_decay", "teachers", "distil", "temperature",
+)  # fmt: skip
 log = logging.getLogger(__name__)
 
 
-def cost_table(
+@dataclass(frozen=True)
+class Cost:
+    """What a run needs: minutes by what they are spent on, and MiB of its process.
+
+    teaching: minutes in which its model predicts all training texts for students, which are no part of the run.
+    mib: None where it was not asked for.
+    """
+
+    steps: int
+    parameters: int
+    trained_parameters: int
+    features: float
+    pretraining: float
+    training: float
+    evaluation: float
+    teaching: float
+    mib: float | None
+
+    @property
+    def minutes(self) -> float:
+        """Of the whole run."""
+        return self.features + self.pretraining + self.training + self.evaluation
+
+
+def cost_key(config: RunConfig) -> RunConfig:
+    """Equal for configurations that cost the same."""
+    default = {field: RunConfig.model_fields[field].default for field in SAME_COST}
+    return config.model_copy(update=default)
+
+
+def predict_costs(
     runs: Iterable[tuple[str, RunConfig]],
     device: str = "cpu",
     threads: int | None = None,
     data: str | Path | None = None,
-    memory_seconds: float = math.inf,
-    again: bool = False,
-) -> pd.DataFrame:
-    """Minutes and memory of named runs, a row for each `cost_key`, which is the index.
+    with_memory: bool = True,
+    seconds: float = TIMING_SECONDS,
+) -> dict[RunConfig, Cost | Exception]:
+    """The cost of named runs by their `cost_key`, or the exception where it cannot be predicted.
 
-    Columns: name, of the first such run; steps, parameters, trained_parameters; minutes, and their parts features,
-    pretraining, training, evaluation; teaching, the minutes to predict all training texts for students; mib, of the
-    process; error, the exception if something cannot be predicted. memory_seconds: after which no memory is predicted.
-    device: cpu or cuda. threads, again: see `measure_speeds`. data: see `read_lengths`.
+    device: cpu or cuda. threads, seconds: see `measure_speeds`. data: see `read_lengths`.
     """
-    known_lengths: dict[tuple, Lengths] = {}
-    forecasts: dict[str, Forecast] = {}
-    rows: dict[str, dict] = {}
+    lengths_of = functools.cache(functools.partial(read_lengths, data=data))
+    forecasts: dict[RunConfig, Forecast] = {}
+    costs: dict[RunConfig, Cost | Exception] = {}
     for name, config in runs:
         key = cost_key(config)
-        if key in rows:
+        if key in forecasts or key in costs:
             continue
-        rows[key] = {"name": name}
         try:
-            texts = texts_key(config)
-            if texts not in known_lengths:
-                known_lengths[texts] = read_lengths(config, data)
-            forecasts[key] = Forecast(config, known_lengths[texts], device == "cuda", name)
+            forecasts[key] = Forecast(key, lengths_of(texts_of(key)), device == "cuda", name)
         except Exception as error:
-            rows[key]["error"] = error
+            costs[key] = error
     if not forecasts:
-        return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
-    beside_mib = measure_beside_mib(device, threads, again)
-    kinds = {key: forecast.kind() for key, forecast in forecasts.items()}
-    speeds = measure_speeds(list(kinds.values()), device, threads, again)
-    deadline = time.monotonic() + memory_seconds
+        return costs
+    samples = {key: forecast.sample() for key, forecast in forecasts.items()}
+    speeds = measure_speeds(samples, device, threads, seconds)
     for key, forecast in forecasts.items():
-        minutes = forecast.minutes(speeds[kinds[key].key])
-        rows[key] |= {"steps": len(forecast.steps), **forecast.counts, **minutes}
-        if time.monotonic() < deadline:
-            try:
-                rows[key]["mib"] = forecast.process_mib(beside_mib)
-            except Exception as error:
-                rows[key]["error"] = error
-    return pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
-
-
-def cost_key(config: RunConfig) -> str:
-    """Equal for configurations that differ in nothing but the seed and the teachers: their steps cost the same."""
-    unseen = ("seed", "teachers", "distil", "temperature")
-    default = {name: RunConfig.model_fields[name].default for name in unseen}
-    return config.model_copy(update=default).digest
+        speed = speeds[key]
+        try:
+            costs[key] = speed if isinstance(speed, Exception) else forecast.cost(speed, with_memory)
+        except Exception as error:
+            costs[key] = error
+    return costs
 
 
 def predict_runs(
-    runs: Sequence[SweepRun], device: str = "cpu", threads: int | None = None, data: str | Path | None = None
+    runs: Sequence[SweepRun],
+    device: str = "cpu",
+    threads: int | None = None,
+    data: str | Path | None = None,
+    with_memory: bool = True,
 ) -> list[SweepRun]:
-    """The runs with predicted minutes and MiB; arguments: see `cost_table`.
+    """The runs with predicted minutes and MiB; arguments: see `predict_costs`.
 
-    A prediction that fails is a warning, as the run may succeed. Memory is predicted for MEMORY_SECONDS, in the order
-    of the runs. The time in which a teacher predicts the training texts counts for the first run that asks for it.
+    A prediction that fails is a warning, as the run may succeed. The time in which a teacher predicts the training
+    texts counts for the first run that asks for it.
     """
     named = [(str(run), run.config) for run in runs]
     for run in runs:
         named += [(f"teacher {teacher.digest}", teacher) for teacher in run.asks]
-    costs = cost_table(named, device, threads, data, MEMORY_SECONDS).to_dict("index")
-    for cost in costs.values():
-        if isinstance(cost["error"], Exception):
-            log.warning("%s: no prediction (%s: %s)", cost["name"], type(cost["error"]).__name__, cost["error"])
+    costs = predict_costs(named, device, threads, data, with_memory)
     has_taught: set[RunConfig] = set()
     result = []
     for run in runs:
         cost = costs[cost_key(run.config)]
-        minutes = cost["minutes"]
-        for teacher in run.asks:
-            if teacher not in has_taught:
-                minutes += np.nan_to_num(costs[cost_key(teacher)]["teaching"])
-                has_taught.add(teacher)
-        result.append(replace(run, minutes=_known(minutes), mib=_known(cost["mib"])))
+        if isinstance(cost, Exception):
+            log.warning("%s: no prediction (%s: %s)", run, type(cost).__name__, cost)
+            result.append(run)
+            continue
+        minutes = cost.minutes
+        for teacher in set(run.asks) - has_taught:
+            taught = costs[cost_key(teacher)]
+            minutes += taught.teaching if isinstance(taught, Cost) else 0.0
+        has_taught |= set(run.asks)
+        result.append(replace(run, minutes=float(minutes), mib=cost.mib))
     return result
-
-
-def _known(number: float) -> float | None:
-    """The number, or None for nan."""
-    return None if math.isnan(number) else float(number)
 
 
 class Forecast:
     """The work of a run, in tokens. `steps`: the shapes of its steps, in order. Raises as `MultitaskBert` does.
 
-    Tokens are counted in all sequences of a text. Features, pretraining and evaluation are counted in tokens of an
-    evaluation.
+    Tokens are counted in all sequences of a text.
     """
 
     def __init__(self, config: RunConfig, lengths: Lengths, cuda: bool = False, name: str = "") -> None:
@@ -151,52 +157,43 @@ class Forecast:
         self.cuda = cuda
         self.name = name
         self.steps = [batch_shapes(step, lengths.train) for step in training_steps(config, lengths.train)]
-        self.train = _tokens(config, lengths.train)
-        self.dev = _tokens(config, lengths.dev)
+        self.train = {task: part * config.encodings(task) for task, part in lengths.train.items()}
+        self.dev = {task: part * config.encodings(task) for task, part in lengths.dev.items()}
         model = meta_model(config)
         self.counts = parameter_counts(model)
         self.is_fixed = model.features_are_fixed
-        self.sizes = model.encoder.config
-        self.layers = len(model.encoder.layers)
-        self.frozen_layers = model.encoder.frozen_depth
-        self.frozen_share = 1.0 if self.is_fixed else self.frozen_layers / self.layers
+        self.width = model.encoder.config.hidden_size
+        frozen = model.encoder.frozen_depth
+        self.frozen_share = 1.0 if self.is_fixed else frozen / len(model.encoder.layers)
         sizes = [len(part) for part in lengths.train.values()]
-        self.points = len(evaluation_steps(config, sizes))  # points of the learning curve
+        self.points = len(evaluation_steps(config, sizes))  # of the learning curve
         self.passes = dict(zip(lengths.train, expected_passes(config, sizes), strict=True))
         self.known: tuple[str, ...] = ()  # the tasks whose states below the first trained layer are read from disk
-        if self.frozen_layers:
+        if frozen:
             self.known = tuple(task for task, passes in self.passes.items() if passes >= KEPT_FROM)
         longest = 1 - 0.5 / config.memory_batch  # the quantile of about the longest of memory_batch random examples
         self.memory = {task: int(np.quantile(part, longest)) for task, part in lengths.train.items()}
 
-    def kind(self) -> Kind:
-        """The kind of its steps. A layer whose output is read from disk takes no time."""
-        d = self.sizes.hidden_size
-        layer = 4 * d * d + 2 * d * self.sizes.intermediate_size
-        frozen = 0 if self.known else self.frozen_layers
-        trained = 0 if self.is_fixed else self.layers - self.frozen_layers
-        heads = 1  # and all else that is not a layer
-        return kind_of(
-            self.config,
-            self.steps,
-            name=self.name,
-            memory=self.memory,
-            known=self.known,
-            training=layer * (frozen + TRAINED * trained + heads),
-            evaluation=layer * (self.layers + heads),
-        )
+    def sample(self) -> Sample:
+        """The steps to be timed. Their weights are random, as no step takes longer for its numbers."""
+        by_tokens = sorted(self.steps, key=functools.partial(padded_tokens, self.config))
+        steps = [by_tokens[int(share * len(by_tokens))] for share in TIMED]
+        config = self.config.model_copy(update={"weights": "random"})
+        return Sample(self.name, config, steps, self.memory, self.known)
 
-    def minutes(self, speed: Speed) -> dict[str, float]:
-        """Columns of `cost_table`."""
-        evaluation = speed.evaluation / 60
-        parts = {
-            "features": self.feature_tokens * evaluation,
-            "pretraining": self.pretraining_tokens * PRETRAINING * evaluation,
-            "training": self.training_tokens * speed.training / 60,
-            "evaluation": self.evaluation_tokens * evaluation,
-        }
-        teaching = sum(part.sum() for part in self.train.values()) * evaluation
-        return {"minutes": sum(parts.values()), **parts, "teaching": teaching}
+    def cost(self, speed: Speed, with_memory: bool = True) -> Cost:
+        """Its cost. A token of pretraining takes the time of one in a training step."""
+        training, evaluation = speed.training / 60, speed.evaluation / 60
+        return Cost(
+            steps=len(self.steps),
+            **self.counts,
+            features=self.feature_tokens * evaluation,
+            pretraining=self.pretraining_tokens * training,
+            training=self.training_tokens * training,
+            evaluation=self.evaluation_tokens * evaluation,
+            teaching=sum(part.sum() for part in self.train.values()) * evaluation,
+            mib=self.process_mib() if with_memory else None,
+        )
 
     @property
     def training_tokens(self) -> int:
@@ -235,25 +232,21 @@ class Forecast:
         return self.frozen_share * dev + (1 - self.frozen_share) * read
 
     def peak(self) -> pd.Series:
-        """The moment with the most memory of the step with the largest parts, a row of `DryRun.step`."""
-        run = DryRun(self.config, self.memory, self.known, self.cuda)
+        """The moment with the most memory of the step with the largest part, a row of `DryRun.step`."""
+        config = self.config
+        run = DryRun(config, self.memory, self.known, self.cuda)
 
         def largest_part(step: Shapes) -> float:
-            if run.steps.is_sum:
-                return self._part_tokens(step)
-            return max(self._part_tokens({task: shape}) for task, shape in step.items())
+            passes = [step] if run.steps.is_sum else [{task: shape} for task, shape in step.items()]
+            return max(weighted_tokens(config, one) / step_parts(config, one, self.cuda) for one in passes)
 
         return at_peak(run.step(max(self.steps, key=largest_part)))
 
-    def _part_tokens(self, shapes: Shapes) -> float:
-        """Tokens in each of the parts of a batch."""
-        return weighted_tokens(self.config, shapes) / step_parts(self.config, shapes, self.cuda)
-
-    def process_mib(self, beside_mib: float) -> float:
+    def process_mib(self) -> float:
         """Peak memory of the process; on a GPU that of its allocator, as in stored runs.
 
-        beside_mib: see `measure_beside_mib`. The stored states of frozen layers are not counted: their files are
-        mapped, and the system may drop them.
+        On a CPU it holds more than the allocator's peak: libraries, tables, and blocks that were freed. The stored
+        states of frozen layers are not counted: their files are mapped, and the system may drop them.
         """
         best_weights = self.counts["trained_parameters"] * FLOAT_MIB
         training = self.peak()["total"] + best_weights
@@ -263,15 +256,10 @@ class Forecast:
         dev_rows = {task: len(part) for task, part in self.lengths.dev.items()}
         tables = (sum(train_rows.values()) + sum(dev_rows.values())) * ROW_MIB
         freed = 2 * SLACK_MIB  # blocks of training and evaluation
-        whole = beside_mib + training + tables + freed
+        whole = LIBRARIES_MIB + training + tables + freed
         if self.is_fixed:
             embedded = [*dev_rows.values()]
             embedded += [rows for task, rows in train_rows.items() if self.passes[task] >= 1]
-            vector = (1 + self.config.two_encodings) * self.sizes.hidden_size * FLOAT_MIB
+            vector = (1 + self.config.two_encodings) * self.width * FLOAT_MIB
             whole += 3 * max(embedded) * vector  # in parts, whole, and in order
         return whole
-
-
-def _tokens(config: RunConfig, lengths: dict[str, ndarray]) -> dict[str, ndarray]:
-    """Tokens of every example in all its sequences."""
-    return {task: part * config.encodings(task) for task, part in lengths.items()}

@@ -14,6 +14,7 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.store import data_root
 
 LENGTHS = "lengths.csv"
+TEXT_FIELDS = ("corpus", "tasks", "score_tasks", "train_rows", "augment", "encoder", "pairs", "max_length")
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,9 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
     return Lengths(_token_counts(config, corpus.train), _token_counts(config, corpus.dev))
 
 
-def texts_key(config: RunConfig) -> tuple:
-    """Equal for runs whose texts have the same lengths."""
-    texts = (config.corpus, config.tasks, config.scored, config.train_rows)
-    return (*texts, config.encoder, config.two_encodings, config.max_length)
+def texts_of(config: RunConfig) -> RunConfig:
+    """Equal for runs whose texts have the same lengths, which are those of this configuration."""
+    return RunConfig().model_copy(update={field: getattr(config, field) for field in TEXT_FIELDS})
 
 
 def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[str, ndarray]:

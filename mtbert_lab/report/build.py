@@ -282,7 +282,7 @@ def _train(pages: list[_Page], profile: str, workers: int, dry_run: bool = False
             names = ", ".join(run.name for run in missing)[:200]
             raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {names}")
         if profile != "demo":
-            missing = predict_runs(missing, pick_device(device).type, 1, data)
+            missing = predict_runs(missing, pick_device(device).type, 1, data, with_memory=False)
         stored = [run for run in runs if run.is_stored]
         if dry_run:
             print(sweep.describe([*stored, *missing], workers))

@@ -8,7 +8,7 @@ import pytest
 
 from mtbert.data import tables as data
 from mtbert.data.reports import Reject, fault_of
-from mtbert.data.tables import find_data, fingerprint, load_table, load_texts
+from mtbert.data.tables import find_data, fingerprint, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import SPLITS, TASKS, DataError
 from mtbert.paths import REPOSITORY
 
@@ -150,6 +150,20 @@ def test_a_line_that_is_a_row_belongs_to_no_other_one(tmp_path):
     table, report = load_sst(tmp_path, *rows)
     assert [(reject.line, reject.field) for reject in report.rejects] == [(2, "row")]
     assert table.id.tolist() == ["a2", "a3"] and table.sentence[0] == 'a nail of 3"'
+
+
+def test_what_cannot_be_trained_on_is_predicted_as_it_is_written(tmp_path):
+    """A leaderboard counts every id."""
+    rows = GOOD, b'1\ta2\t"half a text\nand the rest"\t2\n', b"2\ta3\tone\rtwo\t1\n", b"3\ta4\tcut off\t1"
+    (tmp_path / SST).write_bytes(SST_HEADER + b"".join(rows))
+    table, report = load_split_texts("sst", "dev", tmp_path)
+    assert table["id"].tolist() == ["a1", "a2", "a3", "a4"] and not report.rejects
+    assert table["sentence"].tolist()[1:] == ["half a text\nand the rest", "one\rtwo", "cut off"]
+    assert [(row.line, row.reason) for row in report.doubtful] == [
+        (3, "line break inside a quoted field"),
+        (5, "carriage return inside the line"),
+        (6, "the file ends inside this line: it is truncated"),
+    ]
 
 
 def test_the_id_of_a_rejected_row_is_free(tmp_path):

@@ -218,7 +218,7 @@ def test_what_is_no_text_in_json_lines_is_rejected_with_its_line(topics, value, 
 def test_a_json_array_and_columns_in_other_letters_are_named(topics):
     with pytest.raises(DataError, match=r"topics-dev\.csv is a JSON array, not JSON Lines"):
         topics('[{"headline": "rain", "topic": "weather"}]')
-    with pytest.raises(DataError, match="columns headline, topic; it has 'Headline', 'TOPIC', and capital letters"):
+    with pytest.raises(DataError, match="column headline, topic; it has 'Headline', 'TOPIC'; capital letters"):
         topics("Headline,TOPIC\nrain,weather\n")
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
 from mtbert_lab.cost.time import Speed
 
@@ -24,12 +25,9 @@ class FixedSpeeds:
         self.by_precision: dict[str, Speed] = {}
         self.asked = []  # the configurations
 
-    def measure(self, kinds, *how) -> dict[str, Speed]:
-        self.asked += [kind.config for kind in kinds]
-        return {kind.key: self.by_precision.get(kind.config.precision, self.speed) for kind in kinds}
-
-    def beside_mib(self, *how) -> float:
-        return 300.0
+    def measure(self, samples, *how) -> dict[RunConfig, Speed]:
+        self.asked += list(samples)
+        return {config: self.by_precision.get(config.precision, self.speed) for config in samples}
 
 
 @pytest.fixture
@@ -37,7 +35,6 @@ def speeds(monkeypatch) -> FixedSpeeds:
     """A machine on which nothing is timed."""
     speeds = FixedSpeeds()
     monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
-    monkeypatch.setattr("mtbert_lab.cost.forecast.measure_beside_mib", speeds.beside_mib)
     return speeds
 
 

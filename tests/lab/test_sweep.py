@@ -27,7 +27,7 @@ from mtbert.runtime import MachineError, check_processes
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
 from mtbert_lab.cost import predict_runs
-from mtbert_lab.cost.forecast import cost_key, cost_table
+from mtbert_lab.cost.forecast import cost_key, predict_costs
 from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -196,8 +196,8 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed, t
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
     minutes = {run.name: run.minutes for run in runs}
-    cost = cost_table([("base", base)]).loc[cost_key(base)]
-    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == cost["minutes"]
+    cost = predict_costs([("base", base)])[cost_key(base)]
+    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == cost.minutes
     tokens = sum(read_lengths(base).train["sst"])
     assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * timed.speed.evaluation / 60)
     train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
@@ -496,11 +496,10 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, 
     assert len(timed.asked) == 2, "the seeds of a run share a prediction"
 
 
-def test_memory_is_left_out_where_it_takes_too_long(tiny_config, course_data, timed, monkeypatch):
-    monkeypatch.setattr("mtbert_lab.cost.forecast.MEMORY_SECONDS", 0.0)
-    runs = predict_runs(look_up([("a", tiny_config), ("b", tiny_config.but(epochs=1))]), "cpu", 1)
+def test_memory_is_predicted_where_it_is_asked_for(tiny_config, course_data, timed):
+    runs = predict_runs(look_up([("a", tiny_config)]), "cpu", 1, with_memory=False)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
-    assert "memory of" not in describe(runs, 1)
+    assert "memory" not in describe(runs, 1)
 
 
 def test_a_table_of_runs():

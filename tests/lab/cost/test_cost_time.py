@@ -1,4 +1,6 @@
-"""Steps are timed once for each kind, a kind is all that decides what a step computes, and timing ends in time."""
+"""The steps of a run are timed once, and timing ends in time."""
+
+import math
 
 import pytest
 import torch
@@ -7,14 +9,12 @@ from mtbert.multitask import MultitaskBert
 from mtbert.training.graphs import StepGraphs
 from mtbert_lab.cost import time
 from mtbert_lab.cost.steps import Steps, padded_tokens
-from mtbert_lab.cost.time import Kind, Speed, kind_of, measure_beside_mib, measure_speeds
-
-STEPS = [{"sst": (8, T)} for T in (10, 40, 20, 30, 50)]
+from mtbert_lab.cost.time import Sample, Speed, measure_speeds, token_seconds
 
 
-def kind(config, name="run", steps=STEPS, known=(), training=3.0, **fields) -> Kind:
-    config = config.but(**fields)
-    return kind_of(config, steps, name=name, memory={}, known=known, training=training, evaluation=1.0)
+def sample(config, name="run", known=(), **fields) -> Sample:
+    steps = [{"sst": (8, T)} for T in (50, 20, 40)]
+    return Sample(name, config.but(**fields), steps, {}, known)
 
 
 class Here:
@@ -36,77 +36,58 @@ class Here:
 
 @pytest.fixture
 def timed(monkeypatch) -> list:
-    """Nothing is timed; a list of (kind, device, threads) that would be."""
+    """Nothing is timed; a list of (sample, device, threads) that would be."""
     calls = []
 
-    def token_seconds(kind, device, threads):
-        calls.append((kind, device, threads))
+    def seconds(sample, device, threads):
+        calls.append((sample, device, threads))
         return [len(calls) / 1000, len(calls) / 3000]
 
-    monkeypatch.setattr(time, "_process", Here)
-    monkeypatch.setattr(time, "_token_seconds", token_seconds)
+    monkeypatch.setattr(time, "ProcessPoolExecutor", lambda *how, **more: Here())
+    monkeypatch.setattr(time, "token_seconds", seconds)
     return calls
 
 
-def measure(*kinds, threads=1, again=False) -> dict[str, Speed]:
-    return measure_speeds(kinds, "cpu", threads, again)
+def measure(*samples, threads=1, seconds=math.inf) -> list[Speed | Exception]:
+    found = measure_speeds({sample.config: sample for sample in samples}, "cpu", threads, seconds)
+    return [found[sample.config] for sample in samples]
 
 
-def test_a_kind_of_steps_is_timed_once(tiny_config, timed, capsys):
-    one, longer = kind(tiny_config), kind(tiny_config, seed=2, epochs=9, learning_rate=1e-5)
-    assert measure(one, longer) == {one.key: Speed(1 / 1000, 1 / 3000)}
-    assert measure(longer) == {one.key: Speed(1 / 1000, 1 / 3000)}, "from the cache"
+def test_a_run_is_timed_once(tiny_config, timed, capsys):
+    run = sample(tiny_config)
+    assert measure(run) == measure(run) == [Speed(1 / 1000, 1 / 3000)]
     assert capsys.readouterr().err == "timing steps of run\n"
-    [(some, *machine)] = timed
-    assert [shapes["sst"][1] for shapes in some.steps] == [50, 20, 40] and machine == ["cpu", 1]
+    assert timed == [(run, "cpu", 1)]
+    measure(run, threads=2)
+    measure(sample(tiny_config, known=("sst",)))
+    assert len(timed) == 3
 
 
-def test_memory_beside_the_allocator_is_measured_once(timed, monkeypatch):
-    found = iter([400.0, 500.0])
-    monkeypatch.setattr(time, "_beside_mib", lambda: next(found))
-    assert [measure_beside_mib(again=again) for again in (False, False, True)] == [400.0, 400.0, 500.0]
+def test_runs_that_are_left_when_time_is_up_are_estimated(tiny_config, timed, capsys):
+    """By the mean of the others; the next call times them."""
+    one, two, late = sample(tiny_config), sample(tiny_config, batch_size=4), sample(tiny_config, "late", plan="F1 S1")
+    measure(one, two)
+    assert measure(one, two, late, seconds=-1.0)[-1] == Speed(pytest.approx(1.5 / 1000), pytest.approx(0.5 / 1000))
+    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: late (the time is up)"
+    assert len(timed) == 2
+    assert measure(late) == [Speed(3 / 1000, 3 / 3000)]
 
 
-def test_what_changes_a_step_is_timed_again(tiny_config, timed):
-    changes = ({"precision": "bf16"}, {"batch_size": 4}, {"plan": "F1 S1"}, {"pooling": "cls"}, {"r_drop": 1.0})
-    kinds = [kind(tiny_config), *(kind(tiny_config, **fields) for fields in changes)]
-    kinds.append(kind(tiny_config, plan="F1 S1", known=("sst",)))
-    assert len(measure(*kinds)) == len(timed) == 7
-    measure(kinds[0], threads=2)
-    measure(kinds[0], threads=2, again=True)
-    assert len(timed) == 9
-
-
-def test_kinds_that_are_left_when_time_is_up_are_estimated(tiny_config, timed, monkeypatch, capsys):
-    """By the work of a token; the next call times them."""
-    one, half = kind(tiny_config, "one"), kind(tiny_config, "half", plan="F1 S1", training=1.5)
-    measure(one)
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "TIMING_SECONDS", -1.0)
-        found = measure(one, half)
-        assert found == {one.key: Speed(1 / 1000, 1 / 3000), half.key: Speed(0.5 / 1000, 1 / 3000)}
-        assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: half"
-        measure(one, half, again=True)
-        assert [call[0].name for call in timed] == ["one", "one", "half"]
-    assert measure(half) == {half.key: Speed(3 / 1000, 3 / 3000)}
-
-
-def test_steps_that_fail_are_estimated(tiny_config, timed, monkeypatch, caplog):
-    one, large = kind(tiny_config), kind(tiny_config, "large", batch_size=4)
-    token_seconds = time._token_seconds
-    monkeypatch.setattr(
-        time, "_token_seconds", lambda one, *how: 1 / 0 if one.name == "large" else token_seconds(one, *how)
-    )
-    found = measure(one, large)
-    assert found[large.key] == found[one.key] and "large: steps cannot be timed (Zero" in caplog.text
-    assert str(measure(large)[large.key]) == "Speed(training=nan, evaluation=nan)"
+def test_steps_that_fail_are_estimated(tiny_config, timed, monkeypatch, capsys):
+    seconds = time.token_seconds
+    monkeypatch.setattr(time, "token_seconds", lambda sample, *how: 1 / 0 if sample.known else seconds(sample, *how))
+    one, failing = sample(tiny_config), sample(tiny_config, "large", batch_size=4, known=("sst",))
+    assert measure(one, failing) == [Speed(1 / 1000, 1 / 3000)] * 2
+    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: large (division by zero)"
+    [error] = measure(failing)
+    assert isinstance(error, ZeroDivisionError)
 
 
 def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):
-    measure(kind(tiny_config))
+    measure(sample(tiny_config))
     for file in (isolated / "cache" / "speed").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
-    measure(kind(tiny_config))
+    measure(sample(tiny_config))
     assert len(timed) == 2
 
 
@@ -123,15 +104,15 @@ def test_the_first_step_does_not_count(tiny_config, monkeypatch):
     monkeypatch.setattr(Steps, "train", spend)
     monkeypatch.setattr(Steps, "evaluate", spend)
     steps = [{"sst": (1, T)} for T in (50, 10, 20)]
-    some = Kind("run", tiny_config, steps, {}, (), 3.0, 1.0)
-    assert time._token_seconds(some, "cpu", 1) == pytest.approx([30 / 30, 3 / 30])
+    some = Sample("run", tiny_config, steps, {}, ())
+    assert token_seconds(some, "cpu", 1) == pytest.approx([30 / 30, 3 / 30])
 
 
 def test_real_steps_are_timed(tiny_config):
     config = tiny_config.but(gradients="gem", tasks=("sst", "sts"), scheme="unified", pairs="sum")
     steps = [{"sst": (8, 12), "sts": (8, 16)}] * 3
-    some = Kind("run", config, steps, {"sst": 12, "sts": 16}, (), 3.0, 1.0)
-    training, evaluation = time._token_seconds(some, "cpu", 1)
+    some = Sample("run", config, steps, {"sst": 12, "sts": 16}, ())
+    training, evaluation = token_seconds(some, "cpu", 1)
     assert training > evaluation > 0
     assert padded_tokens(config, steps[0]) == 8 * 12 + 2 * 8 * 16
 

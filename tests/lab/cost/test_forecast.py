@@ -11,9 +11,9 @@ from mtbert.runtime import SLACK_MIB
 from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus
 from mtbert_lab.cost.dry_run import DryRun, at_peak
-from mtbert_lab.cost.forecast import Forecast
-from mtbert_lab.cost.lengths import Lengths, count_lengths, read_lengths
-from mtbert_lab.cost.planner import check_runs, steps_within
+from mtbert_lab.cost.forecast import LIBRARIES_MIB, Forecast, cost_key
+from mtbert_lab.cost.lengths import Lengths, count_lengths, read_lengths, texts_of
+from mtbert_lab.cost.planner import check_runs
 from mtbert_lab.cost.time import Speed
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.runs import load_or_run
@@ -78,7 +78,8 @@ def test_the_longest_batch_decides(config):
     peaks = [at_peak(dry.step(step))["total"] for step in steps]
     assert run.peak()["total"] == pytest.approx(max(peaks), rel=1e-4)
     best = run.counts["trained_parameters"] * 4 / 2**20
-    assert run.process_mib(300) == pytest.approx(300 + run.peak()["total"] + best + 2 * SLACK_MIB, rel=1e-3)
+    beside = LIBRARIES_MIB + 2 * SLACK_MIB
+    assert run.process_mib() == pytest.approx(run.peak()["total"] + best + beside, rel=1e-3)
 
 
 def test_the_longest_batch_of_a_task_decides_where_tasks_have_passes_of_their_own(config):
@@ -94,19 +95,25 @@ def test_time_is_that_of_the_padded_tokens(config):
     assert len(run.steps) == 10 and run.feature_tokens == run.pretraining_tokens == 0
     assert run.training_tokens == sum(B * T for step in run.steps for B, T in step.values())
     assert run.evaluation_tokens == 3 * (2 * 20 * 10 + 20 * 22)  # two points, and the training examples at the end
-    minutes = run.minutes(SPEED)
-    assert minutes["training"] == run.training_tokens and minutes["evaluation"] == run.evaluation_tokens / 3
-    assert minutes["minutes"] == minutes["training"] + minutes["evaluation"]
-    assert minutes["teaching"] == 3 * 20 * 22 / 3
+    cost = run.cost(SPEED, with_memory=False)
+    assert cost.training == run.training_tokens and cost.evaluation == run.evaluation_tokens / 3
+    assert cost.minutes == cost.training + cost.evaluation and cost.mib is None
+    assert cost.teaching == 3 * 20 * 22 / 3
     once, twice = (forecast(config.but(pretrain=stage)) for stage in ("before", "both"))
     assert once.pretraining_tokens == 22 * 20 * (1 + 1 / 2 + 1 / 2)
-    assert twice.minutes(SPEED)["pretraining"] == pytest.approx(2 * 3.5 * once.pretraining_tokens / 3)
+    assert twice.cost(SPEED, with_memory=False).pretraining == 2 * once.pretraining_tokens
 
 
-def test_the_steps_that_end_in_time():
-    cost = {"steps": 10.0, "minutes": 30.0, "features": 0.0, "pretraining": 0.0}
-    assert [steps_within(cost, minutes) for minutes in (0.0, 16.5, 30.0, 60.0)] == [0, 5, 10, 10]
-    assert steps_within(cost | {"minutes": 50.0, "features": 12.0, "pretraining": 8.0}, 35.0) == 5, "they come first"
+def test_steps_of_three_lengths_are_timed(config):
+    run = forecast(config)
+    run.steps = [{"sst": (8, T)} for T in (10, 40, 20, 30, 50)]
+    assert [step["sst"][1] for step in run.sample().steps] == [50, 20, 40]
+
+
+def test_runs_that_cost_the_same(config):
+    longer = config.but(epochs=9)
+    assert cost_key(config.but(seed=3, learning_rate=1e-3)) == cost_key(config) != cost_key(longer)
+    assert texts_of(longer.but(seed=3)) == texts_of(config) != texts_of(config.but(max_length=8))
 
 
 def test_the_points_of_the_learning_curve(config):
@@ -140,17 +147,6 @@ def test_frozen_layers_are_computed_once(config):
     assert forecast(config.but(plan="F1 S1", epochs=1)).known == ()  # one pass: nothing to gain
 
 
-def test_work_of_a_token_is_that_of_the_layers_it_passes(config):
-    """A trained layer counts five times, a frozen one once, or where its output is kept not at all."""
-    whole, once, kept, frozen = (
-        forecast(config.but(**fields)).kind()
-        for fields in ({}, {"plan": "F1 S1", "epochs": 1}, {"plan": "F1 S1"}, {"plan": "frozen"})
-    )
-    layer = whole.training / 11
-    assert (once.training, kept.training, frozen.training) == (7 * layer, 6 * layer, layer)
-    assert whole.evaluation == frozen.evaluation == 3 * layer
-
-
 def test_gem_draws_from_its_memory(config):
     run = forecast(config.but(gradients="gem", scheme="sampled"))
     assert run.memory == dict.fromkeys(THREE, 12)
@@ -161,7 +157,7 @@ def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
     run, other = (load_or_run(config.but(epochs=1, seed=seed), device="cpu", progress=False) for seed in (1, 2))
     table = check_runs(results_dir(), course_data).set_index("run_id")
     row, expected = table.loc[run.run_id], Forecast(run.config, read_lengths(run.config))
-    assert row["predicted_mib"] == pytest.approx(expected.process_mib(speeds.beside_mib()), rel=0.01)
+    assert row["predicted_mib"] == pytest.approx(expected.process_mib(), rel=0.01)
     seconds = expected.training_tokens * speeds.speed.training
     assert row["predicted_seconds"] == pytest.approx(seconds, rel=0.05)  # of one of the seeds
     assert row["peak_memory_mib"] == run.cost["peak_memory_mib"]

@@ -216,7 +216,7 @@ def trains(root, tiny_encoder, no_site, monkeypatch) -> Path:
         (root / "params" / profile / "grid.yaml").write_text(base + "runs: {a: {}, b: {pooling: cls}}\n")
         (root / "params" / profile / "01_one.yaml").write_text("train_missing: true\n")
 
-    def predict_runs(runs, *how):
+    def predict_runs(runs, *how, **more):
         return [replace(run, minutes=minutes) for run, minutes in zip(runs, (90.0, 30.0), strict=True)]
 
     monkeypatch.setattr(build, "predict_runs", predict_runs)
