@@ -2,7 +2,7 @@
 
 from mtbert.bert.batch import Batch, Mask, pack, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear
-from mtbert.bert.hf_checkpoints import has_token_types, hf_name, vocab_size, write_tensors
+from mtbert.bert.hf_checkpoints import hf_name, write_tensors
 from mtbert.bert.hub import (
     MINILM,
     MPNET,
@@ -38,7 +38,6 @@ __all__ = [
     "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",
-    "has_token_types",
     "has_tokenizer",
     "hf_name",
     "init_empty_weights",
@@ -47,6 +46,5 @@ __all__ = [
     "pack",
     "part_sizes",
     "unpack",
-    "vocab_size",
     "write_tensors",
 ]

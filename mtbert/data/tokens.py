@@ -19,15 +19,7 @@ from numpy import ndarray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from mtbert.bert import (
-    Batch,
-    CheckpointError,
-    has_packaged_tokenizer,
-    has_token_types,
-    has_tokenizer,
-    locate,
-    vocab_size,
-)
+from mtbert.bert import Batch, BertConfig, CheckpointError, has_packaged_tokenizer, has_tokenizer, locate
 from mtbert.data.array_cache import cached_arrays
 from mtbert.data.tasks import TASKS
 
@@ -278,12 +270,15 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
-    table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, has_token_types(folder))
+    about = folder / "config.json"
+    encoder_config = BertConfig.from_json(about) if about.exists() else None  # None: a tokenizer alone, as of BERT
+    token_types = encoder_config is None or encoder_config.type_vocab_size > 1
+    table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, token_types)
     highest = max(table.cls, table.sep, table.pad)
     for column in ids:
         highest = max(highest, int(column.ids.max(initial=0)))
-    size = vocab_size(folder)
-    if size is not None and highest >= size:
+    if encoder_config and highest >= encoder_config.vocab_size:
+        size = encoder_config.vocab_size
         raise CheckpointError(f"{folder}: the tokenizer gives token {highest}, but the encoder has {size} tokens")
     return table
 

@@ -12,9 +12,8 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +62,13 @@ class _Page:
     def name(self) -> str:
         return self.file.stem
 
-    def is_stale(self, changed: float) -> bool:
-        """Whether it has to be executed; changed: when the results changed, in seconds since 1970."""
-        return _record(self.file) != self.record or self.file.stat().st_mtime < changed
+    def is_made(self, changed: float, **more: object) -> bool:
+        """Whether the page is there, with the record it would get now, and newer than its notebook.
+
+        changed: when the rest of what it shows was, in seconds since 1970. more: entries of its record.
+        """
+        changed = max(changed, _newest([self.notebook]))
+        return _record(self.file) == self.record | more and self.file.stat().st_mtime >= changed
 
 
 def build_report(
@@ -94,22 +97,23 @@ def build_report(
     root = Path(root).resolve()
     folder = Path(out or root / "build").resolve() / "executed"
     workers = workers or min(CPU_COUNT, MOST_WORKERS)
-    _check_profile(root, profile, data)
-    pages = _read_pages(root, folder, profile, only, data, grids)
+    params = _params_folder(root, profile)
+    notebooks = sorted((root / "notebooks").glob("*.ipynb"))
+    pages = _read_pages(_select(notebooks, only), params, folder, data, grids)
     folder.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "OMP_NUM_THREADS": "1"}  # no kernel of the user's
     if profile == "demo":
         store = _demo_store(root, folder, force and not dry_run)
         environment |= {"MTBERT_RESULTS": str(store), "MTBERT_FIGURES": str(folder / "figures")}
     with patch.dict(os.environ, environment):
-        changed = _newest_result(root)
-        stale = [page for page in pages if force or page.is_stale(changed)]
+        changed = _newest([*_packages(root), *_results(root)])
+        stale = [page for page in pages if force or not page.is_made(changed)]
         if dry_run:
             _train(stale, profile, workers, dry_run)
             return folder.parent / "report" / "index.html"
-        _remove_others(root, folder, profile)
+        _remove_others(notebooks, folder, profile)
         if profile == COMMITTED:
-            for page in _read_pages(root, folder, profile):
+            for page in _read_pages(notebooks, params, folder):
                 _show_committed(page)
         index = _build_site(folder)
         print(f"The site: {os.path.relpath(index)}; notebooks to execute: {len(stale)}", flush=True)
@@ -120,49 +124,12 @@ def build_report(
     return index
 
 
-def _check_profile(root: Path, profile: str, data: str | Path | None) -> None:
+def _params_folder(root: Path, profile: str) -> Path:
+    """The folder of the profile's parameters."""
     known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
     if profile not in known:  # "" and .. would be folders, too
         raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
-    if data is not None and not Path(data).is_dir():
-        raise ReportError(f"--data: there is no folder {data}")
-
-
-def _read_pages(
-    root: Path, folder: Path, profile: str, only: str = "", data: str | Path | None = None, grids: Sequence[Path] = ()
-) -> list[_Page]:
-    """The chosen notebooks, each once for every grid of the user's own."""
-    params = root / "params" / profile
-    code = _newest(_packages(root))
-    notebooks = _select(sorted((root / "notebooks").glob("*.ipynb")), only)
-    pages = [
-        _read_page(notebook, folder, params, grid, data, code) for notebook in notebooks for grid in grids or [None]
-    ]
-    if len({page.name for page in pages}) < len(pages):
-        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
-    if data is not None and not any("data_dir" in page.values for page in pages):
-        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
-    return pages
-
-
-def _read_page(
-    notebook: Path, folder: Path, params: Path, grid: Path | None, data: str | Path | None, code: float
-) -> _Page:
-    """A notebook with what decides its content; folder: of the pages, params: of the profile, code: when it changed."""
-    name = notebook.stem
-    if grid:
-        name += "-" + re.sub(r"[^\w.-]", "-", grid.stem)  # of a page, in paths and links
-    values = _parameters(params, notebook, grid, data)
-    grids = [grid] if grid else _named_grids(notebook, params)
-    files = [params / f"{notebook.stem}.yaml", *grids]
-    inputs = [sorted(values.items()), os.environ.get("MTBERT_DATA"), os.environ.get("MTBERT_RESULTS")]
-    record = {
-        "profile": params.name,
-        "params": {file.stem: file.read_text("utf8") for file in files if file.exists()},
-        "inputs": hashlib.sha256(repr(inputs).encode()).hexdigest(),
-        "changed": max(code, _newest([notebook])),
-    }
-    return _Page(notebook, folder / f"{name}.ipynb", values, grids, record)
+    return root / "params" / profile
 
 
 def _select(notebooks: list[Path], only: str) -> list[Path]:
@@ -173,11 +140,45 @@ def _select(notebooks: list[Path], only: str) -> list[Path]:
     return selected
 
 
-def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Path | None) -> dict[str, Any]:
+def _read_pages(
+    notebooks: list[Path], params: Path, folder: Path, data: str | Path | None = None, grids: Sequence[Path] = ()
+) -> list[_Page]:
+    """The notebooks, each once for every grid of the user's own. params: of the profile, folder: of the pages."""
+    if data is not None and not Path(data).is_dir():
+        raise ReportError(f"--data: there is no folder {data}")
+    pages = []
+    for notebook in notebooks:
+        for grid in grids or [None]:
+            pages.append(_read_page(notebook, params, folder, data, grid))
+    if len({page.name for page in pages}) < len(pages):
+        raise ReportError(f"--grid: two of {', '.join(map(str, grids))} have one name, which is that of their pages")
+    if data is not None and not any("data_dir" in page.values for page in pages):
+        raise ReportError("--data: none of the notebooks chosen has a parameter data_dir")
+    return pages
+
+
+def _read_page(notebook: Path, params: Path, folder: Path, data: str | Path | None, grid: Path | None) -> _Page:
+    """A notebook with what decides its content."""
+    name = notebook.stem
+    if grid:
+        name += "-" + re.sub(r"[^\w.-]", "-", grid.stem)  # of a page, in paths and links
+    values = _parameters(notebook, params, data, grid)
+    grids = [grid] if grid else _named_grids(notebook, params)
+    files = [params / f"{notebook.stem}.yaml", *grids]
+    inputs = [sorted(values.items()), os.environ.get("MTBERT_DATA"), os.environ.get("MTBERT_RESULTS")]
+    record = {
+        "profile": params.name,
+        "params": {file.stem: file.read_text("utf8") for file in files if file.exists()},
+        "inputs": hashlib.sha256(repr(inputs).encode()).hexdigest(),  # no folder of this machine, as others may read it
+    }
+    return _Page(notebook, folder / f"{name}.ipynb", values, grids, record)
+
+
+def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Path | None) -> dict[str, Any]:
     """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
     declared = papermill.inspect_notebook(notebook).keys()
-    file = folder / f"{notebook.stem}.yaml"
-    where = "/".join(file.parts[-3:])
+    file = params / f"{notebook.stem}.yaml"
+    where = f"params/{params.name}/{file.name}"
     values = {}
     if file.exists():
         values = read_yaml(file) or {}  # None: an empty file
@@ -195,10 +196,10 @@ def _parameters(folder: Path, notebook: Path, grid: Path | None, data: str | Pat
     return values
 
 
-def _named_grids(notebook: Path, folder: Path) -> list[Path]:
+def _named_grids(notebook: Path, params: Path) -> list[Path]:
     """The grids of the profile that the cells of a notebook name, as "hybrids" or hybrids.yaml."""
     source = "\n".join(cell.source for cell in nbformat.read(notebook, as_version=4).cells)
-    files = sorted(folder.glob("[a-z]*.yaml"))
+    files = sorted(params.glob("[a-z]*.yaml"))
     return [file for file in files if re.search(rf'"{re.escape(file.stem)}"(?!:)|{re.escape(file.name)}', source)]
 
 
@@ -213,13 +214,13 @@ def _newest(files: Iterable[Path]) -> float:
     return max((file.stat().st_mtime for file in files), default=0.0)
 
 
-def _newest_result(root: Path) -> float:
-    """When what notebooks read of the store and of the committed results was written."""
+def _results(root: Path) -> set[Path]:
+    """What notebooks read of the store and of the committed results."""
     files = set()  # names with a dot are still being written
     for store in (results_dir(), root / "results"):
         files.update(store.glob("[!.]*.csv"))
         files.update(store.glob("runs/[!.]*/run.json"))
-    return _newest(files)
+    return files
 
 
 def _demo_store(root: Path, folder: Path, force: bool) -> Path:
@@ -252,17 +253,16 @@ def _write_page(page: _Page, text: str, **more: object) -> None:
 
 def _show_committed(page: _Page) -> None:
     """Make the committed outputs the page, unless it has been executed or they are there already."""
-    record = page.record | {"is_committed": True}
     found = _record(page.file)
-    if not found or (found.get("is_committed") and found != record):
+    is_executed = found and "is_committed" not in found
+    if not is_executed and not page.is_made(0.0, is_committed=True):
         _write_page(page, page.notebook.read_text("utf8"), is_committed=True)
 
 
-def _remove_others(root: Path, folder: Path, profile: str) -> None:
+def _remove_others(notebooks: list[Path], folder: Path, profile: str) -> None:
     """Remove the pages of other profiles, damaged ones, and those of notebooks that are gone."""
-    stems = [path.stem for path in (root / "notebooks").glob("*.ipynb")]
     for file in folder.glob("*.ipynb"):
-        is_known = any(f"{file.stem}-".startswith(f"{stem}-") for stem in stems)
+        is_known = any(f"{file.stem}-".startswith(f"{notebook.stem}-") for notebook in notebooks)
         if not is_known or _record(file).get("profile") != profile:
             file.unlink()
 
@@ -292,46 +292,39 @@ def _train(pages: list[_Page], profile: str, workers: int, dry_run: bool = False
 
 
 def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
-    """Execute these notebooks in the folder, and build the site whenever one has ended; what failed."""
+    """Execute these notebooks in threads, and build the site whenever one has ended; what failed.
+
+    The last one begins, as 10_demo trains and takes longest. After an interruption no kernel runs on.
+    """
     failures = []
     began = time.monotonic()
     logging.getLogger("papermill").setLevel(logging.WARNING)
-    with contextlib.chdir(folder):  # put back at the end: papermill and Sphinx change it for a moment
-        for done, (page, failure) in enumerate(_executed(pages, workers), 1):
-            seconds = time.monotonic() - began
-            if failure:
-                failures.append(failure)
-            else:
-                _build_site(folder)
-            first, *_ = failure.split("\n")
-            how = f" failed: {first}" if failure else ""
-            print(f"[{done}/{len(pages)}] after {seconds:.0f} s: {page.name}{how}", flush=True)
-    return failures
-
-
-def _executed(pages: list[_Page], workers: int) -> Iterator[tuple[_Page, str]]:
-    """Execute pages in threads; yields each with what failed, as it ends. After an interruption no kernel runs on.
-
-    The last one begins, as 10_demo trains and takes longest.
-    """
-    stop = threading.Event()
     others = psutil.Process().children()
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, page, stop): page for page in reversed(pages)}
+    # The folder is put back at the end: papermill and Sphinx change it for a moment.
+    with contextlib.chdir(folder), ThreadPoolExecutor(workers) as pool:
+        futures = {pool.submit(_execute, page): page for page in reversed(pages)}
         try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            for done, future in enumerate(as_completed(futures), 1):
+                failure = future.result()
+                seconds = time.monotonic() - began
+                how = ""
+                if failure:
+                    failures.append(failure)
+                    how = f" failed: {failure.splitlines()[0]}"
+                else:
+                    _build_site(folder)
+                print(f"[{done}/{len(pages)}] after {seconds:.0f} s: {futures[future].name}{how}", flush=True)
         finally:
-            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(future.done() for future in futures):
                 for kernel in psutil.Process().children():
                     if kernel not in others:
                         kernel.kill()
                 time.sleep(0.1)
+    return failures
 
 
-def _execute(page: _Page, stop: threading.Event) -> str:
+def _execute(page: _Page) -> str:
     """Execute a notebook in the folder of the pages, and make it the page; returns what failed."""
     unfinished = page.file.parent / "unfinished" / page.file.name
     unfinished.parent.mkdir(exist_ok=True)
@@ -340,22 +333,23 @@ def _execute(page: _Page, stop: threading.Event) -> str:
     # The kernel's folder; papermill's own `cwd` would be that of all threads.
     resources = {"metadata": {"path": str(page.file.parent)}}
     how = {"kernel_name": "python3", "progress_bar": False, "config": config, "resources": resources}
-    for attempt in range(1, ATTEMPTS + 1):
+    failure = ""
+    for _ in range(ATTEMPTS):
         try:
             papermill.execute_notebook(page.notebook, unfinished, page.values, **how)
-            _write_page(page, unfinished.read_text("utf8"))
-            unfinished.unlink()
-            return ""
         except PapermillExecutionError as error:
             lines = [f"    {line}" for line in error.source.strip().splitlines()[:8]]
             first = f"{page.file.name} failed in cell [{error.exec_count}]:"
             last = f"The traceback is in executed/unfinished/{unfinished.name}."
             return "\n".join([first, *lines, f"{error.ename}: {error.evalue}", last])
         except RuntimeError as error:  # the kernel died or did not start
-            if attempt == ATTEMPTS or stop.is_set():
-                return f"{page.file.name} failed: {error}"
-            time.sleep(attempt)
-    raise AssertionError("unreachable")
+            failure = f"{page.file.name} failed: {error}"
+            time.sleep(1)
+        else:
+            _write_page(page, unfinished.read_text("utf8"))
+            unfinished.unlink()
+            return ""
+    return failure
 
 
 def _build_site(folder: Path) -> Path:

@@ -300,7 +300,7 @@ def test_folder_without_config_is_named(checkpoint):
         ('{"vocab_size": 0}', "vocab_size"),
         ('{"hidden_act": "relu"}', "hidden_act"),
         ('{"model_type": "xlm-roberta"}', "'xlm-roberta'; this encoder reads bert, roberta, distilbert"),
-        ('{"position_embedding_type": "relative_key"}', "position embeddings"),
+        ('{"position_embedding_type": "relative_key"}', "position_embedding_type is 'relative_key'; only 'absolute'"),
     ],
 )
 def test_unusable_config_is_named(checkpoint, text, named):

@@ -96,7 +96,7 @@ def test_the_committed_outputs_are_a_site_before_a_notebook_is_executed(root, mo
     committed.cells[2].outputs = [nbformat.v4.new_output("stream", text="as committed")]
     nbformat.write(committed, root / "notebooks/01_tiny.ipynb")
     page, seen = root / "build/report/01_tiny.html", []
-    monkeypatch.setattr(build, "_executed", lambda pages, workers: seen.append(page.read_text()) or iter([]))
+    monkeypatch.setattr(build, "_execute_pages", lambda *how: seen.append(page.read_text()) or [])
     build_report("cpu", root=root)
     assert "as committed" in seen[0] and "with the outputs that the repository holds" in seen[0]
     assert "All of these pages show the outputs that the repository holds" in (page.parent / "index.html").read_text()
@@ -229,7 +229,7 @@ def test_a_report_says_how_long_training_takes_before_it_begins(trains, monkeypa
     table = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in table[1:3]] == [["a", "1"], ["b", "1"]] and "90.0" in table[1]
     assert not executed(trains) and not (trains / "build/report").exists()
-    monkeypatch.setattr(build, "_executed", lambda *how: iter([]))
+    monkeypatch.setattr(build, "_execute_pages", lambda *how: [])
     told = []
     monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *how, **more: told.extend(runs) or {})
     build_report("cpu", root=trains, workers=1)
