@@ -128,7 +128,7 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
         raise CheckpointError(f"{path}: model_type is {model_type!r}; this encoder reads {', '.join(LAYOUTS)}")
     layout = LAYOUTS[model_type]
     for key, value in (IMPLEMENTED | layout.constants).items():
-        if values.get(key, value) != value:
+        if values.get(key) not in (None, value):
             raise CheckpointError(f"{path}: {key} is {values[key]!r}; only {value!r} is implemented")
     found = {}
     for name in names:

@@ -103,7 +103,7 @@ def build_report(
     folder.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "OMP_NUM_THREADS": "1"}  # no kernel of the user's
     if profile == "demo":
-        store = _demo_store(root, folder, force and not dry_run)
+        store = _demo_store(root, folder, force, dry_run)
         environment |= {"MTBERT_RESULTS": str(store), "MTBERT_FIGURES": str(folder / "figures")}
     with patch.dict(os.environ, environment):
         changed = _newest([*_packages(root), *_results(root)])
@@ -223,14 +223,20 @@ def _results(root: Path) -> set[Path]:
     return files
 
 
-def _demo_store(root: Path, folder: Path, force: bool) -> Path:
-    """The demo's own store, emptied with `force` or when the code has changed, which the id of a run does not name."""
+def _demo_store(root: Path, folder: Path, force: bool, dry_run: bool) -> Path:
+    """The demo's own store, emptied with `force` or when the code has changed, which the id of a run does not name.
+
+    dry_run: a folder that is not there instead of one that would be emptied.
+    """
     store = folder / "results"
     begun = store / "begun"
-    if force or not begun.exists() or _newest([begun]) < _newest(_packages(root)):
-        shutil.rmtree(store, ignore_errors=True)
-        store.mkdir(parents=True)
-        begun.touch()
+    if not force and begun.exists() and _newest([begun]) >= _newest(_packages(root)):
+        return store
+    if dry_run:
+        return folder / "no-results"
+    shutil.rmtree(store, ignore_errors=True)
+    store.mkdir(parents=True)
+    begun.touch()
     return store
 
 
@@ -335,6 +341,7 @@ def _execute(page: _Page) -> str:
     how = {"kernel_name": "python3", "progress_bar": False, "config": config, "resources": resources}
     failure = ""
     for _ in range(ATTEMPTS):
+        began = time.time()
         try:
             papermill.execute_notebook(page.notebook, unfinished, page.values, **how)
         except PapermillExecutionError as error:
@@ -347,6 +354,8 @@ def _execute(page: _Page) -> str:
             time.sleep(1)
         else:
             _write_page(page, unfinished.read_text("utf8"))
+            if _newest(_packages(page.notebook.parents[1])) > began:  # changed meanwhile: the page is stale
+                os.utime(page.file, (began, began))
             unfinished.unlink()
             return ""
     return failure

@@ -165,8 +165,17 @@ def test_demo_results_of_other_code_are_thrown_away(root, no_site):
     assert not (results / "old_run.csv").exists()
     (results / "old_run.csv").write_text("0.5")
     (root / "mtbert/code.py").write_text("ANSWER = 43\n")
+    build_report("demo", root=root, dry_run=True)
+    assert (results / "old_run.csv").exists(), "a dry run throws nothing away"
     build_report("demo", root=root)
     assert not (results / "old_run.csv").exists()
+
+
+def test_code_that_changes_while_a_notebook_is_executed_makes_its_page_stale(root, no_site):
+    write_notebook(root, "01_tiny", COUNT, f"from pathlib import Path\nPath({str(root / 'mtbert/code.py')!r}).touch()")
+    build_report("cpu", root=root)
+    build_report("cpu", root=root)
+    assert executions(root) == 2
 
 
 def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, no_site, capsys):
