@@ -200,9 +200,14 @@ def train_on(
     def submit(run: SweepRun, pause: float) -> "Future":
         """Append a run to the queue of the workers. pause: seconds that the worker waits before it begins."""
         number = next(numbers)
-        arguments = sweep, run.run_id, run.config, run.needs_model, pause
-        how = {"retries": RETRIES, "priority": -number, "resources": resources}
-        return client.submit(train_run, *arguments, key=(sweep, run.run_id, number), **how)
+        return client.submit(
+            train_run,
+            *(sweep, run.run_id, run.config, run.needs_model, pause),
+            key=(sweep, run.run_id, number),  # a group of tasks by its first part: many wait at the scheduler
+            priority=-number,
+            retries=RETRIES,
+            resources=resources,
+        )
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
@@ -260,11 +265,11 @@ class Status:
     def __init__(self, client: "Client", runs: Sequence[SweepRun], device: str) -> None:
         self.client = client
         self.device = device
-        self.runs = runs
+        self.runs = list(runs)  # without those whose time says nothing about the others
         self.names = {run.run_id: str(run) for run in runs}  # of those that have not ended
         self.states: dict[str, str] = {}  # run id -> how far a run is
         self.minutes: dict[str, float] = {}  # run id -> taken by a run that has ended, expected of one that is trained
-        self.ends: dict[str, float] = {}  # run id -> by the clock, of runs that have done a step or have ended
+        self.ends: dict[str, float] = {}  # run id -> by the clock, of runs that have done a step
         self.next_line = time.monotonic() + NEWS_SECONDS
 
     def note(self, event: tuple[float, dict]) -> None:
@@ -285,7 +290,9 @@ class Status:
         self.states.pop(run.run_id, None)
         self.minutes.pop(run.run_id, None)
         self.ends[run.run_id] = time.monotonic()
-        if minutes is not None:
+        if minutes is None:
+            self.runs.remove(run)
+        else:
             self.minutes[run.run_id] = minutes
 
     def left(self) -> str:

@@ -27,7 +27,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
 
 
-def train_run(sweep: str, run_id: str, config: RunConfig, again: bool, pause: float) -> tuple[str, str, float]:
+def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pause: float) -> tuple[str, str, float]:
     """The task that dask runs on a worker: how it ended, its score or error as text, and the minutes that it took.
 
     It ends as trained; stored, if another process has stored the run; busy, if another process trains it; failed; or
@@ -40,7 +40,7 @@ def train_run(sweep: str, run_id: str, config: RunConfig, again: bool, pause: fl
         return "stopped", "", 0.0
     started = time.monotonic()
     try:
-        state, value = plugin.train(run_id, config, again)
+        state, value = plugin.train(run_id, config, needs_model)
     except Timeout:
         plugin.tell(run_id, "is trained by another process")
         state, value = "busy", ""
@@ -90,11 +90,11 @@ class Sweep(WorkerPlugin):
         """Report how far a run is. minutes: that all its steps take; left: those ahead, where that is known."""
         self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes, "left": left})
 
-    def train(self, run_id: str, config: RunConfig, again: bool) -> tuple[str, str]:
+    def train(self, run_id: str, config: RunConfig, needs_model: bool) -> tuple[str, str]:
         """Train and store a run, unless that is done; returns 'trained' or 'stored', and its score as text.
 
-        again: see `load_or_run`. Raises filelock.Timeout if another process trains the run, or a teacher that has to be
-        trained before it.
+        needs_model: a run whose model is not in the cache is trained again. Raises filelock.Timeout if another process
+        trains the run, or a teacher that has to be trained before it.
         """
         if self.worker.state.nthreads != 1:  # runs in one process would share torch's random generator
             raise WorkerError(f"a worker has {self.worker.state.nthreads} threads; start it with --nthreads 1")
@@ -103,7 +103,7 @@ class Sweep(WorkerPlugin):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
         watch.set(StepReports(self, run_id))
         with run_lock(run_id, blocking=False):
-            state = "stored" if is_done(run_id, self.stores, again) else "trained"
+            state = "stored" if is_done(run_id, self.stores, needs_model) else "trained"
             if state == "trained":
                 self.tell(run_id, "begins")
                 corpus = load_corpus(config, data_root(config, self.data))

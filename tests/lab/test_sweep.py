@@ -405,6 +405,8 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, two
     two_workers.used.clear()
     assert train_on(two_workers, look_up(pairs), Stop(), device="cpu") == {}
     assert {name for name, _ in two_workers.used} == {"gpu", "none"}
+    left = two_workers.run(lambda dask_worker: [name for name in dask_worker.plugins if "mtbert" in name])
+    assert set(map(tuple, left.values())) == {()}, "a cluster of the user's own goes on without plugins of ended sweeps"
 
 
 def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_workers):
