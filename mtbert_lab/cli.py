@@ -262,7 +262,7 @@ def train(
     if dry_run:
         typer.echo(sweep.describe(runs, workers))
     else:
-        _train_on_workers(runs, workers, threads, data, device, scheduler, again)
+        _train_on_workers(runs, workers, threads, data, device, scheduler)
 
 
 def _forget(runs: "list[SweepRun]", digests: list[str]) -> None:

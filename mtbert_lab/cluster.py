@@ -8,10 +8,9 @@ which is here one that only this user enters.
 import logging
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import active_children, resource_tracker
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,13 @@ from mtbert.runtime import check_processes
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
-RETRIES = 2  # of a run that fails or whose worker dies
+SETTINGS = {  # of dask on this machine
+    "distributed.scheduler.worker-saturation": 1.0,  # a run waits for the first free worker
+    "distributed.scheduler.worker-ttl": None,  # by the clock, which may jump; a dead process is noticed anyway
+    "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
+    "distributed.scheduler.http.routes": [],  # pages for anyone
+    "distributed.worker.http.routes": [],
+}
 
 
 class SweepError(RuntimeError):
@@ -36,9 +41,7 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
     if not scheduler:
         check_processes(workers)
     import dask
-    from distributed import Client, LocalCluster  # without /proc it cannot be imported
-    from distributed.gc import disable_gc_diagnosis
-    from distributed.security import Security
+    from distributed import Client  # without /proc it cannot be imported
 
     if scheduler:
         try:
@@ -49,17 +52,27 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
             yield client
         return
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks that a connection is closed
-    with tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch:  # of mode 0700
-        settings = {
-            "temporary-directory": scratch,
-            "distributed.scheduler.allowed-failures": RETRIES,
-            "distributed.scheduler.worker-saturation": 1.0,  # a run waits for the first free worker
-            "distributed.scheduler.worker-ttl": None,  # by the clock, which may jump; a dead process is noticed anyway
-            "distributed.worker.profile.enabled": False,  # it takes a tenth of the time of tiny runs
-            "distributed.scheduler.http.routes": [],  # pages for anyone
-            "distributed.worker.http.routes": [],
-        }
-        start = partial(
+    with (
+        tempfile.TemporaryDirectory(prefix="mtbert-", ignore_cleanup_errors=True) as scratch,  # of mode 0700
+        dask.config.set(SETTINGS | {"temporary-directory": scratch}),
+        _start(workers) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def _start(workers: int) -> "LocalCluster":
+    """Start the workers with signals blocked, as a terminal sends Ctrl-C to all its processes.
+
+    This process alone is to handle it. While the workers start, a signal ends it at once.
+    """
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    resource_tracker.ensure_running()  # started with the first worker it would unblock them
+    blocked = {signal.SIGINT, signal.SIGTERM}
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
+        started = starter.submit(
             LocalCluster,
             n_workers=workers,
             threads_per_worker=1,
@@ -70,24 +83,8 @@ def open_cluster(workers: int, scheduler: str | None) -> Iterator["Client"]:
             security=Security.temporary(),
             silence_logs=logging.CRITICAL,
         )
-        with dask.config.set(settings):
-            cluster = _start(start)
-        with cluster, Client(cluster) as client:
-            # The scheduler times garbage collections in a callback, where a Ctrl-C during a collection would be lost.
-            disable_gc_diagnosis()
-            yield client
-
-
-def _start(cluster: "Callable[[], LocalCluster]") -> "LocalCluster":
-    """Start the workers with signals blocked, as a terminal sends Ctrl-C to all its processes.
-
-    This process alone is to handle it. While the workers start, a signal ends it at once.
-    """
-    resource_tracker.ensure_running()  # started with the first worker it would unblock them
-    blocked = {signal.SIGINT, signal.SIGTERM}
-    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)) as starter:
         try:
-            return starter.submit(cluster).result()
+            return started.result()
         except (RuntimeError, OSError) as error:
             raise SweepError(f"the workers cannot be started ({error.__cause__ or error})") from error
         except KeyboardInterrupt:

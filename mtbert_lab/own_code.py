@@ -16,7 +16,7 @@ def import_files(files: Iterable[str | Path]) -> None:
     Raises SourceError for a file that is no Python, or whose name another module has.
     """
     for file in map(str, files):
-        if file in imported:
+        if Path(file).resolve() in [Path(other).resolve() for other in imported]:
             continue
         name = Path(file).stem
         spec = importlib.util.spec_from_file_location(name, file)

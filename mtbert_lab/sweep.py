@@ -3,18 +3,17 @@
 By default the workers are processes of this machine. With the address of a scheduler they are those of any cluster,
 which need the same folders of results, data and, to share checkpoints, cache. Who trains a run holds its lock, and a
 run goes on from its checkpoint, so that any number of sweeps may be started, stopped and killed. A run that fails is
-tried again, and one whose worker dies is taken up by another, RETRIES times.
+tried again, RETRIES times, and one whose worker dies is taken up by another, as often as dask allows.
 """
 
 import heapq
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -24,7 +23,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
 from mtbert.training import Stop, load_corpus, stopping
-from mtbert_lab.cluster import RETRIES, SweepError, open_cluster
+from mtbert_lab.cluster import SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 log = logging.getLogger(__name__)
+RETRIES = 2  # of a run that fails
 POLL = 0.2  # seconds between two looks at what has ended and at signals
 GRACE = 10.0  # seconds that runs have to end their step and save a checkpoint before they are killed
 BUSY_SECONDS = 2.0  # between two tries of a run that another process trains
@@ -48,7 +48,7 @@ class SweepRun:
     is_stored: bool
     minutes: float | None = None
     mib: float | None = None
-    is_teacher: bool = False  # of another run, which needs its model
+    needs_model: bool = False  # in the cache, or the run does not count as stored
     asks: tuple[RunConfig, ...] = ()  # its teachers whose outputs are in no store; none where it is stored
 
     def __str__(self) -> str:
@@ -80,22 +80,22 @@ def look_up(
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()  # of seed 1
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
-    to_do = [(name, config, False) for name, config in runs]
-    for name, config, is_teacher in to_do:  # grows by the teachers
+    to_do = [(name, config, again) for name, config in runs]
+    for name, config, needs_model in to_do:  # grows by the teachers
         try:
             corpus = corpus_of(config)
             run_id = run_id_of(config, corpus)
-            if run_id in found and (found[run_id].is_teacher or not is_teacher):
-                continue
-            run = SweepRun(name, config, run_id, is_done(run_id, stores(), again or is_teacher), is_teacher=is_teacher)
+            if run_id in found:
+                if found[run_id].needs_model or not needs_model:
+                    continue
+                name = found[run_id].name
+            run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
             if not run.is_stored:
                 run = replace(run, asks=tuple(teacher_outputs(config, corpus, corpus_of, stores()).missing()))
                 to_do += [(f"teacher of {name}", teacher, True) for teacher in run.asks]
                 if config.but(seed=1) not in checked:
                     checked.add(config.but(seed=1))
                     _check_start(config, corpus, accept_rejects)
-            if run_id in found:
-                run = replace(run, name=found[run_id].name)
             found[run_id] = run
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
@@ -140,40 +140,6 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     return "\n".join(lines)
 
 
-def minutes_left(
-    runs: Sequence[SweepRun],
-    workers: int,
-    taken: Mapping[str, float] = MappingProxyType({}),
-    left: Mapping[str, float] = MappingProxyType({}),
-) -> float | None:
-    """Minutes from now until all of these runs have ended, started in this order in `workers` processes; None: unknown.
-
-    taken: run id -> minutes of runs that have ended, or will have; their ratio to the predictions corrects the other
-    predictions. A run without a prediction counts as the mean of these runs, at first 0. left: run id -> minutes that
-    lie ahead of runs that have done a step, 0 of those that have ended; of the others all do.
-    """
-    if not taken and all(run.minutes is None for run in runs):
-        return None
-    predicted = {run.run_id: run.minutes for run in runs if run.run_id in taken and run.minutes}
-    rate = 1.0
-    if predicted:
-        rate = sum(taken[run_id] for run_id in predicted) / sum(predicted.values())
-    mean = sum(taken.values()) / max(1, len(taken))
-    ends = [0.0] * workers  # a heap: when each process has done its runs
-    for run in runs:
-        expected = mean if run.minutes is None else rate * run.minutes
-        heapq.heapreplace(ends, ends[0] + left.get(run.run_id, expected))
-    return max(ends)
-
-
-def duration(minutes: float) -> str:
-    """'about 2 h 10 min'."""
-    if minutes < 1:
-        return "less than a minute"
-    hours, rest = divmod(round(minutes), 60)
-    return f"about {hours} h {rest} min" if hours else f"about {rest} min"
-
-
 def train_missing(
     runs: Sequence[SweepRun],
     workers: int = 1,
@@ -181,7 +147,6 @@ def train_missing(
     data: str | Path | None = None,
     device: str = "auto",
     scheduler: str | None = None,
-    again: bool = False,
 ) -> dict[str, str]:
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
@@ -205,7 +170,7 @@ def train_missing(
         stopping("stopped; the same command goes on from the checkpoints") as stop,
     ):
         try:
-            return train_on(client, missing, stop, threads, data, device, again)
+            return train_on(client, missing, stop, threads, data, device)
         finally:
             update_tables(results_dir())
 
@@ -217,7 +182,6 @@ def train_on(
     threads: int = 1,
     data: str | Path | None = None,
     device: str = "auto",
-    again: bool = False,
 ) -> dict[str, str]:
     """`train_missing` on a cluster. A signal in `stop` stops the runs.
 
@@ -236,9 +200,14 @@ def train_on(
     def submit(run: SweepRun, pause: float) -> "Future":
         """Append a run to the queue of the workers. pause: seconds that the worker waits before it begins."""
         number = next(numbers)
-        arguments = sweep, run.run_id, run.config, again or run.is_teacher, pause
-        how = {"retries": RETRIES, "priority": -number, "resources": resources}
-        return client.submit(train_run, *arguments, key=(sweep, run.run_id, number), **how)
+        return client.submit(
+            train_run,
+            *(sweep, run.run_id, run.config, run.needs_model, pause),
+            key=(sweep, run.run_id, number),  # a group of tasks by its first part: many wait at the scheduler
+            priority=-number,
+            retries=RETRIES,
+            resources=resources,
+        )
 
     waiting = {submit(run, 0.0): run for run in runs}
     failed = {}
@@ -260,8 +229,7 @@ def train_on(
             status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
-    if waiting:
-        _end(client, sweep, list(waiting))
+    _end(client, sweep, waiting)
     return failed
 
 
@@ -282,13 +250,13 @@ def _line(run: SweepRun, state: str, value: str, minutes: float) -> str:
     return f"{run}: {what} ({run.run_id}, {spent})"
 
 
-def _end(client: "Client", sweep: str, futures: "list[Future]") -> None:
-    """Stop the runs: each saves a checkpoint after its current step. Do not wait longer than GRACE for that."""
+def _end(client: "Client", sweep: str, futures: "Iterable[Future]") -> None:
+    """End a sweep: its runs save a checkpoint after their current step. Do not wait longer than GRACE for that."""
     from distributed import wait
 
     with suppress(OSError):  # a worker has just died, or the scheduler; TimeoutError: the current step takes long
         client.unregister_worker_plugin(sweep)
-        wait(futures, timeout=GRACE)
+        wait(list(futures), timeout=GRACE)
 
 
 class Status:
@@ -353,3 +321,37 @@ class Status:
         if self.device.startswith("cuda") and not any(worker["resources"] for worker in workers):
             return f"none of the {len(workers)} workers has a GPU; start one with --resources GPU=1"
         return "no run has begun"
+
+
+def minutes_left(
+    runs: Sequence[SweepRun],
+    workers: int,
+    taken: Mapping[str, float] = {},
+    left: Mapping[str, float] = {},
+) -> float | None:
+    """Minutes from now until all of these runs have ended, started in this order in `workers` processes; None: unknown.
+
+    taken: run id -> minutes of runs that have ended, or will have; their ratio to the predictions corrects the other
+    predictions. A run without a prediction counts as the mean of these runs, at first 0. left: run id -> minutes that
+    lie ahead of runs that have done a step, 0 of those that have ended; of the others all do.
+    """
+    if not taken and all(run.minutes is None for run in runs):
+        return None
+    predicted = {run.run_id: run.minutes for run in runs if run.run_id in taken and run.minutes}
+    rate = 1.0
+    if predicted:
+        rate = sum(taken[run_id] for run_id in predicted) / sum(predicted.values())
+    mean = sum(taken.values()) / max(1, len(taken))
+    ends = [0.0] * workers  # a heap: when each process has done its runs
+    for run in runs:
+        expected = mean if run.minutes is None else rate * run.minutes
+        heapq.heapreplace(ends, ends[0] + left.get(run.run_id, expected))
+    return max(ends)
+
+
+def duration(minutes: float) -> str:
+    """'about 2 h 10 min'."""
+    if minutes < 1:
+        return "less than a minute"
+    hours, rest = divmod(round(minutes), 60)
+    return f"about {hours} h {rest} min" if hours else f"about {rest} min"

@@ -1,15 +1,15 @@
 """What a worker of a dask cluster does: it trains one run after another, in one process.
 
-The plugin `Sweep` is registered on every worker. When it is removed, the worker saves a checkpoint of its run after the
-current step and stops the run. Dask removes it when the sweep is stopped, and when the worker closes: on SIGTERM, or
-because its scheduler is lost. Only `sweep.train_on` imports this file, as dask is slow to import.
+`train_run` is the task; what all tasks of a sweep share is a plugin of every worker, `Sweep`. When it is removed, the
+worker saves a checkpoint of its run after the current step and stops the run. Dask removes it when the sweep ends or is
+stopped, and when the worker closes: on SIGTERM, or because its scheduler is lost. Only `sweep.train_on` imports this
+file, as dask is slow to import.
 """
 
 import errno
 import logging
 import time
 from collections.abc import Sequence
-from contextvars import copy_context
 from pathlib import Path
 
 import torch
@@ -19,12 +19,41 @@ from filelock import Timeout
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
 from mtbert.runtime import free_by_default
-from mtbert.training import load_corpus, watch
+from mtbert.training import ReadProgress, load_corpus, watch
 from mtbert_lab.own_code import import_files, imported
 from mtbert_lab.store import data_root, is_done, read_run, run_folder, run_id_of, run_lock, train_and_store
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
+
+
+def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pause: float) -> tuple[str, str, float]:
+    """The task that dask runs on a worker: how it ended, its score or error as text, and the minutes that it took.
+
+    It ends as trained; stored, if another process has stored the run; busy, if another process trains it; failed; or
+    stopped. pause: seconds before it begins. mtbert's own errors are returned as text, and so are those of a full or
+    read-only disk, as another try would not help. Other errors are raised, and dask tries the run again.
+    """
+    time.sleep(pause)
+    plugin = get_worker().plugins.get(sweep)
+    if plugin is None:
+        return "stopped", "", 0.0
+    started = time.monotonic()
+    try:
+        state, value = plugin.train(run_id, config, needs_model)
+    except Timeout:
+        plugin.tell(run_id, "is trained by another process")
+        state, value = "busy", ""
+    except SystemExit:
+        state, value = "stopped", ""
+    except Exception as error:
+        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
+        if not is_own and getattr(error, "errno", None) not in NO_ROOM:
+            raise
+        state, value = "failed", f"{type(error).__name__}: {error}"
+    finally:
+        free_by_default()  # the memory goes back, as the worker goes on to other runs
+    return state, value, (time.monotonic() - started) / 60
 
 
 class WorkerError(RuntimeError):
@@ -50,8 +79,7 @@ class Sweep(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Import registered code. Rejected rows are not reported: the process that leads the sweep has done so."""
         self.worker = worker
-        if worker.nanny:
-            import_files(self.imports)
+        import_files(self.imports)
         logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)
 
     def teardown(self, worker: Worker) -> None:
@@ -62,11 +90,11 @@ class Sweep(WorkerPlugin):
         """Report how far a run is. minutes: that all its steps take; left: those ahead, where that is known."""
         self.worker.log_event(self.name, {"run_id": run_id, "state": state, "minutes": minutes, "left": left})
 
-    def train(self, run_id: str, config: RunConfig, again: bool) -> tuple[str, str]:
+    def train(self, run_id: str, config: RunConfig, needs_model: bool) -> tuple[str, str]:
         """Train and store a run, unless that is done; returns 'trained' or 'stored', and its score as text.
 
-        again: see `load_or_run`. Raises filelock.Timeout if another process trains the run, or a teacher that has to be
-        trained before it.
+        needs_model: a run whose model is not in the cache is trained again. Raises filelock.Timeout if another process
+        trains the run, or a teacher that has to be trained before it.
         """
         if self.worker.state.nthreads != 1:  # runs in one process would share torch's random generator
             raise WorkerError(f"a worker has {self.worker.state.nthreads} threads; start it with --nthreads 1")
@@ -75,7 +103,7 @@ class Sweep(WorkerPlugin):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
         watch.set(StepReports(self, run_id))
         with run_lock(run_id, blocking=False):
-            state = "stored" if is_done(run_id, self.stores, again) else "trained"
+            state = "stored" if is_done(run_id, self.stores, needs_model) else "trained"
             if state == "trained":
                 self.tell(run_id, "begins")
                 corpus = load_corpus(config, data_root(config, self.data))
@@ -94,7 +122,7 @@ class StepReports:
         self.first: tuple[float, int] | None = None  # when this process did its first step, and the number of it
         self.last = 0.0  # when it reported
 
-    def __call__(self, progress, total: int) -> bool:
+    def __call__(self, progress: ReadProgress, total: int) -> bool:
         now = time.monotonic()
         if now - self.last > REPORT_SECONDS:
             self.last = now
@@ -106,32 +134,3 @@ class StepReports:
                 minutes, left = pace * total, pace * (total - step)
             self.sweep.tell(self.run_id, f"{step}/{total}", minutes, left)
         return self.sweep.is_stopped
-
-
-def train_run(sweep: str, run_id: str, config: RunConfig, again: bool, pause: float) -> tuple[str, str, float]:
-    """The task that dask runs on a worker: how it ended, its score or error as text, and the minutes that it took.
-
-    It ends as trained; stored, if another process has stored the run; busy, if another process trains it; failed; or
-    stopped. pause: seconds before it begins. mtbert's own errors are returned as text, and so are those of a full or
-    read-only disk, as another try would not help. Other errors are raised, and dask tries the run again.
-    """
-    time.sleep(pause)
-    plugin = get_worker().plugins.get(sweep)
-    if plugin is None:
-        return "stopped", "", 0.0
-    started = time.monotonic()
-    try:
-        state, value = copy_context().run(plugin.train, run_id, config, again)
-    except Timeout:
-        plugin.tell(run_id, "is trained by another process")
-        state, value = "busy", ""
-    except SystemExit:
-        state, value = "stopped", ""
-    except Exception as error:
-        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
-        if not is_own and getattr(error, "errno", None) not in NO_ROOM:
-            raise
-        state, value = "failed", f"{type(error).__name__}: {error}"
-    finally:
-        free_by_default()  # the memory goes back, as the worker goes on to other runs
-    return state, value, (time.monotonic() - started) / 60

@@ -137,6 +137,15 @@ def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, cour
     assert "sampling: cubes is not registered here; --import FILE.py" in unknown[1]
 
 
+def test_a_file_is_run_once_however_it_is_named(tmp_path, monkeypatch, capsys):
+    """A worker may be in the process that leads the sweep."""
+    monkeypatch.setattr("mtbert_lab.own_code.imported", [])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "told.py").write_text("print('run')")
+    import_files(["told.py", tmp_path / "told.py"])
+    assert capsys.readouterr().out == "run\n"
+
+
 @pytest.mark.parametrize(
     "name, message", [("none.py", "no such file"), ("a b.py", "no Python"), ("json.py", "'json' already")]
 )

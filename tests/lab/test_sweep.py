@@ -1,7 +1,6 @@
 """Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
 
 import asyncio
-import gc
 import logging
 import os
 import shutil
@@ -179,7 +178,7 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert [run.name for run in look_up(pairs)] == ["in the grid", "alone", "student"]
     shutil.rmtree(model_folder(stored.run_id))
     runs = look_up(pairs)
-    assert [(run.name, run.is_stored, run.is_teacher) for run in runs] == [
+    assert [(run.name, run.is_stored, run.needs_model) for run in runs] == [
         ("in the grid", False, True), ("alone", False, True), ("student", False, False),
     ]  # fmt: skip
     assert [run.name for run in look_up(pairs[:1])] == ["teacher of student", "teacher of student", "student"]
@@ -406,6 +405,8 @@ def test_runs_for_a_gpu_go_one_at_a_time_to_the_workers_that_have_one(pairs, two
     two_workers.used.clear()
     assert train_on(two_workers, look_up(pairs), Stop(), device="cpu") == {}
     assert {name for name, _ in two_workers.used} == {"gpu", "none"}
+    left = two_workers.run(lambda dask_worker: [name for name in dask_worker.plugins if "mtbert" in name])
+    assert set(map(tuple, left.values())) == {()}, "a cluster of the user's own goes on without plugins of ended sweeps"
 
 
 def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_workers):
@@ -647,32 +648,6 @@ def test_nobody_puts_a_module_or_a_link_before_a_sweep(planted):
         assert private.stat().st_mode & 0o777 == 0o700
         assert [*client.run(find_spec, "planted").values(), find_spec("planted")] == [None, None]
     assert planted.read_text() == "kept" and not private.exists()
-
-
-@pytest.fixture
-def no_gc_callbacks():
-    """No callbacks of garbage collections from other libraries: hypothesis has one."""
-    others = gc.callbacks[:]
-    gc.callbacks.clear()
-    yield
-    gc.callbacks[:] = others
-
-
-def test_ctrl_c_during_a_garbage_collection_is_not_lost(no_gc_callbacks):
-    """Python raises it in what it calls next, and drops what is raised in a callback of the collection."""
-    pytest.importorskip("distributed")
-    objects = [[i] for i in range(1_000_000)]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    ctrl_c = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    try:
-        with pytest.raises(KeyboardInterrupt), open_cluster(1, None):
-            ctrl_c.start()
-            end = time.monotonic() + 5
-            while time.monotonic() < end:
-                gc.collect()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(objects) == 1_000_000
 
 
 def test_workers_that_never_start_are_an_error(monkeypatch, caplog):

@@ -229,7 +229,7 @@ def test_damaged_outputs_are_computed_again(base, stored):
     paths[0].write_bytes(contents[0][:-1])
     shutil.rmtree(model_folder(paths[0].parent.name))
     teacher, planned = sweep.look_up([("student", student.but(seed=4))])
-    assert teacher.run_id == paths[0].parent.name and teacher.is_teacher and not planned.is_teacher
+    assert teacher.run_id == paths[0].parent.name and teacher.needs_model and not planned.needs_model
     shutil.rmtree(results_dir() / "runs" / first.run_id)
     stored(student)
     assert [path.read_bytes() for path in paths] == contents

@@ -29,6 +29,8 @@ from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import Run, StoreError
 from mtbert_lab.store.runs import load_or_run
 
+SEEDS = (1,)  # of the run in `stored`
+
 
 def flip(path: Path, draw: random.Random) -> int:
     """Flip a random bit of a file; returns its place."""
@@ -54,25 +56,6 @@ def refused(read: Callable, files: list[Path], error: type, times: int) -> None:
 
 
 # --- the store --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_encoder, course_folder, tmp_path_factory) -> tuple[Run, Path]:
-    """A run, and the folder with its store and its cache."""
-    folder = tmp_path_factory.mktemp("trained")
-    config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, frozen=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RESULTS", "CACHE"):
-            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
-        return load_or_run(config, course_folder, device="cpu", progress=False), folder
-
-
-@pytest.fixture
-def stored(trained, isolated, course_data) -> Run:
-    """The run in this test's own store, and its model in this test's cache."""
-    run, folder = trained
-    shutil.copytree(folder, isolated, dirs_exist_ok=True)
-    return run
 
 
 @pytest.fixture

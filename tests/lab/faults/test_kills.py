@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +12,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mtbert.config import RunConfig
 from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.files import LEFTOVER_AGE, remove_leftovers
@@ -26,6 +23,7 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.runs import load_or_run
 
+SEEDS = (1, 2)  # of the runs in `stored`
 # A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
 KILLED = """
 import itertools, json, os, sys, traceback
@@ -132,27 +130,6 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def two_trained(tiny_encoder, course_folder, tmp_path_factory) -> tuple[RunConfig, Path]:
-    """One of two runs, and the folder with their store and their cache."""
-    folder = tmp_path_factory.mktemp("two-trained")
-    config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, frozen=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RESULTS", "CACHE"):
-            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
-        for seed in (1, 2):
-            load_or_run(config.but(seed=seed), course_folder, device="cpu", progress=False)
-    return config, folder
-
-
-@pytest.fixture
-def stored(two_trained, isolated, course_data) -> RunConfig:
-    """One of two runs, both in this test's own store."""
-    config, folder = two_trained
-    shutil.copytree(folder, isolated, dirs_exist_ok=True)
-    return config
-
-
 @pytest.mark.parametrize("table", ["scores.csv", "curves.csv"])
 @pytest.mark.parametrize("damage", ["a digit", "cut inside a run", "removed", "no checksums", "empty checksums"])
 def test_a_damaged_table_is_written_again(stored, table, damage):
@@ -168,13 +145,13 @@ def test_a_damaged_table_is_written_again(stored, table, damage):
         sums.unlink()
     else:
         sums.write_text("")
-    load_or_run(stored, device="cpu", progress=False)
+    load_or_run(stored.config, device="cpu", progress=False)
     assert path.read_text() == content and table in sums.read_text()
 
 
 def test_whole_tables_are_not_written_again(stored, monkeypatch):
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
-    load_or_run(stored, device="cpu", progress=False)
+    load_or_run(stored.config, device="cpu", progress=False)
 
 
 def test_tables_that_cannot_be_written_are_a_warning(tiny_config, course_data, monkeypatch, caplog):
