@@ -105,7 +105,7 @@ class Grid:
             return "There are no runs of this question here."
         there = sum(map(len, self.runs.values()))
         wanted = sum(map(len, self.configs.values()))
-        files = " and ".join(map(code, self.paths))
+        files = ", ".join(map(code, self.paths))
         text = f"{there} of {wanted} runs of this question ({files}) are stored"
         if there < wanted:
             others = "the others" if there else "them"
@@ -253,7 +253,10 @@ class Comparison:
         fewest, most = min(counts), max(counts)
         count = f"{fewest} to {most}" if fewest < most else str(most)
         shown = ", ".join(deviations)
-        return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
+        return (
+            f"Runs of few seeds take the variance between seeds from {count} configurations of the same scheme "
+            f"(standard deviation {shown})."
+        )
 
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
