@@ -92,7 +92,7 @@ def differences_by_task(
     """
     tasks, lines = table["task"].unique(), _lines(table)
     longest = max(map(len, lines))
-    across = 1.5 * len(tasks) if len(tasks) > 1 else 4.0  # a page has 8.7 inches; a wider figure shrinks, with its words
+    across = 1.5 * len(tasks) if len(tasks) > 1 else 4.0  # a page has 8.7 inches, to which wider figures shrink
     size = (across + 0.07 * longest, 0.27 * len(lines) + 1.5)
     widths = [1.0] * len(tasks)
     if drawings:
