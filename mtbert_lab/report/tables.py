@@ -230,7 +230,7 @@ class Comparison:
             return None
         rows = {}
         for row in self.differences.itertuples():
-            seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
+            seeds = f"{row.seeds}, variance of similar runs" if row.is_lent else str(row.seeds)
             columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
             text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
@@ -240,7 +240,7 @@ class Comparison:
 
     @property
     def lent(self) -> str:
-        """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
+        """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
         lent = self.differences[self.differences["is_lent"]]
         counts, deviations = [], []
         for row in lent.drop_duplicates("task").itertuples():
