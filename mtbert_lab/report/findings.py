@@ -385,7 +385,7 @@ def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
     }
     counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})
     counts = counts.T.reindex(columns=OF_RUNS[::-1]).fillna(0).astype(int)
-    return counts.assign(all=counts.sum(axis=1)).rename_axis("checked")
+    return counts.assign(all=counts.sum(axis=1)).rename_axis(index="checked", columns=None)
 
 
 def unchecked(claims: pd.DataFrame) -> str:

@@ -65,14 +65,14 @@ def counts(
 ) -> Axes:
     """`stacked` bars of numbers of things, with the numbers in the bars that are wide enough."""
     longest = table.sum(axis=1).max()
-    least = max(1, 0.03 * longest)
+    least = max(1, 0.04 * longest)
     ax = stacked(table, colours, label, ax, edgecolor="black", linewidth=0.6)
     for bars, part in zip(ax.containers, table, strict=True):
         colour = "white" if relative_luminance(colours[part]) < 0.25 else "black"
         numbers = [f"{n:.0f}" if n >= least else "" for n in bars.datavalues]
         texts = ax.bar_label(bars, numbers, label_type="center", color=colour, fontsize="x-small")
         if part in HATCHES:
-            ground = {"fc": colours[part], "ec": "none", "pad": 1}
+            ground = {"fc": colours[part], "ec": "none", "pad": 2}
             plt.setp(texts, bbox=ground)
     ax.grid(axis="y", visible=False)
     return ax
@@ -92,7 +92,7 @@ def differences_by_task(
     """
     tasks, lines = table["task"].unique(), _lines(table)
     longest = max(map(len, lines))
-    across = 2.3 * len(tasks) if len(tasks) > 1 else 4.0
+    across = 1.5 * len(tasks) if len(tasks) > 1 else 4.0  # a page has 8.7 inches, to which wider figures shrink
     size = (across + 0.07 * longest, 0.27 * len(lines) + 1.5)
     widths = [1.0] * len(tasks)
     if drawings:
@@ -122,7 +122,7 @@ def differences_by_task(
             _arrow_at_edge(ax, limits, place, row["value"], VERDICTS[row["verdict"]])
         ax.set_title(TASK_LABELS[task], fontsize="medium")
         ax.tick_params(labelsize="small")
-        ax.xaxis.set_major_locator(MaxNLocator(4 if len(tasks) > 1 else 8, steps=[1, 2, 5, 10]))
+        ax.xaxis.set_major_locator(MaxNLocator(3 if len(tasks) > 1 else 8, steps=[1, 2, 5, 10]))
         ax.set_xlim(low - room, high + room)
     if drawings:
         _draw_plans(axes[0], drawings, lines)

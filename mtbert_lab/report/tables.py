@@ -105,7 +105,7 @@ class Grid:
             return "There are no runs of this question here."
         there = sum(map(len, self.runs.values()))
         wanted = sum(map(len, self.configs.values()))
-        files = " and ".join(map(code, self.paths))
+        files = ", ".join(map(code, self.paths))
         text = f"{there} of {wanted} runs of this question ({files}) are stored"
         if there < wanted:
             others = "the others" if there else "them"
@@ -230,7 +230,7 @@ class Comparison:
             return None
         rows = {}
         for row in self.differences.itertuples():
-            seeds = f"{row.seeds}, variance lent" if row.is_lent else str(row.seeds)
+            seeds = f"{row.seeds}, variance of similar runs" if row.is_lent else str(row.seeds)
             columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
             text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
@@ -240,7 +240,7 @@ class Comparison:
 
     @property
     def lent(self) -> str:
-        """One sentence: which runs lend their seed variance to those of few seeds; empty where none does."""
+        """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
         lent = self.differences[self.differences["is_lent"]]
         counts, deviations = [], []
         for row in lent.drop_duplicates("task").itertuples():
@@ -253,7 +253,10 @@ class Comparison:
         fewest, most = min(counts), max(counts)
         count = f"{fewest} to {most}" if fewest < most else str(most)
         shown = ", ".join(deviations)
-        return f"{count} configurations of the same scheme lend their seed variance (standard deviation {shown})."
+        return (
+            f"Runs of few seeds take the variance between seeds from {count} configurations of the same scheme "
+            f"(standard deviation {shown})."
+        )
 
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:

@@ -117,10 +117,16 @@ def read_page(file: Path) -> dict:
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
     said = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
     texts = [*chain("".join(data.get("text/markdown", "")) for data in said), *rest]
-    about = {"title": title.lstrip("# "), "question": question, "is_synthetic": SYNTHETIC in texts}
+    about = {"title": title.lstrip("# ") + of_grid(file.stem), "question": question, "is_synthetic": SYNTHETIC in texts}
     about["answer"] = next((text for text in texts if text.startswith("**Answer")), "")
     about["findings"] = next((text for text in texts if text.startswith("**Findings.**")), "")
     return metadata["mtbert"] | about | metadata.get("papermill", {})
+
+
+def of_grid(name: str) -> str:
+    """What the title of a page gets that shows a notebook for a grid, `<notebook>-<grid>`; empty for the others."""
+    _, _, grid = name.partition("-")
+    return f": {escaped(grid)}" if grid else ""
 
 
 def anchor(profile: str, file: str) -> str:
@@ -138,6 +144,8 @@ def prepare(app: Sphinx, name: str, source: list[str]) -> None:
     if name not in records:
         return
     notebook = json.loads(source[0])
+    title, *rest = "".join(notebook["cells"][0]["source"]).split("\n")
+    notebook["cells"][0]["source"] = "\n".join([title + of_grid(name), *rest])
     is_before_sections = True
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":

@@ -11,6 +11,17 @@ if (all) {
   };
 }
 
+// The name of an index is the heading of its column; pandas gives it a line of its own.
+for (const { tHead } of document.querySelectorAll("table.dataframe")) {
+  if (tHead?.rows.length !== 2) continue;
+  const [headings, ofIndex] = tHead.rows;
+  const [name, ...others] = [...ofIndex.cells].map(cell => cell.textContent.trim());
+  const isPlain = headings.cells.length === ofIndex.cells.length && !headings.cells[0].textContent.trim();
+  if (!isPlain || !name || others.some(Boolean)) continue;
+  headings.cells[0].textContent = name;
+  ofIndex.remove();
+}
+
 // A click on the heading of a column, or Enter, sorts the table by it; once more reverses the order.
 for (const table of document.querySelectorAll("table.dataframe")) {
   table.tHead?.removeAttribute("onclick"); // sorts in JupyterLab
