@@ -118,7 +118,7 @@ def in_words(row: dict, claim: dict) -> str:
     words = [_compared(check, parts) if isinstance(parts, list) else parts]
     if pd.notna(row["seeds"]):
         words.append(count_seeds(round(row["seeds"])))
-    if row["is_lent"] is True:
+    if row["uses_prior"] is True:
         words.append("seed noise taken from runs that are alike")
     if isinstance(row["cautious"], str):
         words.append(f"{row['cautious']} if that noise is worth least")

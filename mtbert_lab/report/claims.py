@@ -48,7 +48,7 @@ TIMES = ("train_seconds", "train_cpu_seconds")  # on a CPU a run has a core of i
 EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
 COLUMNS = [
     "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
-    "seeds", "is_lent", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
+    "seeds", "uses_prior", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
 ]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
@@ -117,7 +117,7 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
     corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. is_small: an order is shown,
     by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
-    the verdict with the prior degrees of freedom at their lower bound, where it is another one; is_lent: whether a run
+    the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a run
     of few seeds borrows its seed variance.
     """
     table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
@@ -158,7 +158,7 @@ def _judge(rows: list[dict]) -> None:
         row |= one.in_numbers(verdict.low, verdict.high)
         row |= {"p": verdict.p, "q": verdict.corrected, "holm": by_holm[row["check"]].corrected}
         row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
-        row |= {"is_lent": one.found.is_lent, "cautious": other if other != verdict.verdict else None}
+        row |= {"uses_prior": one.found.uses_prior, "cautious": other if other != verdict.verdict else None}
 
 
 def facts(table: pd.DataFrame) -> pd.DataFrame:

@@ -251,7 +251,7 @@ def numbers(comparison: Comparison, constants: pd.DataFrame | None = None) -> No
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
     show_differences(comparison)
     show_scores(comparison, constants=constants)
-    say(f"{comparison.stored} {comparison.lent}".strip())
+    say(f"{comparison.stored} {comparison.prior}".strip())
 
 
 def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:

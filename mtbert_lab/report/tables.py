@@ -225,25 +225,30 @@ class Comparison:
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 
     def difference_table(self) -> pd.DataFrame | None:
-        """`differences` for reading: a row per run, a column per task; None where there are none."""
+        """`differences` for reading: a row per run, a column per task; None where there are none.
+
+        A reference that all runs share is named once, above their names.
+        """
         if self.differences.empty:
             return None
         rows = {}
         for row in self.differences.itertuples():
-            seeds = f"{row.seeds}, variance of similar runs" if row.is_lent else str(row.seeds)
+            seeds = f"{row.seeds}, variance of similar runs" if row.uses_prior else str(row.seeds)
             columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
             text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
                 text += f" (cautiously: {row.cautious})"
             columns[TASK_LABELS[row.task]] = text
-        return pd.DataFrame(rows).T.fillna("–")
+        table = pd.DataFrame(rows).T.fillna("–")
+        references = table["minus"].unique()
+        return table if len(references) > 1 else table.drop(columns="minus").rename_axis(f"minus {references[0]}")
 
     @property
-    def lent(self) -> str:
+    def prior(self) -> str:
         """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
-        lent = self.differences[self.differences["is_lent"]]
+        pooled = self.differences[self.differences["uses_prior"]]
         counts, deviations = [], []
-        for row in lent.drop_duplicates("task").itertuples():
+        for row in pooled.drop_duplicates("task").itertuples():
             prior_for = partial(prior_of, tasks=[row.task], among=self.grid.among)
             prior = prior_for(self.runs[row.run]) or prior_for(self.runs[row.reference])
             counts.append(prior.configurations)

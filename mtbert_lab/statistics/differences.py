@@ -89,7 +89,7 @@ class Difference:
         return self.value - half, self.value + half
 
     @property
-    def is_lent(self) -> bool:
+    def uses_prior(self) -> bool:
         """Whether it is decided with a side of fewer than SEEDS seeds, whose seed variance is that of the prior."""
         return self.is_decided and any(len(side.scores) < SEEDS for side in self.sides)
 

@@ -175,7 +175,7 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
     margins: below which a difference does not matter, one for each. Columns: seeds; value, low, high (the interval at
     the level at which it was judged); p (corrected); verdict ("better", "worse", NO_DIFFERENCE, TOO_FEW); is_small
     ("better" or "worse" by less than the margin); seeds_needed; cautious (the verdict with d0 at its lower bound);
-    is_lent.
+    uses_prior.
     """
     judged = _decide(found, margins)
     cautious = _decide([one.cautious for one in found], margins)
@@ -189,7 +189,7 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
         "is_small": [one.is_small for one in judged],
         "seeds_needed": [one.seeds_needed for one in judged],
         "cautious": [OF_DIFFERENCES.get(one.verdict, one.verdict) for one in cautious],
-        "is_lent": [one.is_lent for one in found],
+        "uses_prior": [one.uses_prior for one in found],
     }
     return pd.DataFrame(about)
 

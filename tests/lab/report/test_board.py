@@ -75,7 +75,7 @@ def test_how_a_claim_was_checked_is_said_without_paths(claims):
 
 def row(**changes) -> dict:
     fields = {"paper": "000", "place": "Table 1", "claim": "a < b", "kind": "finding", "its_number": math.nan}
-    fields |= dict.fromkeys(("our_number", "low", "high", "margin", "seeds", "is_lent"), math.nan)
+    fields |= dict.fromkeys(("our_number", "low", "high", "margin", "seeds", "uses_prior"), math.nan)
     fields |= dict.fromkeys(("is_small", "seeds_needed", "cautious"), math.nan)
     return fields | {"verdict": "reproduced"} | changes
 
@@ -92,7 +92,7 @@ def test_what_was_found_has_its_interval():
 
 def test_words_say_seeds_loans_and_small_differences():
     claim = {"check": "difference", "difference": ["hybrids/a", "greater", "hybrids/b", "sst"], "why": "as seen"}
-    about = dict(seeds=1, is_lent=True, is_small=True, cautious="too few runs to tell")
+    about = dict(seeds=1, uses_prior=True, is_small=True, cautious="too few runs to tell")
     assert board.in_words(row(**about), claim) == (
         "a minus b, SST; 1 seed; seed noise taken from runs that are alike; too few runs to tell if that noise is "
         "worth least; by less than the margin; as seen"
