@@ -69,17 +69,14 @@ def test_a_step_of_the_usual_loop_changes_every_parameter(training):
     assert all(p.grad is None for p in theirs.parameters())
 
 
-def test_the_compiled_model_computes_the_same(training):
+def test_the_model_that_is_compiled_is_one_graph_and_computes_the_same(training):
     ours = training(("sst",))
     theirs = TransformersModel(ours.model, ours.tables).eval()
     expected = theirs.loss("sst", ours.all_rows["sst"])
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    theirs.compile(dynamic=False)
-    try:
-        found = theirs.loss("sst", ours.all_rows["sst"])
-    except Exception as error:
-        pytest.skip(f"torch.compile fails here: {type(error).__name__}")
+    theirs.compile(dynamic=False, backend="aot_eager")  # without code in C++, which takes a minute
+    found = theirs.loss("sst", ours.all_rows["sst"])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     counts = torch._dynamo.utils.counters
     assert counts["stats"]["unique_graphs"] == 1 and not counts["graph_break"], "it has to be one graph"
