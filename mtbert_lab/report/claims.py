@@ -117,8 +117,8 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
     corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. is_small: an order is shown,
     by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
-    the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a run
-    of few seeds borrows its seed variance.
+    the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
+    run of few seeds takes the seed variance of similar runs.
     """
     table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
     numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm", "seeds_needed"]].astype(float).round(6)
