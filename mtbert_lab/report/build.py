@@ -67,7 +67,7 @@ class _Page:
 
         changed: when the rest of what it shows was, in seconds since 1970. more: entries of its record.
         """
-        changed = max(changed, _newest([self.notebook]))
+        changed = max(changed, self.notebook.stat().st_mtime)
         return _record(self.file) == self.record | more and self.file.stat().st_mtime >= changed
 
 
