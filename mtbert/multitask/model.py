@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, init_empty_weights, locate
+from mtbert.bert import MPNET, Batch, BertConfig, BertModel, CheckpointError, init_empty_weights, locate
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
@@ -24,6 +24,14 @@ from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
 GPU_EVAL_TOKENS = 32768  # the same on a GPU, which small batches leave idle
+MPNET_SIZES = BertConfig(  # the report draws its plans where nobody has fetched its weights
+    vocab_size=30527,
+    max_position_embeddings=514,
+    type_vocab_size=0,
+    layer_norm_eps=1e-5,
+    pad_token_id=1,
+    model_type="mpnet",
+)
 
 
 class MultitaskBert(nn.Module):
@@ -305,6 +313,8 @@ def encoder_config(config: RunConfig) -> BertConfig:
 
 
 def _checkpoint_sizes(config: RunConfig) -> BertConfig:
+    if config.encoder == MPNET:
+        return MPNET_SIZES
     return BertConfig.from_json(locate(config.encoder) / "config.json")
 
 

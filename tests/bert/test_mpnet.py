@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from mtbert.bert import Batch, content_digest
+from mtbert.bert import Batch, content_digest, init_empty_weights
 from mtbert.bert.cpu_ops import attend
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
 from mtbert.multitask.export import export_task
-from mtbert.multitask.model import MultitaskBert, meta_model
+from mtbert.multitask.model import MultitaskBert, encoder_config, meta_model
 from mtbert.sharing import SharedEncoder, SharingPlan
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
 from mtbert_lab.report.viewers import attention_maps
@@ -302,3 +302,11 @@ def test_forward_and_backward_fit_into_a_cuda_graph():
     model.embeddings.relative.weight.grad.zero_()
     graph.replay()
     torch.testing.assert_close(model.embeddings.relative.weight.grad, expected, rtol=0.05, atol=1e-4)
+
+
+def test_its_sizes_are_known_without_its_files():
+    """109.5 million parameters with the heads, as the stored runs have."""
+    config = RunConfig.from_params({"encoder": "mpnet", "tasks": list(TASKS), "pooling": "mean"})
+    with init_empty_weights():
+        encoder = BertModel(encoder_config(config))
+    assert sum(weight.numel() for weight in encoder.parameters()) == 109_486_464

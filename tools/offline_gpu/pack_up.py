@@ -31,17 +31,17 @@ from mtbert_lab.paths import stores
 from mtbert_lab.store import data_root, read_grids, run_folder, run_id_of, teacher_outputs
 
 GRIDS = (  # in the order in which their runs are trained
-    "params/cpu/gradients.yaml:sequence",
+    "params/base/pals.yaml",
+    "params/base/gradients.yaml",
+    "params/base/best_model.yaml",
+    "params/base/single_task.yaml",
+    "params/cpu/gradients.yaml",
     "params/cpu/heads_schedules.yaml",
     "params/cpu/progressive.yaml",
     "params/cpu/augmentation.yaml",
     "params/cpu/four_tasks.yaml",
     "params/cpu/distil_more.yaml",
-    "params/base/learning_rate.yaml",
-    "params/base/sharing.yaml",
-    "params/base/pals.yaml",
-    "params/base/gradients.yaml",
-    "params/base/single_task.yaml",
+    "params/base/pairs_samplers.yaml",
     "params/cpu/samplers_long.yaml",
 )  # and never memory_time.yaml, which compares times: runs that share a GPU have none of their own
 RATES = "learning_rate.yaml"  # the grid of a folder whose best run has the learning rate of the others
