@@ -180,8 +180,8 @@ def limits(store: Path | None = None) -> str:
     passes = short.cost["steps"] * short.config.batch_size["quora"] / short.provenance["rows"]["train quora"]
     steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
     lines = [
-        "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them. The plans "
-        "alone were also trained with an encoder of twelve layers, tuned on the same pairs.",
+        "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them; the plans "
+        "also with MPNet, tuned alike.",
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:size} more "
@@ -360,8 +360,8 @@ def gem_is_for(gradients: Grid) -> str:
 def twelve_layers(plans: Comparison) -> str:
     """What splitting gains with an encoder of the papers' size; raises KeyError without the runs."""
     return tell(
-        "With an encoder of the papers' size (MPNet) an encoder for each task scores {quora:size} more on Quora than "
-        "one for all, and *hybrid-6*, paper 002's plan, {half:size} more overall. Three seeds are too few to tell.",
+        "With MPNet, an encoder of the papers' size, *3-bert* scores {quora:size} more on Quora than *1-bert*, and "
+        "*hybrid-6* {half:size} more overall. Three seeds are too few to tell.",
         quora=Place(row_of(plans, "3-bert", "quora"), TOO_FEW),
         half=Place(row_of(plans, "hybrid-6"), TOO_FEW),
     )
