@@ -24,7 +24,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
-from mtbert_lab.report.sentences import SMALL, Place, no_gain, row_of, tell, told
+from mtbert_lab.report.sentences import SMALL, Place, no_gain, place, row_of, tell, told
 from mtbert_lab.report.tables import (
     TOGETHER,
     Comparison,
@@ -78,6 +78,7 @@ def box(store: Path | None = None) -> str:
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     adapters = read("pals_samplers")
     plans = compare(read("hybrids"), "plan")
+    larger = compare(read_runs("base", "sharing", store=store, train_missing=False), "plan")
     singles = compare(read("singles"), "pairs")
     gradients = read("gradients")
     methods = _methods(adapters, gradients)
@@ -89,7 +90,7 @@ def box(store: Path | None = None) -> str:
         "What trades one task for another": lambda: samplers_trade(compare(adapters, "sampling")),
         "What gains nothing that matters": lambda: nothing_gained(methods),
         "What GEM is for": lambda: gem_is_for(gradients),
-        "What twelve layers show": lambda: twelve_layers(compare(_larger(store), "plan")),
+        "What twelve layers show": lambda: twelve_layers(larger),
         "What became of the papers' findings": lambda: _claims_checked(store),
     }
     lines = []
@@ -97,11 +98,6 @@ def box(store: Path | None = None) -> str:
         with suppress(KeyError, FileNotFoundError):  # its runs are not stored
             lines.append(f"- **{heading}.** {sentence()}")
     return "\n".join(lines)
-
-
-def _larger(store: Path | None) -> Grid:
-    """Plans with an encoder of bert-base's size, as the papers used."""
-    return read_runs("base", "sharing", store=store, train_missing=False)
 
 
 def _methods(adapters: Grid, gradients: Grid) -> list[Comparison]:
@@ -131,7 +127,7 @@ def recommendation(store: Path | None = None) -> str:
     split = tell(
         "**Split the upper half** (*hybrid-3*) where Quora, the task with the most examples, matters: it gains "
         "{quora:size} there with {half} million parameters, and an encoder for each task needs {three}.",
-        quora=Place(row_of(plans, "hybrid-3", "quora"), "better"),
+        quora=place(plans, "hybrid-3", "better", "quora"),
         half=millions["hybrid-3"],
         three=millions["3-bert"],
     )
@@ -189,8 +185,8 @@ def limits(store: Path | None = None) -> str:
             short=steps[0],
             passes=passes,
             long=steps[1],
-            quora=Place(row_of(long, names[1], "quora"), TOO_FEW),
-            overall=Place(row_of(long, names[1]), TOO_FEW),
+            quora=place(long, names[1], TOO_FEW, "quora"),
+            overall=place(long, names[1], TOO_FEW),
         ),
         "One domain: short English texts, and tasks that are near each other.",
     ]
@@ -269,9 +265,9 @@ def sharing_costs(plans: Comparison) -> str:
         "One encoder for three tasks loses {quora} on Quora against an encoder for each, and "
         "{sts} on STS, less than the margin. On SST the difference is shown not to matter. The makers of our encoder "
         "tuned it on Quora's duplicates, so Quora's number need not carry over.",
-        quora=Place(row_of(plans, "3-bert", "quora"), "better"),
-        sts=Place(row_of(plans, "3-bert", "sts"), SMALL),
-        sst=Place(row_of(plans, "3-bert", "sst"), NO_DIFFERENCE),
+        quora=place(plans, "3-bert", "better", "quora"),
+        sts=place(plans, "3-bert", SMALL, "sts"),
+        sst=place(plans, "3-bert", NO_DIFFERENCE, "sst"),
     )
 
 
@@ -295,15 +291,15 @@ def three_runs_buy(plans: Comparison) -> str:
     trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in pairs))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
-    def place(reference: str, task: str, verdict: str) -> Place:
+    def against(reference: str, task: str, verdict: str) -> Place:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
     return tell(
         "The mean of what three runs of one encoder predict gains {quora} on Quora and {sts:size} on STS over one run. "
         "The three have the parameters of 3-bert together, and on Quora they score {behind:size} less than 3-bert.",
-        quora=place("1-bert", "quora", "better"),
-        sts=place("1-bert", "sts", "better"),
-        behind=place("3-bert", "quora", "worse"),
+        quora=against("1-bert", "quora", "better"),
+        sts=against("1-bert", "sts", "better"),
+        behind=against("3-bert", "quora", "worse"),
     )
 
 
@@ -317,9 +313,9 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
         "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
         "and cosine it loses {with_features:size} on STS, and there are too few runs to tell this from nothing. The "
         "cosine of the untrained encoder's embeddings has {cosine} there.",
-        sts=Place(row_of(pairs, "STS alone, concat", "sts"), "worse"),
-        quora=Place(row_of(pairs, "Quora alone, concat", "quora"), "worse"),
-        with_features=Place(row_of(pairs, f"STS {features}", "sts"), TOO_FEW),
+        sts=place(pairs, "STS alone, concat", "worse", "sts"),
+        quora=place(pairs, "Quora alone, concat", "worse", "quora"),
+        with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),
         cosine=f"{untrained['value'].iloc[0]:.3f}",
     )
 
@@ -328,8 +324,8 @@ def samplers_trade(samplers: Comparison) -> str:
     """What drawing tasks by their size changes; raises KeyError without the runs."""
     return tell(
         "Drawing tasks by their size, not equally often, gains {quora} on Quora. It loses {sts} on STS.",
-        quora=Place(row_of(samplers, "1-bert, proportional", "quora"), "better"),
-        sts=Place(row_of(samplers, "1-bert, proportional", "sts"), "worse"),
+        quora=place(samplers, "1-bert, proportional", "better", "quora"),
+        sts=place(samplers, "1-bert, proportional", "worse", "sts"),
     )
 
 
@@ -362,8 +358,8 @@ def twelve_layers(plans: Comparison) -> str:
     return tell(
         "With MPNet, an encoder of the papers' size, *3-bert* scores {quora:size} more on Quora than *1-bert*, and "
         "*hybrid-6* {half:size} more overall. Three seeds are too few to tell.",
-        quora=Place(row_of(plans, "3-bert", "quora"), TOO_FEW),
-        half=Place(row_of(plans, "hybrid-6"), TOO_FEW),
+        quora=place(plans, "3-bert", TOO_FEW, "quora"),
+        half=place(plans, "hybrid-6", TOO_FEW),
     )
 
 

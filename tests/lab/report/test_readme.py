@@ -147,13 +147,12 @@ def test_a_step_on_a_gpu_is_what_was_measured(label):
 
 
 def test_the_share_of_a_gpus_time_is_what_was_measured():
-    shares = {True: [], False: []}
-    for row in ON_GPU:
-        shares[row["size"].startswith("PCGrad")].append(round(100 * float(row["our_busy"])))
-    found = re.search(r"(\d+) to (\d+) % of the time, with PCGrad in (\d+) to\s(\d+) %", README)
-    assert [min(shares[False]), max(shares[False]), min(shares[True]), max(shares[True])] == list(
-        map(int, found.groups())
-    )
+    shares = [(row["size"].startswith("PCGrad"), round(100 * float(row["our_busy"]))) for row in ON_GPU]
+    of_pcgrad = [share for is_pcgrad, share in shares if is_pcgrad]
+    others = [share for is_pcgrad, share in shares if not is_pcgrad]
+    assert (min(of_pcgrad), max(of_pcgrad)) == (51, 62)
+    assert (min(others), max(others)) == (85, 98)
+    assert "computes in 85 to 98 % of the time, with PCGrad in 51 to 62 %" in " ".join(README.split())
 
 
 def test_the_memory_of_training_on_quora_was_measured():
