@@ -262,9 +262,9 @@ def _marked(row: Any) -> str:
 def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
-        "One encoder for three tasks loses {quora} on Quora against an encoder for each, and "
-        "{sts} on STS, less than the margin. On SST the difference is shown not to matter. The makers of our encoder "
-        "tuned it on Quora's duplicates, so Quora's number need not carry over.",
+        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, less "
+        "than the margin, and on SST the difference is shown not to matter. The makers of our encoder tuned it on "
+        "Quora's duplicates, so Quora's number need not carry over.",
         quora=place(plans, "3-bert", "better", "quora"),
         sts=place(plans, "3-bert", SMALL, "sts"),
         sst=place(plans, "3-bert", NO_DIFFERENCE, "sst"),

@@ -160,6 +160,16 @@ def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbe
     assert "42 %" in pages["index"] and "99 %" not in pages["index"] and "03_failed" not in pages
 
 
+def test_the_pages_of_two_grids_have_two_titles(tmp_path):
+    folder = tmp_path / "executed"
+    for name in ("01_tiny", "01_tiny-mine", "01_tiny-yours"):
+        write(folder, name, [new_markdown_cell(CARD)])
+    pages = {path.stem: path.read_text("utf8") for path in _build_site(folder).parent.glob("*.html")}
+    for name, title in {"01_tiny": "", "01_tiny-mine": ": mine", "01_tiny-yours": ": yours"}.items():
+        assert f"<h1>01 - A tiny notebook{title}<" in pages[name]
+        assert f">01 - A tiny notebook{title}</a>" in pages["index"]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site of the committed notebooks."""
@@ -348,6 +358,34 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
     assert found["links"] == [paper, sections[0], paper, paper, sections[1], paper]
     assert found["first"] == [True, 0], "the first column stays in sight"
     assert found["code"] == [[False, False], [True, True], [True, True]], "folded, shown, and so on the next page"
+
+
+SORT = """<!DOCTYPE html><body><iframe></iframe><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => setTimeout(() => {
+  const tables = [...frame.contentDocument.querySelectorAll("table.dataframe")];
+  const row = row => [...row.cells].map(cell => cell.textContent.trim());
+  const heads = tables.map(table => [...table.tHead.rows].map(row));
+  tables[0].tHead.rows[0].cells[1].click();
+  document.title = "done";
+  document.body.innerText = JSON.stringify([heads, [...tables[0].tBodies[0].rows].map(row)]);
+}, 300);
+frame.src = "01_tables.html";
+</script>"""
+
+
+@needs_chromium
+def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path):
+    folder = tmp_path / "executed"
+    plans = pd.Index(["a", "b", "c"], name="plan")
+    plain = pd.DataFrame({"score": [0.3, 0.1, 0.2]}, index=plans)
+    by_seed = plain.rename_axis(columns="seed")  # both axes have names: pandas' heading stays as it is
+    cells = [new_code_cell("table", outputs=[output(text_html=table.to_html())]) for table in (plain, by_seed)]
+    write(folder, "00_start", [new_markdown_cell(START)])
+    write(folder, "01_tables", [new_markdown_cell(CARD), *cells])
+    heads, rows = json.loads(html.unescape(in_chromium(_build_site(folder).parent, SORT, tmp_path / "user")))
+    assert heads == [[["plan", "score"]], [["seed", "score"], ["plan", ""]]]
+    assert rows == [["b", "0.1"], ["c", "0.2"], ["a", "0.3"]]
 
 
 EVIL = (  # names of runs
