@@ -262,8 +262,8 @@ def _marked(row: Any) -> str:
 def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
-        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, less "
-        "than the margin, and on SST the difference is shown not to matter. The makers of our encoder tuned it on "
+        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, "
+        "less than the margin, and on SST the difference is shown not to matter. The makers of our encoder tuned it on "
         "Quora's duplicates, so Quora's number need not carry over.",
         quora=place(plans, "3-bert", "better", "quora"),
         sts=place(plans, "3-bert", SMALL, "sts"),
