@@ -162,10 +162,9 @@ def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
     if given.get("profile") == "demo":
         return f"{text}."
     device = pick_device(given["device"]).type
-    costs = predict_runs(missing, device, data=given["data_dir"] or None)
+    costs = predict_runs(missing, device, data=given["data_dir"] or None, with_memory=False)
     time = sweep.duration(sum(run.minutes or 0 for run in costs))
-    mib = max(run.mib or 0 for run in costs)
-    return f"{text}, {time}, in at most {mib:,.0f} MiB of memory, as far as this can be predicted."
+    return f"{text}, {time}, as far as this can be predicted."
 
 
 def forest(
