@@ -54,9 +54,10 @@ SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean o
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 CLAIMED = (*ORDERS, "equal", "not greater")
 KINDS = ("finding", "slip", "baseline", "question", "recommendation")
+OF_NAMED_RUNS = ("score", "difference", "cost", "gap", "loss", "extremes")  # checks that are a list with names of runs
 OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
-Grids = Callable[[str], Grid]  # name of a file of params/cpu -> its runs
+Grids = Callable[[str], Grid]  # name of a file of params/cpu, or of params/base -> its runs
 
 
 def find(grids: Grids, path: str) -> list[Run]:
@@ -64,7 +65,7 @@ def find(grids: Grids, path: str) -> list[Run]:
     file, _, name = path.partition("/")
     grid = grids(file)
     if name not in grid.configs:
-        raise ConfigError(f"params/cpu/{file}.yaml has no run {name!r}")
+        raise ConfigError(f"{' '.join(grid.paths) or file}: there is no run {name!r}")
     return grid.runs.get(name, [])
 
 
@@ -120,7 +121,30 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
     """
-    table = pd.DataFrame(check_claims(store, params), columns=COLUMNS)
+    return _as_table(check_claims(store, params))
+
+
+def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
+    """The claims about the runs that `papers_size` of claims.yaml names, as in `claims_table`, checked with its runs.
+
+    These are of an encoder of twelve layers, of params/base. They are a family of their own: all of them are corrected
+    together, and no run takes the seed variance of another encoder.
+    """
+    claims, content = read_claims(params)
+    larger: dict[str, str] = content["papers_size"]
+    renamed = []
+    for claim in claims:
+        if claim["check"] not in OF_NAMED_RUNS:
+            continue
+        parts = claim[claim["check"]]
+        if all(part in larger for part in parts if "/" in str(part)):
+            renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
+    grids = cache(partial(read_runs, "base", params=params, store=store, train_missing=False))
+    return _as_table(_check(renamed, grids, content["not_comparable_at_papers_size"]))
+
+
+def _as_table(rows: list[dict]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=COLUMNS)
     numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm", "seeds_needed"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
@@ -129,6 +153,11 @@ def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params"
     """A row of `claims_table` per claim, with what was `compared` where it was two configurations."""
     grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
     claims, content = read_claims(params)
+    return _check(claims, grids, content["not_comparable"])
+
+
+def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
+    """A row per claim; not_comparable: why its score is not."""
     rows = []
     for claim in claims:
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
@@ -137,7 +166,7 @@ def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params"
         row |= CHECKS[claim["check"]](claim, grids)
         reasons = [row.get("why"), claim.get("why")]
         if claim["check"] == "score" and row["verdict"] == "not comparable":
-            reasons.insert(0, content["not_comparable"])
+            reasons.insert(0, not_comparable)
         row["why"] = "; ".join(filter(None, reasons))
         rows.append(row)
     _judge([row for row in rows if "compared" in row])

@@ -13,7 +13,17 @@ import yaml
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report.claims import CHECKS, COLUMNS, KINDS, SIMILARITY, claims_table, find, read_claims
+from mtbert.sharing import SharingPlan
+from mtbert_lab.report.claims import (
+    CHECKS,
+    COLUMNS,
+    KINDS,
+    SIMILARITY,
+    claims_at_papers_size,
+    claims_table,
+    find,
+    read_claims,
+)
 from mtbert_lab.report.findings import best, claim_counts, unchecked
 from mtbert_lab.report.tables import Grid, read_runs
 from mtbert_lab.statistics import Difference
@@ -284,6 +294,43 @@ def test_one_configuration_has_one_name_in_all_grids():
             for config in configs:
                 assert names.setdefault(config.digest, name) == name
                 assert digests.setdefault((name, config.seed), config.digest) == config.digest, f"{grid}: {name}"
+
+
+def test_claims_at_the_papers_size_take_the_larger_runs_alone(folders):
+    """Those of other runs are left out, and the verdict is that of the larger runs."""
+    store, params = folders
+    shutil.copytree(params / "cpu", params / "base", dirs_exist_ok=True)
+    claims = [
+        {"claim": "of both", "difference": ["singles/absent", "greater", "singles/same", "sst"]},
+        {"claim": "of one", "difference": ["singles/absent", "greater", "singles/two", "sst"]},
+        {"claim": "a score", "score": ["singles/same", "sst"], "number": "0.5"},
+        {"claim": "arithmetic", "arithmetic": "1 + 1", "number": "2"},
+    ]
+    content = {
+        "not_comparable": "a small encoder",
+        "not_comparable_at_papers_size": "a larger encoder",
+        "papers_size": {"singles/absent": "singles/good", "singles/same": "singles/bad"},
+        "claims": {"000": {"Table 1": claims}},
+    }
+    (params / "claims.yaml").write_text(yaml.safe_dump(content))
+    table = claims_at_papers_size(store, params).set_index("claim")
+    assert [*table.index] == ["of both", "a score"]
+    assert table.at["of both", "verdict"] == "reproduced" and table.at["of both", "our_number"] > 0.15
+    assert table.at["a score", "why"].startswith("a larger encoder")
+
+
+def test_the_larger_runs_share_as_much_of_their_encoder():
+    _, content = read_claims(PARAMS)
+    grids = cache(partial(read_runs, "base", train_missing=False))
+    small = cache(partial(read_runs, "cpu", train_missing=False))
+    for name, other in content["papers_size"].items():
+        plans = []
+        for among, path, layers in ((small, name, 6), (grids, other, 12)):
+            file, _, run = path.partition("/")
+            config = among(file).configs[run][0]
+            levels = SharingPlan.parse(config.plan, config.tasks, layers).table()
+            plans.append((levels["copies"] == 1).mean())
+        assert plans[0] == pytest.approx(plans[1], abs=0.05), name
 
 
 def test_the_stored_table_is_what_the_code_gives():
