@@ -28,7 +28,7 @@ QUANTITIES = {
 COMPARED = {  # a check of two runs, in words
     "difference": "{first} minus {second}, {what}",
     "gap": "{first} minus {second}, {what}: score on training rows minus score on dev",
-    "loss": "{first} minus {second}, training loss at step {what}",
+    "loss": "{first} minus {second}, training loss of {what}",
     "extremes": "{first} minus {second}, {what}: share of predictions within half a point of 0 or 5",
     "cost": "{first} divided by {second}, {what}",
 }
@@ -136,6 +136,9 @@ def _compared(check: str, parts: list) -> str:
         return FORGETTING.format(pairs="; ".join(pairs))
     names = [str(part).rpartition("/")[2] for part in parts]
     what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
+    if check == "loss":
+        task, _, step = names[-1].rpartition(" at ")
+        what = f"{TASK_LABELS[task] if task else 'all tasks'} at step {step}"
     if check == "score":
         return f"{names[0]}, {what}: another encoder"
     first, _, second, _ = names

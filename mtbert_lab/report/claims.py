@@ -272,9 +272,10 @@ def _gap(run: Run, task: str) -> float:
     return points["train"] - points["dev"]
 
 
-def _loss(run: Run, step: int) -> float:
-    """Training loss of all tasks, around a step."""
-    return run.curve.set_index("step").at[step, "train_loss"]
+def _loss(run: Run, what: int | str) -> float:
+    """Training loss of all tasks around a step, or of one: 'sts at 1200'."""
+    task, _, step = str(what).rpartition(" at ")
+    return run.curve.set_index("step").at[int(step), f"train_loss_{task}" if task else "train_loss"]
 
 
 def _extremes(run: Run, task: str) -> float:

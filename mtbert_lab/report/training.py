@@ -3,6 +3,7 @@
 Tables read stored runs, figures are f(table); the sentences stand in the notebook.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
@@ -148,7 +149,8 @@ def recorded_cosines(grid: Grid) -> tuple[str, pd.DataFrame]:
 def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     """Places of a sentence on conflicts: most and least, the shares of levels and steps, and the pairs that have them.
 
-    Also low and high, the ends of the pairs' mean cosines. Empty where no cosine is recorded.
+    Also low and high, the ends of the pairs' mean cosines; first and last, the share of all pairs in the first and in
+    the last sixth of the run. Empty where no cosine is recorded.
     """
     if cosines.empty:
         return {}
@@ -156,7 +158,9 @@ def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     shares = by_pair.agg(lambda cosine: (cosine < 0).mean())
     means = by_pair.mean()
     pairs = {"most_often": shares.idxmax(), "least_often": shares.idxmin()}
-    return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **pairs}
+    by_part = conflicts(cosines).groupby("until")["share"].mean()
+    ends = {"first": by_part.iloc[0], "last": by_part.iloc[-1]}
+    return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **ends, **pairs}
 
 
 def conflicts(cosines: pd.DataFrame, parts: int = 6) -> pd.DataFrame:
@@ -288,7 +292,7 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
         pair = [without[seed] for seed in seeds], [method[seed] for seed in seeds]
         [row] = decide([tables.less_forgotten([pair])], [MEAN_MARGIN]).itertuples()
         losses = [np.mean([tables.forgetting(run) for run in runs]) for runs in pair]
-        slower, *_ = tables.cost_ratio(pair[1], pair[0], "train_cpu_seconds")
+        slower = tables.times_as_long([pair])
         rows.append(
             {
                 "run": name,
@@ -296,7 +300,7 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
                 "forgotten with": f"{losses[1]:.3f}",
                 "kept more, paired by seed": tables.signed(row),
                 "pairs": str(row.seeds),
-                "processor time": f"{slower:.1f} times",
+                "processor time": "–" if math.isnan(slower) else f"{slower:.1f} times",
             }
         )
     return pd.DataFrame(rows)

@@ -21,7 +21,7 @@ scheme but in turn. A prior needs 10 configurations with two seeds or more and 2
 none, nor has a configuration whose mean score is more than 2 s0 below the lowest of those configurations.
 Configurations that differ in nothing that trains count once.
 
-*Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed: with fewer, "not decided".
+*Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell.
 
 *Words.* A difference has one of three kinds of verdict. An order ("better" or "worse"; of a claim, "reproduced" or
 "contradicted") is shown where the corrected p-value of no difference is below LEVEL; where its value is smaller than
