@@ -112,7 +112,7 @@ def one_pass(start: Start) -> Step:
 
 def compiled(start: Start) -> Step:
     """As `one_pass`, compiled for this one shape, forward and backward each as a graph."""
-    torch._dynamo.reset()  # the shapes before this one would count as recompilations
+    torch.compiler.reset()  # the shapes before this one would count as recompilations
     model = ReadyModel(start)
     losses_of = torch.compile(model.losses_of, mode="reduce-overhead", dynamic=False)
 

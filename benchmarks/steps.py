@@ -38,7 +38,7 @@ def _against(ours: Training, step: Callable = peers.usual_step, compiled: bool =
     theirs = TransformersModel(ours.model, ours.tables)
     optimizer = peers.adamw(theirs, fused=True)
     if compiled:
-        torch._dynamo.reset()  # the sizes before this one would count as recompilations
+        torch.compiler.reset()  # the sizes before this one would count as recompilations
         theirs.compile(dynamic=False)
     return timed(lambda: step(theirs, optimizer, ours.all_rows))
 

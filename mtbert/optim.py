@@ -59,7 +59,8 @@ class AdamW(Optimizer):
                 if parameter.grad is not None:
                     by_step[self._count(parameter)].append(parameter)
             for parameters in by_step.values():
-                if all(_is_dense(parameter, self.state[parameter]) for parameter in parameters):
+                has_kernel = group["lr"] * group["weight_decay"] < 1  # else the fused kernel would divide by 0
+                if has_kernel and all(_is_dense(parameter, self.state[parameter]) for parameter in parameters):
                     self._update_fused(parameters, group)
                 else:
                     for parameter in parameters:

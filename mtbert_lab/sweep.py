@@ -133,7 +133,8 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     minutes = [run.minutes for run in missing if run.minutes is not None]
     if minutes:
         left = duration(minutes_left(missing, workers))
-        lines.append(f"{len(minutes)} to train: {sum(minutes):.1f} minutes, {workers} at a time {left}")
+        known = "" if len(minutes) == len(missing) else f" for the {len(minutes)} with a forecast"
+        lines.append(f"{len(missing)} to train: {sum(minutes):.1f} minutes{known}, {workers} at a time {left}")
     if mib:
         largest = mib[-workers:]
         lines.append(f"memory of {len(largest)} at a time: at most {sum(largest):.0f} MiB")

@@ -52,6 +52,8 @@ SETTINGS = [
     dict(lr=0.01, weight_decay=0.01, correct_bias=False),
     dict(lr=0.01, betas=(0.0, 0.0)),
     dict(lr=0.0, weight_decay=0.5),
+    dict(lr=1.0, weight_decay=1.0),  # all that is left is 0
+    dict(lr=1.0, weight_decay=1.5),
 ]
 
 

@@ -39,14 +39,14 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
 
 
 @torch.no_grad()
-def cagrad(G: Tensor, generator: torch.Generator | None = None, *, c: float = 0.4) -> Tensor:
+def cagrad(G: Tensor, *, c: float = 0.4) -> Tensor:
     """Update (P,) from the tasks' gradients G (T, P): T times CAGrad's, so that c = 0 gives their sum.
 
-    Nothing in it is random; `generator` is there as in `pcgrad`. Raises ValueError for another shape, another c than in
-    [0, 1), or a gradient that is not finite.
+    Nothing in it is random. Raises ValueError for another shape, another c than in [0, 1), or a gradient that is not
+    finite.
     """
     check_matrix("G", G)
-    weights = cagrad_weights(gram_matrix(G), generator, c=c)
+    weights = cagrad_weights(gram_matrix(G), c=c)
     return combine(weights.numpy(), G)
 
 

@@ -4,7 +4,6 @@ from mtbert.multitask.export import export_task
 from mtbert.multitask.heads import TaskHead
 from mtbert.multitask.losses import divergence, predict, task_loss
 from mtbert.multitask.model import (
-    EVAL_TOKENS,
     MultitaskBert,
     autocast,
     build_encoder,
@@ -15,7 +14,6 @@ from mtbert.multitask.model import (
 )
 
 __all__ = [
-    "EVAL_TOKENS",
     "MultitaskBert",
     "TaskHead",
     "autocast",

@@ -60,7 +60,7 @@ def class_probabilities(task: Task, logits: Tensor) -> Tensor:
 def predict(task: Task, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Predicted label (B,) and the model's confidence in it (B,), which is nan for a number.
 
-    The score of STS is 5 times the logit, clamped to 0..5.
+    A number is low + (high - low) times the logit, cut off at the ends of its range.
     """
     if task.is_number:
         low, high = task.label_range

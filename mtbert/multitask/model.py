@@ -1,7 +1,7 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ class MultitaskBert(nn.Module):
             sizes = AdapterSizes(config.adapter_size, config.adapter_heads)
             adapters = {task: ADAPTERS[config.adapter](base.config, sizes) for task in config.scored}
         self.encoder = SharedEncoder(base, plan, adapters)
-        self.encoder.freeze()
         self.encoder.checkpoint_layers = config.checkpoint_layers
         self.heads = TaskHeads(config, base.config.hidden_size)
         if config.weighting == "uncertainty":  # s_t = log sigma_t^2
@@ -136,8 +135,8 @@ class MultitaskBert(nn.Module):
         Raises ConfigError for a task without a head, for texts that are not what the task takes, and for probabilities
         of a number.
         """
-        if isinstance(texts, str):
-            raise ConfigError("texts: one string; pass a list of sentences or of pairs")
+        if isinstance(texts, str | Mapping | pd.DataFrame):  # iteration gives characters, keys, names of columns
+            raise ConfigError(f"texts: one {type(texts).__name__}; pass a list of sentences or of pairs")
         task = self.checked(task)
         about = TASKS[task]
         if probabilities and about.is_number:

@@ -209,6 +209,8 @@ class _Reader:
 
     def _groups(self, start: int, stop: int) -> tuple[Group, ...]:
         """sst,quora|sts -> (('sst', 'quora'), ('sts',)), in the order of the tasks."""
+        if not all(name.strip() for name in re.split(r"[,|]", self.text[start:stop])):
+            raise self.error(start, "a group or the name of a task is empty")
         group_of: dict[str, int] = {}
         for name in _TASK.finditer(self.text, start, stop):
             task = name[0].strip()

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mtbert.bert import Batch, BertModel, LayerHooks, init_empty_weights, pack, unpack
 from mtbert.sharing.adapters import Adapter
-from mtbert.sharing.plan import Group, Level, SharingPlan
+from mtbert.sharing.plan import Group, Level, PlanError, SharingPlan
 
 States = dict[str, Tensor]  # hidden states (B, T, d) of each task
 
@@ -51,6 +51,7 @@ class Copies(nn.ModuleList):
 class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
+    Frozen levels take no gradient.
     checkpoint_layers: in training keep only the inputs of layers, and compute each layer again in the backward pass
     (gradient checkpointing, Chen et al. 2016).
     """
@@ -66,12 +67,17 @@ class SharedEncoder(nn.Module):
         self.layers = nn.ModuleList(Copies(layer, level) for layer, level in pairs)
         self.poolers = Copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
+        for level, copies in self.levels().values():
+            copies.requires_grad_(level.mode != "F")
 
     def forward(self, batches: dict[str, Batch], prefix: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
-        prefix: what `prefix_states` gives, for the tasks where that is at hand.
+        prefix: what `prefix_states` gives, for the tasks where that is at hand. Raises PlanError for a task that the
+        plan does not have.
         """
+        if unknown := batches.keys() - {*self.plan.tasks}:
+            raise PlanError(f"the plan has no task {', '.join(sorted(unknown))}; it has {', '.join(self.plan.tasks)}")
         states = dict(prefix or {})
         others = {task: batch for task, batch in batches.items() if task not in states}
         if others:
@@ -162,11 +168,6 @@ class SharedEncoder(nn.Module):
         model.pooler = self.poolers.of(task)
         model.training = self.training  # the levels, which are this encoder's own, keep their modes
         return model
-
-    def freeze(self) -> None:
-        """Take the frozen levels out of training."""
-        for level, copies in self.levels().values():
-            copies.requires_grad_(level.mode != "F")
 
     def train(self, mode: bool = True) -> "SharedEncoder":
         """Training mode; frozen levels stay in evaluation mode, without dropout."""

@@ -39,7 +39,7 @@ class Stop:
 
 @contextmanager
 def stopping(message: str) -> Iterator[Stop]:
-    """Inside the block SIGINT and SIGTERM are only noted, in what is yielded; a second SIGINT acts at once.
+    """SIGINT and SIGTERM do not end the block: the yielded `Stop` notes the first. A second SIGINT acts at once.
 
     After the block KeyboardInterrupt (SIGINT) or SystemExit (SIGTERM) with the message is raised, if one came. A
     signal that is ignored stays so, and outside the main thread, where Python handles no signals, nothing changes.

@@ -5,8 +5,8 @@ What a graph computes is fixed but for the content of its tensors: the rows of a
 their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
 update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.
 
-Eager all the same, as they depend on numbers of the host: steps with teacher annealing or loss-ratio weights; as they
-draw dropout twice: steps that checkpoint layers; as they read from disk: steps above frozen layers.
+Not captured are steps with teacher annealing or loss-ratio weights, which depend on numbers of the host; steps that
+checkpoint layers, which draw dropout twice; and steps above frozen layers, which read from disk.
 
 Source: NVIDIA, "Getting Started with CUDA Graphs"; torch.cuda.graph.
 """

@@ -53,7 +53,7 @@ class TrainedRun:
 
 
 @dataclass
-class _Progress(Progress):
+class _RunProgress(Progress):
     """The part of a run that a checkpoint has besides the model and the trainer; the clock does not run in evaluation.
 
     best: "overall" and every task -> score and step of its best point of the curve, and of a task what was predicted.
@@ -69,14 +69,14 @@ class _Progress(Progress):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Splits:
     """The rows of every task that is trained, and of every task that is scored."""
 
     train: dict[str, TaskRows]
     dev: dict[str, TaskRows]
 
 
-_Unread = list[tuple[int, float, Rows, Losses]]  # steps whose losses are not read yet: number, learning rate, rows
+_Unread = list[tuple[int, float, Rows, Losses]]  # not read yet: step, learning rate, rows, losses
 
 
 def train(
@@ -195,7 +195,7 @@ class _Run:
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
         return cost
 
-    def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Rows:
+    def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Splits:
         """The rows of every task, with their features.
 
         The outputs of frozen layers are computed here, before the clock of training starts: else a run that computes
@@ -209,15 +209,15 @@ class _Run:
             train[task] = task_rows(model, task, table, self.place, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
             dev[task] = task_rows(model, task, table, self.place, evaluations)
-        return _Rows(train, dev)
+        return _Splits(train, dev)
 
-    def train(self, trainer: Trainer, rows: _Rows) -> tuple[_Progress, Predictions]:
+    def train(self, trainer: Trainer, rows: _Splits) -> tuple[_RunProgress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         identity = f"{config.digest} {self.corpus.fingerprint}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
-        state = _Progress(**(saver.restore() or {}))
+        state = _RunProgress(**(saver.restore() or {}))
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
         steps = training_steps(config, lengths, state.epoch_averages)
         for drawn in islice(steps, state.step):  # of the part before an interruption only the memory is made again
@@ -246,10 +246,10 @@ class _Run:
                 self.write_log(state, self.log_point(state, state.losses[-log_every:]))
         return state, predictions
 
-    def take_step(self, trainer: Trainer, rows: _Rows, drawn: Rows, state: _Progress, unread: _Unread) -> None:
+    def take_step(self, trainer: Trainer, rows: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:
         """Train on the rows drawn and note it in the state; the losses are read by `read_losses`."""
         step = state.step + 1
-        rate = trainer.schedule.get_last_lr()[0]
+        rate = trainer.learning_rate
         losses = trainer.step(step, drawn)
         unread.append((step, rate, drawn, losses))
         state.step = step
@@ -257,7 +257,7 @@ class _Run:
             counts = rows.train[task].tokens.counts[part]
             state.tokens += int(counts.sum())
 
-    def read_losses(self, state: _Progress, unread: _Unread) -> None:
+    def read_losses(self, state: _RunProgress, unread: _Unread) -> None:
         """Note the losses of the steps since the last call; raises TrainingError for the first that is not finite.
 
         On a GPU the host waits here for these steps, and nowhere else.
@@ -283,7 +283,7 @@ class _Run:
             "before this step is kept."
         )
 
-    def evaluate(self, model: MultitaskBert, rows: _Rows, state: _Progress) -> Predictions:
+    def evaluate(self, model: MultitaskBert, rows: _Splits, state: _RunProgress) -> Predictions:
         """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
         config = self.config
         predictions = {}
@@ -306,7 +306,7 @@ class _Run:
         self.note_best(model, {"overall": point["dev_score"], **scores}, predictions, state)
         return predictions
 
-    def log_point(self, state: _Progress, losses: list[Losses]) -> dict:
+    def log_point(self, state: _RunProgress, losses: list[Losses]) -> dict:
         """How far the run has come, and the mean over steps of the mean of their losses."""
         by_step = [np.mean(list(by_task.values())) for by_task in losses]
         return {
@@ -319,7 +319,7 @@ class _Run:
         }
 
     def note_best(
-        self, model: MultitaskBert, scores: dict[str, float], predictions: Predictions, state: _Progress
+        self, model: MultitaskBert, scores: dict[str, float], predictions: Predictions, state: _RunProgress
     ) -> None:
         """Note which scores, "overall" and of each task, are the best so far; keep the weights as `keep` says."""
         trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -337,7 +337,7 @@ class _Run:
                     names = trained & model.own_weights(name)
                 state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
 
-    def write_log(self, state: _Progress, row: dict) -> None:
+    def write_log(self, state: _RunProgress, row: dict) -> None:
         """Append a row to LOG, next to the checkpoint; where it cannot be written, that is a warning."""
         state.log.append(row)
         if self.checkpoint is None:
@@ -349,7 +349,7 @@ class _Run:
         except OSError as error:
             log.warning("%s cannot be written (%s); training goes on", path, error.strerror)
 
-    def keeps_last_step(self, state: _Progress) -> bool:
+    def keeps_last_step(self, state: _RunProgress) -> bool:
         """Whether the kept model is the one that the last step left."""
         if self.pretrains("after"):
             return False
@@ -358,7 +358,7 @@ class _Run:
         names = ["overall"] if self.config.keep == "best" else self.config.tasks
         return all(state.best[name]["step"] == self.total_steps for name in names)
 
-    def costs(self, state: _Progress, rows: _Rows) -> dict[str, float]:
+    def costs(self, state: _RunProgress, rows: _Splits) -> dict[str, float]:
         """The cost of the steps: seconds of the clock and of the processor, tokens."""
         feature_seconds = sum(table.feature_seconds for table in rows.train.values())
         feature_cpu_seconds = sum(table.feature_cpu_seconds for table in rows.train.values())
@@ -400,7 +400,7 @@ def _mean_loss_of(task: str, losses: list[Losses]) -> float:
     return float(np.mean(known))
 
 
-def _dev_predictions(model: MultitaskBert, rows: _Rows, known: Predictions) -> Predictions:
+def _dev_predictions(model: MultitaskBert, rows: _Splits, known: Predictions) -> Predictions:
     """Every task's predictions for dev; those that are known are not computed again."""
     predictions = {}
     for task, table in rows.dev.items():
@@ -408,7 +408,7 @@ def _dev_predictions(model: MultitaskBert, rows: _Rows, known: Predictions) -> P
     return predictions
 
 
-def _step_scores(model: MultitaskBert, state: _Progress, last: Predictions, rows: _Rows) -> pd.DataFrame:
+def _step_scores(model: MultitaskBert, state: _RunProgress, last: Predictions, rows: _Splits) -> pd.DataFrame:
     """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve.
 
     model: that of the last step; last: its predictions for dev.

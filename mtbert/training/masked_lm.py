@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
+from mtbert.multitask import autocast
 from mtbert.optim import AdamW, make_schedule
 from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
@@ -97,7 +98,7 @@ def pretraining_texts(tables: dict[str, pd.DataFrame]) -> list[str]:
 
 
 @dataclass
-class _Progress(Progress):
+class _PretrainingProgress(Progress):
     """How far pretraining has come."""
 
     since: list = field(default_factory=lambda: [0.0, 0, 0])  # since the last point: summed loss, right, predicted
@@ -132,7 +133,7 @@ def pretrain(
         parts = {"encoder": encoder, "head": run.head, "optimizer": run.optimizer, "schedule": run.schedule}
         identity = content_digest([encoder], texts, config.digest) if checkpoint else ""
         saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
-        state = _Progress(**(saver.restore() or {}))
+        state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()
         left = islice(run.batches(), state.step, None)
         for batch, _ in steps_left(left, state, run.total_steps, saver, progress):
@@ -247,7 +248,7 @@ class _Pretraining:
         places = (targets != UNPREDICTED).nonzero().squeeze(1)  # (M,)
         targets = targets[places].to(device)
         mask = batch.attention_mask.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+        with autocast(self.config, device):
             hidden = self.encoder(corrupted.to(device), mask).last_hidden_state  # (B, T, d)
             masked = hidden.flatten(0, 1).index_select(0, places.to(device))  # (M, d)
             logits = self.head(masked)

@@ -78,6 +78,11 @@ class Trainer:
         if config.ema is not None:
             self.average = AveragedModel(self.weights, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
 
+    @property
+    def learning_rate(self) -> float:
+        """That of the step to come, the highest where layers have rates of their own."""
+        return max(self.schedule.get_last_lr())
+
     def step(self, number: int, rows: Rows) -> Losses:
         """Train on these rows; returns every task's mean loss.
 

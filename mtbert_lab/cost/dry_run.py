@@ -169,7 +169,7 @@ class _Ledger(FakeTensorMode):
 
 
 class _Numbers(TorchFunctionMode):
-    """Gives a constant to who reads a tensor's content, and marks backward passes in the ledger."""
+    """Returns constants where code reads the content of a fake tensor, and marks backward passes in the ledger."""
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class Cost:
 
 
 def cost_key(config: RunConfig) -> RunConfig:
-    """Equal for configurations that cost the same."""
+    """The configuration without the fields that do not change what a run costs."""
     default = {field: RunConfig.model_fields[field].default for field in SAME_COST}
     return config.model_copy(update=default)
 

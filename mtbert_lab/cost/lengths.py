@@ -41,7 +41,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
 
 
 def texts_of(config: RunConfig) -> RunConfig:
-    """Equal for runs whose texts have the same lengths, which are those of this configuration."""
+    """A configuration with only the fields that decide the texts; runs with the same one have the same lengths."""
     return RunConfig().model_copy(update={field: getattr(config, field) for field in TEXT_FIELDS})
 
 

@@ -128,7 +128,7 @@ def _gigabytes(mib: float) -> str:
 
 
 def _score_key(config: RunConfig) -> str:
-    """Equal for configurations whose scores differ by the seed variance alone."""
+    """The digest of a configuration without what changes its scores by the seed variance alone."""
     return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
 
 

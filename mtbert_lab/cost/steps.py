@@ -17,7 +17,7 @@ def padded_tokens(config: RunConfig, shapes: Shapes) -> int:
     return sum(config.encodings(task) * B * T for task, (B, T) in shapes.items())
 
 
-class RandomRows:
+class RandomTexts:
     """Rows of random tokens, of these lengths (N,), with the interface of `TaskRows`.
 
     The first `remembered` rows have another label than the others, so that their gradients conflict. known: whether
@@ -97,8 +97,8 @@ class Steps:
         self.config = model.run_config
         self.memory = memory
         self.known = known
-        self.tables: dict[str, RandomRows] = {}
-        self.kept: list[RandomRows] = []  # a graph reads the rows with which it was captured
+        self.tables: dict[str, RandomTexts] = {}
+        self.kept: list[RandomTexts] = []  # a graph reads the rows with which it was captured
         if known and not model.features_are_fixed:
             graphs = False  # what frozen layers make of the texts is read on the host
         self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=graphs)
@@ -122,7 +122,7 @@ class Steps:
             B, T = shapes.get(task, (0, 0))
             remembered = np.full(self.remembered, self.memory.get(task, T))
             lengths = np.concatenate([remembered, np.full(B, T)])
-            self.tables[task] = RandomRows(self.model, task, lengths, self.remembered, task in self.known)
+            self.tables[task] = RandomTexts(self.model, task, lengths, self.remembered, task in self.known)
             if task in shapes:
                 rows[task] = np.arange(self.remembered, len(lengths))
         if self.has_graphs:
@@ -139,6 +139,6 @@ class Steps:
         self.model.eval()
         batches = {}
         for task, (B, T) in shapes.items():
-            table = RandomRows(self.model, task, np.full(B, T))
+            table = RandomTexts(self.model, task, np.full(B, T))
             batches[task] = table.batch(np.arange(B))
         self.model.embed(batches)

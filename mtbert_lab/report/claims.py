@@ -162,7 +162,7 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
     for claim in claims:
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row["its_number"] = claim.get("number")
-        row["check"] = str(claim[claim["check"]])
+        row["check"] = f"{claim['check']} {claim[claim['check']]}"
         row |= CHECKS[claim["check"]](claim, grids)
         reasons = [row.get("why"), claim.get("why")]
         if claim["check"] == "score" and row["verdict"] == "not comparable":

@@ -1,4 +1,4 @@
-"""Looking around: attention, plans, errors, two sentences, and a run in training.
+"""Looking around: attention, plans, errors, and a run in training.
 
 The plan explorer is a script in the page, and needs no kernel. The other viewers make controls only in a kernel of a
 Jupyter server, and show something static elsewhere: an executed notebook keeps no state of widgets, for which its page
@@ -9,7 +9,6 @@ import html
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -61,10 +60,6 @@ DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many 
     learning_rate=1e-2,
     max_length=64,
 )
-CLASS_NAMES = {  # of labels that are numbers in the files
-    "sst": ("very negative", "negative", "neutral", "positive", "very positive"),
-    "quora": ("no duplicate", "duplicate"),
-}
 CAPTION_OF_HEADS = (
     "One head in large, and small maps of all heads, in which it is framed. A row is a token, and the dark fields of "
     "the row are where it attends to; a dark column is a token that all others attend to."
@@ -151,7 +146,7 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
     config = model.config
     _view(
         draw,
-        sentence=_wide_text(sentence, "sentence"),
+        sentence=Text(sentence, description="sentence", continuous_update=False, layout={"width": "98%"}),
         layer=IntSlider(layer, 1, config.num_hidden_layers, description="layer"),
         head=IntSlider(head, 1, config.num_attention_heads, description="head"),
     )
@@ -342,50 +337,6 @@ def demo_errors() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[COLUMNS]
 
 
-def what_it_says(model: MultitaskBert, first: str, second: str) -> pd.DataFrame:
-    """What a model predicts for two sentences: task, of (which sentences), says, probability.
-
-    A task of pairs has one row, a task of single sentences two. says: the name of the class, or the score and its
-    range; probability: that of the class.
-    """
-    both = (first, second)
-    rows = []
-    for task in model.run_config.tasks:
-        if TASKS[task].is_pair:
-            names, texts = ["both sentences"], [both]
-        else:
-            names, texts = ["the first", "the second"], both
-        predicted = model.predict(texts, task)
-        for name, said in zip(names, predicted.itertuples(), strict=True):
-            says, probability = _says(task, said)
-            rows.append((plots.TASK_LABELS[task], name, says, probability))
-    return pd.DataFrame(rows, columns=["task", "of", "says", "probability"])
-
-
-def _says(task: str, said: Any) -> tuple[str, str]:
-    """A prediction in words, and its probability; said: a row of `MultitaskBert.predict`."""
-    about = TASKS[task]
-    if about.is_number:
-        low, high = about.label_range
-        return f"{said.predicted:.1f}, from {low:g} to {high:g}", "–"
-    name = str(said.predicted)
-    if task in CLASS_NAMES and not about.class_names:
-        name = CLASS_NAMES[task][int(said.predicted)]
-    return name, f"{said.confidence:.2f}"
-
-
-def two_sentences(first: str, second: str) -> None:
-    """What the demo model says of two sentences; in a live notebook of any two that are typed."""
-
-    def draw(first: str, second: str) -> None:
-        notebook.listing(what_it_says(demo_model(), first, second))
-
-    if not is_live():
-        draw(first, second)
-        return
-    _view(draw, first=_wide_text(first, "first"), second=_wide_text(second, "second"))
-
-
 def watch(config: RunConfig) -> plt.Figure:
     """The points of a stored run, or those that a run in training has written so far; FileNotFoundError without any.
 
@@ -413,7 +364,3 @@ def _view(draw: Callable, *buttons: Button, **controls: Widget) -> None:
     row = [HBox(buttons)] if buttons else []
     drawn = interactive_output(draw, controls)
     display(VBox([*controls.values(), *row, drawn]))
-
-
-def _wide_text(value: str, name: str) -> Text:
-    return Text(value, description=name, continuous_update=False, layout={"width": "98%"})

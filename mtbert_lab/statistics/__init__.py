@@ -50,19 +50,17 @@ Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
 from mtbert.intervals import Metric, Scored, example_share, scores_and_covariance, seed_mean
-from mtbert_lab.statistics.differences import LEVEL, Difference, count_seeds, difference, paired, welch
+from mtbert_lab.statistics.differences import Difference, count_seeds, difference, paired, welch
 from mtbert_lab.statistics.resamples import Estimate, Resamples
 from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
 from mtbert_lab.statistics.verdicts import (
     CONTRADICTED,
-    MARGINS,
     MEAN_MARGIN,
     NO_DIFFERENCE,
     NOT_SHOWN,
     ORDERS,
     REPRODUCED,
     TOO_FEW,
-    Judged,
     benjamini_hochberg,
     decide,
     holm,
@@ -78,8 +76,6 @@ PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
 
 __all__ = [
     "CONTRADICTED",
-    "LEVEL",
-    "MARGINS",
     "MEAN_MARGIN",
     "NOT_SHOWN",
     "NO_DIFFERENCE",
@@ -90,7 +86,6 @@ __all__ = [
     "TOO_FEW",
     "Difference",
     "Estimate",
-    "Judged",
     "Metric",
     "Prior",
     "Resamples",

@@ -17,7 +17,6 @@ from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert.sharing import SharingPlan
 from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
 from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
@@ -134,7 +133,7 @@ def prior_of(
 
 
 def _names_of_runs(among: Stores) -> Names:
-    """What lies in the folders of runs of some stores: for caches, as a new run changes them."""
+    """The names of the run folders of some stores; a part of the caches' keys, since a new run changes them."""
     listed = []
     for store in among:
         with suppress(FileNotFoundError):
@@ -149,8 +148,7 @@ def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
     """
     is_unlike = (
         config.weights != "pretrained"
-        or config.frozen
-        or SharingPlan.parse(config.plan, config.tasks).is_frozen
+        or config.parsed_plan.is_frozen
         or config.keep != "last"
         or config.pairs != "joint"
         or config.pretrain in ("after", "both")

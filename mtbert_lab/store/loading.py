@@ -34,7 +34,8 @@ def load_model(
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
-    if model.tokenizer == config.encoder not in NAMED_ENCODERS and not run_id.startswith(config.digest):
+    needs_folder = model.tokenizer == config.encoder and config.encoder not in NAMED_ENCODERS
+    if needs_folder and not run_id.startswith(config.digest):
         raise CheckpointError(
             f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
             "it was trained from; restore the encoder's files, or train the run again"

@@ -26,7 +26,9 @@ class Run:
     run_id: str
     config: RunConfig
     scores: pd.DataFrame  # of the kept model: task, split, metric, value, low, high, n
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, train_loss, metric, dev_score; for several tasks also by task
+    curve: (
+        pd.DataFrame
+    )  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score; for several tasks also by task
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
     cost: dict
     provenance: dict

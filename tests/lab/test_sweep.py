@@ -522,7 +522,7 @@ def test_a_table_of_runs():
     ]
     assert rows[5:] == [
         "1 of 5 are stored already",
-        "3 to train: 135.0 minutes, 2 at a time about 1 h 30 min",
+        "4 to train: 135.0 minutes for the 3 with a forecast, 2 at a time about 1 h 30 min",
         "memory of 2 at a time: at most 1500 MiB",
     ]
 

@@ -160,9 +160,10 @@ def test_a_model_of_an_unknown_task_is_not_called_damaged(build, tmp_path, monke
         MultitaskBert.load(tmp_path)
 
 
-def test_one_string_is_no_list_of_texts(build):
-    with pytest.raises(ConfigError, match="texts: one string; pass a list"):
-        build().predict("the kettle sings")
+@pytest.mark.parametrize("texts", ["the kettle sings", {"sentence": "a"}, pd.DataFrame({"sentence": ["a", "b"]})])
+def test_one_string_or_a_table_is_no_list_of_texts(build, texts):
+    with pytest.raises(ConfigError, match=f"texts: one {type(texts).__name__}; pass a list"):
+        build().predict(texts)
 
 
 @pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3]])

@@ -120,6 +120,8 @@ def test_any_text_is_a_plan_or_an_error_that_points(text):
         ("emb:F2 S12", "emb: is not layers", 6),
         ("I12(sst|quora,sts)", "groups are for S; individual layers have none", 4),
         ("F12(sst,quora,sts)", "groups are for S; frozen layers have none", 4),
+        ("S12(|sst,quora,sts)", "a group or the name of a task is empty", 5),
+        ("S12(sst,,quora|sts)", "a group or the name of a task is empty", 5),
         ("", "no layers", 1),
         ("5-bert", "'5-bert' cannot be read", 1),
     ],

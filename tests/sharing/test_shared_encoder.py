@@ -9,7 +9,7 @@ from mtbert.bert.batch import Batch
 from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.model import BertConfig, BertLayer, BertModel
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
-from mtbert.sharing.plan import SharingPlan
+from mtbert.sharing.plan import PlanError, SharingPlan
 from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 
 SIZES = BertConfig(
@@ -65,7 +65,6 @@ def encoder_of(text: str, tasks: tuple[str, ...], adapter: str = "none") -> Shar
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    encoder.freeze()
     return encoder
 
 
@@ -172,11 +171,25 @@ def test_levels_are_frozen_as_the_plan_says():
 def test_a_frozen_prefix_has_no_graph_and_no_dropout():
     config = BertConfig(**{**vars(SIZES), "hidden_dropout_prob": 0.5})
     encoder = SharedEncoder(BertModel(config), SharingPlan.parse("F4", THREE, 4), {})
-    encoder.freeze()
     encoder.train()
     first, second = encoder(batches_of(THREE)), encoder(batches_of(THREE))
     for task in THREE:
         assert not first[task].requires_grad and torch.equal(first[task], second[task])
+
+
+def test_frozen_levels_take_no_gradient():
+    encoder = encoder_of("F1 S1 I2", THREE).train()
+    loss = sum(states.sum() for states in encoder(batches_of(THREE)).values())
+    loss.backward()
+    frozen = [*encoder.embeddings.parameters(), *encoder.layers[0].parameters()]
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in frozen)
+    assert all(parameter.grad is not None for parameter in encoder.layers[1:].parameters())
+
+
+def test_a_task_that_the_plan_does_not_have_is_named():
+    encoder = encoder_of("S4", ("sst", "sts"))
+    with pytest.raises(PlanError, match="the plan has no task quora; it has sst, sts"):
+        encoder(batches_of(THREE))
 
 
 def test_shared_layers_run_once(monkeypatch):

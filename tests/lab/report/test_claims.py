@@ -149,6 +149,15 @@ def test_quantities_of_each_seed(folders):
     assert checked(folders, gap=["singles/good", "greater", "singles/one", "sst"])["verdict"] == "too few runs to tell"
 
 
+def test_two_checks_of_one_pair_have_their_own_verdicts(folders):
+    store, params = folders
+    pair = ["singles/good", "greater", "singles/bad", "sts"]
+    claims = [{"claim": "score", "difference": pair}, {"claim": "ends", "extremes": pair}]
+    (params / "claims.yaml").write_text(yaml.safe_dump({"not_comparable": "", "claims": {"000": {"Table 1": claims}}}))
+    score, ends = claims_table(store, params).to_dict("records")
+    assert score["our_number"] > 0.1 and abs(ends["our_number"]) < 0.1 and score["p"] != ends["p"]
+
+
 def test_predictions_at_the_ends_of_the_scale(folders, synthetic):
     store, params = folders
     runs = [synthetic(config, 0.8) for config in read_grid(params / "cpu" / "singles.yaml")["absent"]]

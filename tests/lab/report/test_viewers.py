@@ -254,33 +254,7 @@ def test_no_widget_is_made_without_a_server(monkeypatch, tiny_encoder):
     viewers.plan_explorer(Grid((), {}, {}), THREE)
     viewers.attention_viewer(BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm"), "A lantern.", 1, 1)
     viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
-    viewers.two_sentences("A lantern.", "A violin.")
     assert not made
-
-
-def test_two_sentences_are_a_table_or_fields_never_both(live, monkeypatch, tiny_encoder):
-    shown = []
-    monkeypatch.setattr(viewers, "demo_model", lambda: MultitaskBert(RunConfig(tasks=THREE, encoder=tiny_encoder)))
-    monkeypatch.setattr(viewers.notebook, "listing", shown.append)
-    viewers.two_sentences("A lantern.", "A violin.")
-    assert list(controls(live[-1])) == ["first", "second"] and len(shown) == 1, "drawn inside the viewer"
-    controls(live[-1])["first"].value = "A lamp."
-    assert len(shown) == 2
-    monkeypatch.delenv("JPY_SESSION_NAME")
-    viewers.two_sentences("A lantern.", "A violin.")
-    assert len(live) == 1 and len(shown) == 3
-
-
-def test_two_sentences_get_the_class_and_its_probability_of_every_task(tiny_encoder):
-    model = MultitaskBert(RunConfig(tasks=THREE, encoder=tiny_encoder))
-    table = viewers.what_it_says(model, "a bright story", "a dull kitchen")
-    assert table["of"].tolist() == ["the first", "the second", "both sentences", "both sentences"]
-    assert table["task"].tolist() == ["SST", "SST", "Quora", "STS"]
-    first = model.predict(["a bright story"], "sst").iloc[0]
-    assert table["says"][0] == viewers.CLASS_NAMES["sst"][int(first["predicted"])]
-    assert table["probability"][0] == f"{first['confidence']:.2f}"
-    assert table["says"][2] in ("duplicate", "no duplicate") and 0.5 <= float(table["probability"][2]) <= 1
-    assert table["says"][3].endswith(", from 0 to 5") and table["probability"][3] == "–"
 
 
 def test_a_run_in_training_is_drawn_from_its_log(isolated):

@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mtbert.config import RunConfig
 from mtbert.intervals import _by_weights, _count_columns, _jackknife
 from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2, takes_left_out
 from mtbert.paths import REPOSITORY
@@ -38,6 +39,7 @@ from mtbert_lab.statistics import (
 )
 from mtbert_lab.statistics.variances import CONFIGURATIONS
 from mtbert_lab.store import prior_of, scored
+from mtbert_lab.store.compare import strata_of
 
 
 def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
@@ -157,6 +159,12 @@ def test_welchs_test():
 def configurations(random, d0: float, s0: float, count: int = 60, seeds: int = 3) -> list[np.ndarray]:
     deviations = s0 * np.sqrt(d0 / random.chisquare(d0, count))
     return [random.normal(0.8, deviation, seeds) for deviation in deviations]
+
+
+def test_a_run_that_scores_another_task_has_a_stratum():
+    config = RunConfig(tasks=("sst",), score_tasks=("quora",), plan="S6(sst|quora)")
+    assert len(strata_of(config, 10)) == 1
+    assert not strata_of(config.but(plan="F6"), 10)
 
 
 def test_the_prior_is_that_of_the_configurations():
