@@ -26,9 +26,8 @@ class Run:
     run_id: str
     config: RunConfig
     scores: pd.DataFrame  # of the kept model: task, split, metric, value, low, high, n
-    curve: (
-        pd.DataFrame
-    )  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score; for several tasks also by task
+    # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score; for several tasks also by task
+    curve: pd.DataFrame
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
     cost: dict
     provenance: dict

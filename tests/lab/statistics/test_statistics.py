@@ -162,7 +162,7 @@ def configurations(random, d0: float, s0: float, count: int = 60, seeds: int = 3
 
 
 def test_a_run_that_scores_another_task_has_a_stratum():
-    config = RunConfig(tasks=("sst",), score_tasks=("quora",), plan="S6(sst|quora)")
+    config = RunConfig(tasks=("sst",), score_tasks=("quora",), plan="S6(sst|quora)", keep="last")
     assert len(strata_of(config, 10)) == 1
     assert not strata_of(config.but(plan="F6"), 10)
 
