@@ -64,7 +64,7 @@ EXAMPLES = {  # of each task: its question, an example of our own with the right
     "sts": (
         "STS: how similar are two sentences?",
         "*The ferry leaves at noon.* / *At noon two ferries arrive.* → 2.4",
-        "a number from 0 (unrelated) to 5 (equal)",
+        "a number from 0 (unrelated) to 5 (same meaning)",
         "Pearson correlation",
     ),
 }
@@ -322,7 +322,7 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
         "A linear head on two concatenated embeddings loses {sts:size} on STS and "
         "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
         "and cosine it loses {with_features:size} on STS, and there are too few runs to tell this from nothing. The "
-        "cosine of the untrained encoder's embeddings has {cosine} there.",
+        "cosine of the embeddings before our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),

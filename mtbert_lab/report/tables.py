@@ -359,7 +359,7 @@ def score_points(run: Run) -> pd.DataFrame:
 
 def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
-    names = {"most frequent": "most frequent label", "cosine": "cosine, untrained encoder"}
+    names = {"most frequent": "most frequent label", "cosine": "cosine, encoder before our training"}
     rows = {}
     for row in constants.itertuples():
         if row.metric == TASKS[row.task].metric:

@@ -11,7 +11,7 @@ from mtbert_lab.store.run import Run
 
 OFF = 0.25  # of the labels' variance: what numbers of the right order lose by their size
 ORDERED = 0.4  # the correlation above which an order is called right
-NAMES = {"most frequent": "the most frequent label", "cosine": "the cosine of an untrained encoder"}
+NAMES = {"most frequent": "the most frequent label", "cosine": "the cosine of the encoder before training"}
 
 
 def doubts(runs: Mapping[str, Sequence[Run]], baselines: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -50,7 +50,7 @@ def test_a_run_that_predicts_one_answer_is_told():
 def test_a_run_below_the_untrained_cosine_is_told():
     noise = np.random.default_rng(0).normal(size=60)
     [(_, task, doubt)] = told(run_of(sts=0.3 * LABELS["sts"] + noise + 1.7))
-    assert task == "sts" and doubt.startswith("is below the cosine of an untrained encoder (0.")
+    assert task == "sts" and doubt.startswith("is below the cosine of the encoder before training (0.")
 
 
 def test_numbers_of_the_right_order_and_the_wrong_size_are_told():
