@@ -2,17 +2,20 @@
 
 import math
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
 from mtbert_lab.report.findings import SMALL, Place, box, gem_is_for, nothing_gained, tell
-from mtbert_lab.report.tables import Grid, compare, read_runs
+from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, PAIRED_SEEDS, TOO_FEW, paired
+from mtbert_lab.store import Run
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,8 @@ def test_a_sentence_has_its_numbers_and_says_when_its_verdicts_no_longer_hold():
 def test_a_gain_above_the_margin_is_told_where_the_sentence_denies_it(plans):
     rows = pd.DataFrame([vars(row(0.01, TOO_FEW)), vars(row(0.001, NO_DIFFERENCE))])
     comparison = SimpleNamespace(differences=rows)
-    assert "none of 2 differences" in nothing_gained([comparison]) and "1 are shown" in nothing_gained([comparison])
+    told = nothing_gained([comparison])
+    assert "none of 2 differences" in told and "not to matter: 1." in told
     comparison.differences = pd.DataFrame([vars(row(0.2, "better"))])
     assert "no longer say this: gain 1 is better" in nothing_gained([comparison])
 
@@ -58,6 +62,19 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     told = gem_is_for(synthetic_sequences(3))
     assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
     assert "so far" not in gem_is_for(synthetic_sequences(6))
+    assert "It takes 6 times the processor time and keeps 64 examples of each." in told
+
+
+def test_processor_times_are_compared_on_cpus_of_one_kind(synthetic):
+    def run(seed: int, seconds: float, device: str = "cpu (A)") -> Run:
+        run = synthetic(RunConfig(seed=seed), 0.8)
+        cost, provenance = run.cost | {"train_cpu_seconds": seconds}, run.provenance | {"device": device}
+        return replace(run, cost=cost, provenance=provenance)
+
+    plain = [run(1, 10.0), run(2, 10.0), run(3, 10.0, "NVIDIA H100"), run(4, 10.0, "cpu (B)")]
+    method = [run(1, 40.0), run(2, 90.0), run(3, 20.0, "NVIDIA H100"), run(4, 990.0)]
+    assert times_as_long([(plain, method)]) == pytest.approx(6)
+    assert np.isnan(times_as_long([(plain[2:], method[2:])]))
 
 
 @pytest.fixture
@@ -68,7 +85,9 @@ def synthetic_sequences(monkeypatch):
         gaps = np.linspace(0.05, 0.10, seeds)
         monkeypatch.setattr(findings, "less_forgotten", lambda orders: paired(gaps, PAIRED_SEEDS))
         names = [f"{name}{method}" for name in findings.SEQUENCES for method in ("", ", GEM")]
-        return Grid((), {}, {name: [] for name in names})
+        configs = {name: [RunConfig(memory_size=64)] for name in names}
+        monkeypatch.setattr(findings, "times_as_long", lambda orders: 5.6)
+        return Grid((), configs, {name: [] for name in names})
 
     return make
 
