@@ -532,13 +532,16 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
 def curves(grid: Grid, quantity: str) -> pd.DataFrame:
     """Learning curves, means over seeds: columns task, plan, steps (of the whole run), step, value.
 
-    quantity: "dev" or "train_loss". Runs of which it is not stored for each task are left out.
+    plan: with the gradient method behind it, where that is not the sum. quantity: "dev" or "train_loss". Runs of which
+    it is not stored for each task are left out.
     """
     parts = []
     for runs in grid.runs.values():
         points = pd.concat([run.curve for run in runs]).groupby("step").mean(numeric_only=True)
-        about = {"plan": runs[0].config.plan_text, "steps": runs[0].cost["steps"]}
-        for task in runs[0].config.tasks:
+        config = runs[0].config
+        plan = config.plan_text if config.gradients == "sum" else f"{config.plan_text}, {config.gradients}"
+        about = {"plan": plan, "steps": runs[0].cost["steps"]}
+        for task in config.tasks:
             if (column := f"{quantity}_{task}") in points:
                 values = points[column].dropna().rename("value").reset_index()
                 parts.append(values.assign(task=task, **about))

@@ -294,6 +294,9 @@ def test_curves_are_means_over_seeds(synthetic):
     assert table[["task", "plan", "step"]].values.tolist() == [["sst", "1-bert", 6], ["sst", "1-bert", 12]]
     assert table["value"].tolist() == pytest.approx([0.1, 0.15]) and table["steps"].tolist() == [12, 12]
     assert tables.curves(grid, "train_loss").empty and tables.curves(Grid((), {}, {}), "dev").empty
+    method = synthetic(BASE.but(gradients="pcgrad"), 0.8, curve=pd.DataFrame({"step": [6], "dev_sst": [0.2]}))
+    both = tables.curves(Grid((), {}, grid.runs | {"b": [method]}), "dev")
+    assert both["plan"].unique().tolist() == ["1-bert", "1-bert, pcgrad"], "two lines, not one"
 
 
 def test_plans_are_told_with_shared_layers_and_parameters(synthetic):
