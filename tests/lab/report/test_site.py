@@ -135,6 +135,15 @@ def test_the_api_page_has_signature_and_docstring_of_what_each_room_exports(tiny
     assert str(REPOSITORY) not in page and " object at 0x" not in page
 
 
+def test_what_the_api_pages_name_is_there():
+    """Sphinx prints a warning alone for a name that is gone."""
+    for page in ("api.md", "api_lab.md"):
+        text = (REPOSITORY / "mtbert_lab/report/site" / page).read_text(encoding="utf8")
+        for name in re.findall(r"^\.\. auto(?:class|function|exception):: ([\w.]+)$", text, re.MULTILINE):
+            room, _, thing = name.rpartition(".")
+            assert hasattr(importlib.import_module(room), thing), f"{page}: {name}"
+
+
 def test_the_page_of_fields_has_type_default_description_and_source(tiny):
     def plain(text):
         return re.sub("['\"‘’“”\\s]", "", text)  # the page has quotation marks of books
