@@ -58,8 +58,8 @@ class AdamW(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_step[self._count(parameter)].append(parameter)
+            has_kernel = group["lr"] * group["weight_decay"] < 1  # else the fused kernel would divide by 0
             for parameters in by_step.values():
-                has_kernel = group["lr"] * group["weight_decay"] < 1  # else the fused kernel would divide by 0
                 if has_kernel and all(_is_dense(parameter, self.state[parameter]) for parameter in parameters):
                     self._update_fused(parameters, group)
                 else:

@@ -54,7 +54,6 @@ SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean o
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 CLAIMED = (*ORDERS, "equal", "not greater")
 KINDS = ("finding", "slip", "baseline", "question", "recommendation")
-OF_NAMED_RUNS = ("score", "difference", "cost", "gap", "loss", "extremes")  # checks that are a list with names of runs
 OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
 Grids = Callable[[str], Grid]  # name of a file of params/cpu, or of params/base -> its runs
@@ -134,9 +133,9 @@ def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY /
     larger: dict[str, str] = content["papers_size"]
     renamed = []
     for claim in claims:
-        if claim["check"] not in OF_NAMED_RUNS:
+        if CHECKS[claim["check"]] not in (_check_score, _check_two_runs):
             continue
-        parts = claim[claim["check"]]
+        parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
     grids = cache(partial(read_runs, "base", params=params, store=store, train_missing=False))

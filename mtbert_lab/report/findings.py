@@ -24,7 +24,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
-from mtbert_lab.report.sentences import SMALL, Place, no_gain, place, row_of, tell, told
+from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, told
 from mtbert_lab.report.tables import (
     TOGETHER,
     Comparison,
@@ -127,8 +127,8 @@ def recommendation(store: Path | None = None) -> str:
         largest=Place(_largest_gain(plans), SMALL),
     )
     split = tell(
-        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains "
-        "{quora:size} there with {half} million parameters, an encoder for each task {most:size} with {three}.",
+        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
+        "parameters, an encoder for each task {most:size} with {three}.",
         quora=place(plans, "hybrid-3", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
         half=millions["hybrid-3"],
@@ -266,8 +266,8 @@ def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
         "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, "
-        "less than the margin, and on SST the difference is shown not to matter. Our encoder was tuned on "
-        "Quora's duplicates, so this need not carry over.",
+        "less than the margin, and on SST the difference is shown not to matter. Our encoder was tuned on Quora's "
+        "duplicates, so this need not carry over.",
         quora=place(plans, "3-bert", "better", "quora"),
         sts=place(plans, "3-bert", SMALL, "sts"),
         sst=place(plans, "3-bert", NO_DIFFERENCE, "sst"),
@@ -296,14 +296,9 @@ def three_runs_buy(plans: Comparison) -> str:
         "STS, less than the margin. On Quora it is still {behind:size} behind *3-bert*, which is as large.",
         quora=against("1-bert", "quora", "better"),
         sts=sts,
-        is_small=_is_small(sts.row.value, "sts"),
+        margin=fact("less" if sts.row.value < margin_of("sts") else "more", "less"),
         behind=against("3-bert", "quora", "worse"),
     )
-
-
-def _is_small(value: float, task: str) -> Place:
-    """The place of a sentence which says that a difference is less than the margin of a task."""
-    return Place(SimpleNamespace(verdict="less" if abs(value) < margin_of(task) else "more"), "less")
 
 
 def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
@@ -314,8 +309,8 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     return tell(
         "A linear head on two concatenated embeddings loses {sts:size} on STS and "
         "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
-        "and cosine it loses {with_features:size} on STS, with too few runs to tell. The "
-        "cosine of the embeddings before our training has {cosine} there.",
+        "and cosine it loses {with_features:size} on STS, with too few runs to tell. The cosine of the "
+        "embeddings before our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),

@@ -84,6 +84,7 @@ class _Labels(dict[str, str]):
 
 
 TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")
+METHOD_LABELS = _Labels(sum="plain", gem="GEM", agem="A-GEM", pcgrad="PCGrad", cagrad="CAGrad")
 METRIC_LABELS = {
     "accuracy": "accuracy",
     "pearson": "Pearson correlation",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -74,6 +75,11 @@ def place(comparison: Comparison, run: str, verdict: str, task: str | None = Non
     with suppress(KeyError):
         return Place(row_of(comparison, run, task), verdict)
     return Place(None, verdict)
+
+
+def fact(is_now: str, said: str) -> Place:
+    """A place without a number, for a word of a sentence that no verdict decides: red where it is another one now."""
+    return Place(SimpleNamespace(verdict=is_now), said)
 
 
 def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:

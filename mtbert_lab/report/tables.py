@@ -27,7 +27,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
 from mtbert_lab.paths import find_result
-from mtbert_lab.report.plots import TASK_LABELS
+from mtbert_lab.report.plots import METHOD_LABELS, TASK_LABELS
 from mtbert_lab.statistics import (
     MEAN_MARGIN,
     PAIRED_SEEDS,
@@ -539,7 +539,9 @@ def curves(grid: Grid, quantity: str) -> pd.DataFrame:
     for runs in grid.runs.values():
         points = pd.concat([run.curve for run in runs]).groupby("step").mean(numeric_only=True)
         config = runs[0].config
-        plan = config.plan_text if config.gradients == "sum" else f"{config.plan_text}, {config.gradients}"
+        plan = config.plan_text
+        if config.gradients != "sum":
+            plan += f", {METHOD_LABELS[config.gradients]}"
         about = {"plan": plan, "steps": runs[0].cost["steps"]}
         for task in config.tasks:
             if (column := f"{quantity}_{task}") in points:

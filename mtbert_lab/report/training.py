@@ -5,7 +5,6 @@ Tables read stored runs, figures are f(table); the sentences stand in the notebo
 
 import math
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +15,6 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert_lab.report import notebook, plots, tables
 from mtbert_lab.report.plots import TASK_LABELS
-from mtbert_lab.report.sentences import Place
 from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.report.words import RECIPES, WORDS_OF_RECIPES
 from mtbert_lab.statistics import MEAN_MARGIN, decide
@@ -29,7 +27,6 @@ RECIPE = (
     *("weight_decay", "weighting", "pretrain", "pos_features"),
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
-METHOD_LABELS = {"sum": "plain", "gem": "GEM", "agem": "A-GEM", "pcgrad": "PCGrad", "cagrad": "CAGrad"}
 LABELS = {  # of other runs, where their names in the grids are short for what they are
     "sequence": "SST → Quora → STS",
     "sequence, GEM": "SST → Quora → STS, GEM",
@@ -48,11 +45,6 @@ LABELS = {  # of other runs, where their names in the grids are short for what t
     "in turn, no schedule, decay .01": "constant, weight decay 0.01",
     **WORDS_OF_RECIPES,
 }
-
-
-def fact(is_now: str, said: str) -> Place:
-    """A place without a number, for a word of a sentence that no verdict decides: red where it is another one now."""
-    return Place(SimpleNamespace(verdict=is_now), said)
 
 
 def has_gain(differences: pd.DataFrame) -> str:
@@ -247,7 +239,7 @@ def score_changes(turns: Comparison) -> pd.DataFrame:
         place, passed = config.tasks.index(row.task), config.tasks.index(row.after)
         if place <= passed and row.task != config.tasks[-1]:
             order = turns.references.get(row.run, row.run)
-            training = METHOD_LABELS.get(config.gradients, config.gradients)
+            training = plots.METHOD_LABELS[config.gradients]
             rows.append((order, training, row.seed, row.task, row.after, row.score - row.own))
     return pd.DataFrame(rows, columns=["order", "training", "seed", "task", "after", "change"])
 

@@ -1,4 +1,4 @@
-"""Baselines without training: the most frequent label, and the cosine of the encoder's sentence embeddings before it.
+"""Baselines without training: the most frequent label, and the cosine of sentence embeddings as the encoder comes.
 
 They put the scores of trained models into perspective: the answer "no duplicate" is right for five eighths of Quora,
 and an encoder that was tuned on sentence pairs by its makers has a high score on STS before any training. Those of the

@@ -98,9 +98,8 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         for row in rows:
             is_one_of_several = versions[row["run id"].partition("-")[0]] > 1
             row["data"] = _version(row["run id"]) if is_one_of_several else ""
-    table = pd.DataFrame(rows)
-    order = table.assign(seed=table["seed"].astype(int)).sort_values(["name", "seed", "run id"])
-    return table.loc[order.index].reset_index(drop=True)
+    rows.sort(key=lambda row: (row["name"], int(row["seed"]), row["run id"]))
+    return pd.DataFrame(rows)
 
 
 def _committed_grids() -> list[Path]:

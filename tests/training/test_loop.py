@@ -248,9 +248,11 @@ def test_a_loss_that_is_not_finite_names_step_and_rows(run, tiny_config, monkeyp
     assert len(calls) == 7, "training stops at once"
 
 
-def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config):
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config, layer_decay):
+    """Of layers with rates of their own the highest is named, not that of the embeddings."""
     with pytest.raises(TrainingError, match=r"learning rate 1\.00e\+30"):
-        run(tiny_config.but(learning_rate=1e30, schedule="none"))
+        run(tiny_config.but(learning_rate=1e30, schedule="none", layer_decay=layer_decay))
 
 
 def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):

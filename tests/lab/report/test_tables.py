@@ -296,7 +296,7 @@ def test_curves_are_means_over_seeds(synthetic):
     assert tables.curves(grid, "train_loss").empty and tables.curves(Grid((), {}, {}), "dev").empty
     method = synthetic(BASE.but(gradients="pcgrad"), 0.8, curve=pd.DataFrame({"step": [6], "dev_sst": [0.2]}))
     both = tables.curves(Grid((), {}, grid.runs | {"b": [method]}), "dev")
-    assert both["plan"].unique().tolist() == ["1-bert", "1-bert, pcgrad"], "two lines, not one"
+    assert both["plan"].unique().tolist() == ["1-bert", "1-bert, PCGrad"], "two lines, not one"
 
 
 def test_plans_are_told_with_shared_layers_and_parameters(synthetic):

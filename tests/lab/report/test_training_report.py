@@ -8,7 +8,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, students, tables, training
-from mtbert_lab.report.sentences import tell
+from mtbert_lab.report.sentences import fact, tell
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.store import read_grid
 
@@ -50,9 +50,9 @@ def test_labels_are_of_runs_and_tell_them_apart():
 
 def test_a_fact_is_red_where_it_is_another_one_now():
     sentence = "SST and Quora conflict most often, at {most}."
-    pair = training.fact("SST and Quora", "SST and Quora")
+    pair = fact("SST and Quora", "SST and Quora")
     assert tell(sentence, most="61%", pair=pair) == "SST and Quora conflict most often, at 61%."
-    other = training.fact("SST and STS", "SST and Quora")
+    other = fact("SST and STS", "SST and Quora")
     assert "no longer say this: pair is SST and STS, not SST and Quora" in tell(sentence, most="61%", pair=other)
 
 

@@ -71,6 +71,12 @@ def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
         run_of(config.but(seed=2))
 
 
+def test_runs_are_listed_in_the_order_of_their_seeds(config, course_data):
+    for seed in (10, 2, 1):
+        run_of(config.but(seed=seed))
+    assert list_runs()["seed"].tolist() == ["1", "2", "10"]
+
+
 def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch):
     """Also one that was registered after the run."""
     run = run_of(config)
