@@ -143,7 +143,7 @@ def _what_ties_tasks(config: "RunConfig") -> str:
     """Why the weights of the training tasks cannot come from different steps; empty if they can."""
     for name, level in config.parsed_plan.levels.items():
         for group in level.groups:
-            if level.mode != "F" and len(group) > 1:
+            if not level.is_frozen and len(group) > 1:
                 return f"{', '.join(group)} share {name} under plan {config.plan_text!r}"
     if config.feeds or config.head_norm:
         return "feeds and head_norm tie the heads to one another"

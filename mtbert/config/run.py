@@ -295,7 +295,7 @@ class RunConfig(BaseModel):
         levels = dict(self.parsed_plan.levels)
         if self.pooling != "pooler":
             levels.pop("pooler", None)
-        return all(level.mode == "F" for level in levels.values())
+        return all(level.is_frozen for level in levels.values())
 
     @property
     def has_deep_heads(self) -> bool:

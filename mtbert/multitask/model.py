@@ -192,10 +192,10 @@ class MultitaskBert(nn.Module):
         """The parameters that more than one of the training tasks trains, by their names in this module."""
         trained = set(self.run_config.tasks)
         shared: set[nn.Parameter] = set()
-        for name, (level, copies) in self.encoder.levels().items():
+        for name, copies in self.encoder.levels().items():
             if name == "pooler" and self.run_config.pooling != "pooler":
                 continue
-            for group, module in zip(level.groups, copies, strict=True):
+            for group, module in copies.by_group.items():
                 if len(trained.intersection(group)) > 1:
                     shared.update(module.parameters())
         parameters = {name: p for name, p in self.named_parameters() if p.requires_grad and p in shared}
@@ -206,10 +206,9 @@ class MultitaskBert(nn.Module):
     def own_weights(self, task: str) -> set[str]:
         """Names in the `state_dict` that one task alone uses: its copies of levels, its adapter and its head."""
         own: set[nn.Parameter] = set()
-        for level, copies in self.encoder.levels().values():
-            for group, module in zip(level.groups, copies, strict=True):
-                if group == (task,):
-                    own.update(module.parameters())
+        for copies in self.encoder.levels().values():
+            if module := copies.by_group.get((task,)):
+                own.update(module.parameters())
         parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
         return {name for name, p in self.named_parameters() if p in own or f"{name}.".startswith(parts)}
 
@@ -217,10 +216,9 @@ class MultitaskBert(nn.Module):
         """The training tasks' copies of every individual level, for soft sharing."""
         trained = self.run_config.tasks
         levels = []
-        for level, copies in self.encoder.levels().values():
-            if level.mode == "I":
-                pairs = zip(level.groups, copies, strict=True)
-                levels.append([module for (task,), module in pairs if task in trained])
+        for copies in self.encoder.levels().values():
+            if copies.level.mode == "I":
+                levels.append([module for (task,), module in copies.by_group.items() if task in trained])
         return levels
 
     def table(self) -> pd.DataFrame:

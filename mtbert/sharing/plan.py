@@ -37,6 +37,10 @@ class Level:
     mode: Literal["F", "S", "I"]
     groups: tuple[Group, ...]
 
+    @property
+    def is_frozen(self) -> bool:
+        return self.mode == "F"
+
     def written(self, layers: int | None = None) -> str:
         """The level in the text of a plan, as a segment of so many layers."""
         word = self.mode if layers is None else f"{self.mode}{layers}"
@@ -81,15 +85,15 @@ class SharingPlan:
     @property
     def is_frozen(self) -> bool:
         """Whether every level is frozen."""
-        return all(level.mode == "F" for level in self.levels.values())
+        return all(level.is_frozen for level in self.levels.values())
 
     @property
     def frozen_depth(self) -> int:
         """How many layers from the input upward are frozen; 0 where the embeddings are not."""
-        if self.embeddings.mode != "F":
+        if not self.embeddings.is_frozen:
             return 0
         depth = 0
-        while depth < len(self.layers) and self.layers[depth].mode == "F":
+        while depth < len(self.layers) and self.layers[depth].is_frozen:
             depth += 1
         return depth
 
@@ -121,7 +125,7 @@ class SharingPlan:
                 "groups": " | ".join(groups),
                 "copies": len(groups),
                 "parameters": parameters,
-                "trained": 0 if level.mode == "F" else parameters,
+                "trained": 0 if level.is_frozen else parameters,
             }
             rows.append(row)
         return pd.DataFrame(rows).set_index("level")

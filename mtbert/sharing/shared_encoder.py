@@ -33,6 +33,11 @@ class Copies(nn.ModuleList):
         super().__init__([module, *others])
         self.level = level
 
+    @property
+    def by_group(self) -> dict[Group, nn.Module]:
+        """The copy of each group of tasks."""
+        return dict(zip(self.level.groups, self, strict=True))
+
     def of(self, task: str) -> nn.Module:
         """The copy that a task uses."""
         [module] = self.used_by([task]).values()
@@ -41,7 +46,7 @@ class Copies(nn.ModuleList):
     def used_by(self, tasks: Collection[str]) -> dict[Group, nn.Module]:
         """The copies that these tasks use, by which of the tasks use each."""
         used = {}
-        for group, module in zip(self.level.groups, self, strict=True):
+        for group, module in self.by_group.items():
             users = tuple(task for task in group if task in tasks)
             if users:
                 used[users] = module
@@ -67,8 +72,8 @@ class SharedEncoder(nn.Module):
         self.layers = nn.ModuleList(Copies(layer, level) for layer, level in pairs)
         self.poolers = Copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
-        for level, copies in self.levels().values():
-            copies.requires_grad_(level.mode != "F")
+        for copies in self.levels().values():
+            copies.requires_grad_(not copies.level.is_frozen)
 
     def forward(self, batches: dict[str, Batch], prefix: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
@@ -144,10 +149,9 @@ class SharedEncoder(nn.Module):
             return checkpoint(layer, *inputs, use_reentrant=False)
         return layer(*inputs)
 
-    def levels(self) -> dict[str, tuple[Level, Copies]]:
-        """Name (embeddings, layer 1, ..., pooler) -> its level in the plan, and its copies."""
-        modules = [self.embeddings, *self.layers, self.poolers]
-        return {name: (copies.level, copies) for name, copies in zip(self.plan.levels, modules, strict=True)}
+    def levels(self) -> dict[str, Copies]:
+        """Name (embeddings, layer 1, ..., pooler) -> the copies of a level."""
+        return dict(zip(self.plan.levels, [self.embeddings, *self.layers, self.poolers], strict=True))
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
         """The output of the task's pooler: (B, T, d) -> (B, d)."""
@@ -172,7 +176,7 @@ class SharedEncoder(nn.Module):
     def train(self, mode: bool = True) -> "SharedEncoder":
         """Training mode; frozen levels stay in evaluation mode, without dropout."""
         super().train(mode)
-        for level, copies in self.levels().values():
-            if level.mode == "F":
+        for copies in self.levels().values():
+            if copies.level.is_frozen:
                 copies.eval()
         return self

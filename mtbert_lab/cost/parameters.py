@@ -24,7 +24,7 @@ def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None
         counts = parameter_counts(model)
         adapters = parameter_counts(model.encoder.adapters)["parameters"]
         one_encoder = 0  # one copy of each level
-        for _, copies in model.encoder.levels().values():
+        for copies in model.encoder.levels().values():
             one_encoder += parameter_counts(copies[0])["parameters"]
         rows[name] = {
             "encoder": parameter_counts(model.encoder)["parameters"] - adapters,

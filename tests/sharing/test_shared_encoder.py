@@ -107,7 +107,7 @@ def test_one_pass_is_separate_models(tasks, text, copies):
     if text == "F4":
         return
     total.backward()
-    for level, (name, (_, modules)) in enumerate(encoder.levels().items()):
+    for level, (name, modules) in enumerate(encoder.levels().items()):
         for number, module in enumerate(modules):
             users = [task for i, task in enumerate(tasks) if int(copies[level][i]) == number]
             assert users, "no copy is without a task"
@@ -160,11 +160,11 @@ def test_a_batch_of_some_tasks(text, present):
 
 def test_levels_are_frozen_as_the_plan_says():
     encoder = encoder_of("F1 S1 F1 I1", THREE)
-    trains = {name: all(p.requires_grad for p in m.parameters()) for name, (_, m) in encoder.levels().items()}
+    trains = {name: all(p.requires_grad for p in m.parameters()) for name, m in encoder.levels().items()}
     frozen = {"embeddings": False, "layer 1": False, "layer 3": False}
     assert trains == {**frozen, "layer 2": True, "layer 4": True, "pooler": True}
     encoder.train()
-    for name, (_, modules) in encoder.levels().items():
+    for name, modules in encoder.levels().items():
         assert all(m.training is (name not in frozen) for copy in modules for m in copy.modules())
 
 
@@ -195,7 +195,7 @@ def test_a_task_that_the_plan_does_not_have_is_named():
 def test_shared_layers_run_once(monkeypatch):
     encoder = encoder_of("S2 S1(sst,quora|sts) I1", THREE)
     calls = []
-    for _, modules in encoder.levels().values():
+    for modules in encoder.levels().values():
         for module in modules:
             for part in module.modules():
                 if isinstance(part, torch.nn.Linear) and part.out_features == 24:

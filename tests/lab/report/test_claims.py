@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import shutil
 from functools import cache, partial
 
@@ -26,6 +27,7 @@ from mtbert_lab.report.claims import (
 )
 from mtbert_lab.report.findings import best, claim_counts, unchecked
 from mtbert_lab.report.tables import Grid, read_runs
+from mtbert_lab.report.training import conflict_places, recorded_cosines
 from mtbert_lab.statistics import Difference
 from mtbert_lab.store import overall_interval
 from mtbert_lab.store.folders import write_run
@@ -303,6 +305,18 @@ def test_one_configuration_has_one_name_in_all_grids():
             for config in configs:
                 assert names.setdefault(config.digest, name) == name
                 assert digests.setdefault((name, config.seed), config.digest) == config.digest, f"{grid}: {name}"
+
+
+def test_the_shares_of_conflicts_that_a_reason_names_are_those_of_the_stored_runs():
+    claims, _ = read_claims(PARAMS)
+    [reason] = [claim["none"] for claim in claims if "in spite of PCGrad" in claim["claim"]]
+    gradients = read_runs("cpu", "gradients", store=REPOSITORY / "results", train_missing=False)
+    shares = []
+    for name in ("1-bert, PCGrad", "1-bert, cosines"):
+        _, cosines = recorded_cosines(gradients.only([name]))
+        conflict = conflict_places(cosines)
+        shares += [round(100 * conflict["first"]), round(100 * conflict["last"])]
+    assert [int(share) for share in re.findall(r"\d+(?= %| and)", reason)] == shares
 
 
 def test_claims_at_the_papers_size_take_the_larger_runs_alone(folders):
