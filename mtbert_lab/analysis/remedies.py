@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from mtbert_lab.analysis import calibration
 from mtbert_lab.analysis.systems import Systems
-from mtbert_lab.statistics import Estimate, judge_estimates
+from mtbert_lab.statistics import NOT_SHOWN, Estimate, judge_estimates, margin_of
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,10 @@ def try_all(
 
 
 def judge_trials(trials: list[Trial]) -> pd.DataFrame:
-    """A row per trial: remedy, task, metric, value, low, high, p (Holm, for all of them), verdict; gains are positive.
+    """A row per trial: remedy, task, metric, value, low, high, p (Holm, for all of them), verdict, is_small.
 
-    verdict: "better", "worse", or "not shown".
+    Gains are positive. verdict: "better", "worse", or "not shown". is_small: a verdict on a task's score is one of
+    these orders, and the difference is smaller than the margin.
     """
     gains = {}
     for trial in trials:
@@ -198,4 +199,7 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
     table = judge_estimates(gains)
     table[["remedy", "task", "metric"]] = table["what"].tolist()
     table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"})
+    is_order = table["verdict"] != NOT_SHOWN
+    is_score = table["metric"].isin(("accuracy", "Pearson"))
+    table["is_small"] = is_order & is_score & (table["value"].abs() < table["task"].map(margin_of))
     return table.drop(columns="what")

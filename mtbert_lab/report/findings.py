@@ -24,7 +24,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
-from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, told
+from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
     TOGETHER,
     Comparison,
@@ -44,7 +44,6 @@ from mtbert_lab.statistics import (
     TOO_FEW,
     count_seeds,
     decide,
-    margin_of,
 )
 from mtbert_lab.store import BASELINES, overall_interval, summarize
 
@@ -86,11 +85,10 @@ def box(store: Path | None = None) -> str:
     methods = _methods(adapters, gradients)
     sentences = {
         "What sharing costs": lambda: sharing_costs(plans),
-        "What it saves": lambda: sharing_saves(plans),
         "What three runs buy": lambda: three_runs_buy(plans),
         "What a head can compare": lambda: pairs_in_two(singles, store),
         "What trades one task for another": lambda: samplers_trade(compare(adapters, "sampling")),
-        "What gains nothing that matters": lambda: nothing_gained(methods),
+        "What is not shown to gain": lambda: nothing_gained(*methods),
         "What GEM is for": lambda: gem_is_for(gradients),
         "What twelve layers show": lambda: twelve_layers(larger),
         "What became of the papers' findings": lambda: _claims_checked(store),
@@ -117,26 +115,27 @@ def _largest_gain(plans: Comparison) -> Any:
 
 
 def recommendation(store: Path | None = None) -> str:
-    """Three sentences: when to share everything, when to split, what to leave; raises KeyError without the runs."""
+    """Three answers: when to share everything, when to split, what to leave; raises KeyError without the runs."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     plans = compare(read("hybrids"), "plan")
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
-        "**Share everything** where memory or speed decides: no plan that splits the encoder is found more than "
-        "{largest:size} above *1-bert* overall, less than the margin.",
+        "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, splitting the encoder "
+        "gains at most {largest:size} overall, less than the margin.",
         largest=Place(_largest_gain(plans), SMALL),
+        steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
         "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
-        "parameters, an encoder for each task {most:size} with {three}.",
+        "parameters. An encoder for each task gains {most:size} with {three} million.",
         quora=place(plans, "hybrid-3", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
         half=millions["hybrid-3"],
         three=millions["3-bert"],
     )
     leave = tell(
-        "**Do not bother** with PALs and other adapters, or with PCGrad, CAGrad and GEM in steps of all tasks: none "
-        "of their {count} differences is shown to be a gain above the margin, and {few} have too few runs to tell.",
+        "**Do not bother** with PALs and other adapters, nor in steps of all tasks with PCGrad, CAGrad, GEM and "
+        "A-GEM. None of their {count} differences is shown to be a gain above the margin.",
         **no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))])),
     )
     return f"{share} {split} {leave}"
@@ -274,12 +273,6 @@ def sharing_costs(plans: Comparison) -> str:
     )
 
 
-def sharing_saves(plans: Comparison) -> str:
-    """The parameters of one encoder and of three; raises KeyError without the runs."""
-    sizes = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
-    return f"One encoder has {sizes['1-bert']} million parameters, three have {sizes['3-bert']} million."
-
-
 def three_runs_buy(plans: Comparison) -> str:
     """What the mean of three runs of one encoder gains; raises KeyError without the runs."""
     runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
@@ -290,13 +283,11 @@ def three_runs_buy(plans: Comparison) -> str:
     def against(reference: str, task: str, verdict: str) -> Place:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
-    sts = against("1-bert", "sts", "better")
     return tell(
-        "The mean prediction of three runs of one encoder gains {quora} on Quora over one run, and {sts:size} on "
-        "STS, less than the margin. On Quora it is still {behind:size} behind *3-bert*, which is as large.",
-        quora=against("1-bert", "quora", "better"),
-        sts=sts,
-        margin=fact("less" if sts.row.value < margin_of("sts") else "more", "less"),
+        "The mean prediction of three runs of one encoder gains {quora:size} on Quora and {sts:size} on STS over one "
+        "run, both less than the margin. On Quora it is still {behind:size} behind *3-bert*, which is as large.",
+        quora=against("1-bert", "quora", SMALL),
+        sts=against("1-bert", "sts", SMALL),
         behind=against("3-bert", "quora", "worse"),
     )
 
@@ -309,7 +300,7 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     return tell(
         "A linear head on two concatenated embeddings loses {sts:size} on STS and "
         "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
-        "and cosine it loses {with_features:size} on STS, with too few runs to tell. The cosine of the "
+        "and cosine it scores {with_features:size} less on STS, with too few runs to tell. The cosine of the "
         "embeddings before our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
@@ -321,19 +312,21 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
 def samplers_trade(samplers: Comparison) -> str:
     """What drawing tasks by their size changes; raises KeyError without the runs."""
     return tell(
-        "Drawing tasks by their size, not equally often, gains {quora} on Quora. It loses {sts} on STS.",
+        "In 2,400 steps of one task each, drawing tasks by their size, not equally often, gains {quora:size} on Quora "
+        "and loses {sts:size} on STS.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
     )
 
 
-def nothing_gained(methods: list[Comparison]) -> str:
+def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """That adapters and gradient methods gain nothing that matters; raises KeyError without the runs."""
     return tell(
         "PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and A-GEM: none of {count} differences "
-        "is a gain above the margin. Gains below it: {small}. Shown not to matter: {equal}. Too few runs to tell: "
-        "{few}.",
-        **no_gain(pd.concat([comparison.differences for comparison in methods])),
+        "on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the gradient "
+        "methods are shown not to matter.",
+        overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
+        **no_gain(pd.concat([adapters.differences, gradients.differences])),
     )
 
 
@@ -345,8 +338,8 @@ def gem_is_for(gradients: Grid) -> str:
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
         "Where tasks are trained one after the other, earlier tasks keep {kept:size} more of their score with "
-        "GEM{seeds}. It takes {times:.0f} times the processor time and keeps {memory} examples of each. In steps of "
-        "all tasks there is nothing to forget."
+        "GEM{seeds}. On CPUs it takes {times:.0f} times the time, and it keeps {memory} examples of each. In steps "
+        "of all tasks there is nothing to forget."
     )
     about = {"times": times_as_long(orders), "memory": gradients.configs[f"{SEQUENCES[0]}, GEM"][0].memory_size}
     if found.is_decided:
@@ -368,22 +361,36 @@ def twelve_layers(plans: Comparison) -> str:
 
 def _claims_checked(store: Path | None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
-    checked = facts(claims)
-    checked = checked[checked["kind"] == "finding"]
-    counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     waiting = int((claims["verdict"] == "not measured yet").sum())
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another {waiting} claims "
-        "wait for their runs.",
-        count=len(checked),
-        reproduced=counts[REPRODUCED],
-        small=int(checked["is_small"].eq(True).sum()),
-        contradicted=counts[CONTRADICTED],
-        equal=counts[NO_DIFFERENCE],
-        few=counts[TOO_FEW],
+        "{contradicted}{how}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another {waiting} "
+        "claims wait for their runs.",
         waiting=waiting,
+        **findings_checked(claims),
     )
+
+
+def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
+    """The places of a sentence on the papers' findings that runs check, from `claims_table`.
+
+    Their count, and how many are reproduced, small (reproduced by less than the margin), contradicted, equal, or have
+    too few runs; how: whether all that are contradicted are so by less than the margin.
+    """
+    checked = facts(claims)
+    checked = checked[checked["kind"] == "finding"]
+    counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
+    small = checked.loc[checked["is_small"].eq(True), "verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
+    contradicted = counts[CONTRADICTED]
+    return {
+        "count": len(checked),
+        "reproduced": counts[REPRODUCED],
+        "small": small[REPRODUCED],
+        "contradicted": contradicted,
+        "how": ", by less than the margin" if 0 < contradicted == small[CONTRADICTED] else "",
+        "equal": counts[NO_DIFFERENCE],
+        "few": counts[TOO_FEW],
+    }
 
 
 def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:

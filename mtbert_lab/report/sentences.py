@@ -70,6 +70,11 @@ def no_gain(differences: pd.DataFrame) -> dict[str, Any]:
     return places
 
 
+def the_verdict(differences: pd.DataFrame) -> str:
+    """The verdicts of differences, one where all have the same."""
+    return " or ".join(differences["verdict"].unique())
+
+
 def place(comparison: Comparison, run: str, verdict: str, task: str | None = None) -> Place:
     """The place of a run's difference from its reference, on a task or overall."""
     with suppress(KeyError):

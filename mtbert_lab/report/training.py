@@ -53,11 +53,6 @@ def has_gain(differences: pd.DataFrame) -> str:
     return ", ".join(gains.unique()) or "none"
 
 
-def the_verdict(differences: pd.DataFrame) -> str:
-    """The verdicts of differences, one where all have the same."""
-    return " or ".join(differences["verdict"].unique())
-
-
 def is_in_turn(config: RunConfig) -> bool:
     return config.scheme == "in_turn"
 

@@ -8,7 +8,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, students, tables, training
-from mtbert_lab.report.sentences import fact, tell
+from mtbert_lab.report.sentences import fact, tell, the_verdict
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.store import read_grid
 
@@ -59,7 +59,7 @@ def test_a_fact_is_red_where_it_is_another_one_now():
 def test_what_differences_have_in_common():
     rows = pd.DataFrame({"run": ["a", "a", "b"], "verdict": ["better", "worse", "better"]})
     assert training.has_gain(rows) == "a, b" and training.has_gain(rows.iloc[1:2]) == "none"
-    assert training.the_verdict(rows) == "better or worse" and training.the_verdict(rows.iloc[1:2]) == "worse"
+    assert the_verdict(rows) == "better or worse" and the_verdict(rows.iloc[1:2]) == "worse"
 
 
 def test_runs_in_no_group_stand_behind_the_others():
@@ -139,7 +139,7 @@ def turns(synthetic):
     def run(seed, end, **changes):
         curve = [{"step": 10, "dev_sst": 0.9, "dev_sts": 0.1}, {"step": 20, "dev_sst": end, "dev_sts": 0.8}]
         config = IN_TURN.but(seed=seed, **changes)
-        about = {"device": "cpu", "threads": 1, "rows": {"train sst": 80, "train sts": 80}}
+        about = {"device": "cpu", "mtbert": "1", "threads": 1, "rows": {"train sst": 80, "train sts": 80}}
         made = synthetic(config, 0.9, curve=pd.DataFrame(curve), provenance=about)
         made.cost["train_cpu_seconds"] = 5.0 if changes else 1.0
         return made
