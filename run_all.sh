@@ -86,6 +86,7 @@ step() {
 run_tests() {
   cd "$root"
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's threads wait by spinning, which other work makes slow
+  unset PYTHONDONTWRITEBYTECODE # every process would compile the packages again
   local workers=$(($(getconf _NPROCESSORS_ONLN) + 1)) # one more than cores: tests wait for files and processes
   step ruff check .
   step ruff format --check .

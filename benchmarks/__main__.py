@@ -1,4 +1,7 @@
-"""`python -m benchmarks`, in the root of a checkout: mtbert against its peers; `python -m benchmarks gpu` is gpu.py."""
+"""`python -m benchmarks`, in the root of a checkout: mtbert against its peers; `python -m benchmarks gpu` is gpu.py.
+
+`python -m benchmarks predictions` is predictions.py.
+"""
 
 import argparse
 import os
@@ -46,4 +49,8 @@ if __name__ == "__main__":
         from benchmarks.gpu import main as on_gpu
 
         sys.exit(on_gpu(sys.argv[2:]))
+    if sys.argv[1:2] == ["predictions"]:
+        from benchmarks.predictions import main as of_predictions
+
+        sys.exit(of_predictions(sys.argv[2:]))
     sys.exit(main(sys.argv[1:]))

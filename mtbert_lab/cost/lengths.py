@@ -52,21 +52,8 @@ def _token_counts(config: RunConfig, tables: dict[str, pd.DataFrame]) -> dict[st
     return counts
 
 
-def count_lengths(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """Numbers of examples by their tokens, without text: task, split, pairs (joint or apart), tokens, rows."""
-    tables = []
-    for pairs, name in (("joint", "joint"), ("sum", "apart")):
-        found = read_lengths(config.but(pairs=pairs, max_length=512, train_rows=None), data)
-        for split, by_task in (("train", found.train), ("dev", found.dev)):
-            for task, lengths in by_task.items():
-                tokens, rows = np.unique(lengths, return_counts=True)
-                about = {"task": task, "split": split, "pairs": name}
-                tables.append(pd.DataFrame({**about, "tokens": tokens, "rows": rows}))
-    return pd.concat(tables, ignore_index=True)
-
-
 def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
-    """The lengths that `count_lengths` counted, in a random order."""
+    """The lengths that lengths.csv counts, in a random order."""
     missing = set(config.scored) - set(counts["task"])
     if missing:
         raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")

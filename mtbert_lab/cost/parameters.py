@@ -11,11 +11,6 @@ from mtbert.config import RunConfig
 from mtbert.multitask import meta_model, parameter_counts
 
 
-def parameter_table(config: RunConfig) -> pd.DataFrame:
-    """Mode, groups, copies, parameters and trained ones of every level (`MultitaskBert.table`)."""
-    return meta_model(config).table()
-
-
 def compare_parameters(configs: dict[str, RunConfig], encoder: BertConfig | None = None) -> pd.DataFrame:
     """A row a named configuration: encoder, adapters, heads, parameters, trained, and in units of one encoder."""
     rows = {}

@@ -3,10 +3,8 @@
 Source: paper 000, section 4, which asks for the performance of sharing plans under constraints of time and memory.
 """
 
-import logging
 import math
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,18 +13,12 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mtbert.bert import CheckpointError
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import COURSE, DataError
-from mtbert.paths import cache_dir
 from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
 from mtbert_lab.cost.forecast import Cost, cost_key, predict_costs
-from mtbert_lab.cost.lengths import LENGTHS, count_lengths
-from mtbert_lab.cost.memory import measure_grid, measured_steps
-from mtbert_lab.cost.time import SPEEDS
 from mtbert_lab.paths import shipped, stores
-from mtbert_lab.store import overall_interval, read_grid, read_run, stored_runs, write_table
+from mtbert_lab.store import overall_interval, read_grid, read_run, stored_runs
 
-log = logging.getLogger(__name__)
 COLUMNS = [  # of `plan_table`; of a run that does not fit name, fits and why are known
     "name", "fits", "why", "score", "low", "high", "steps", "minutes", "mib", "parameters", "trained_parameters",
 ]  # fmt: skip
@@ -130,51 +122,3 @@ def _gigabytes(mib: float) -> str:
 def _score_key(config: RunConfig) -> str:
     """The digest of a configuration without what changes its scores by the seed variance alone."""
     return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
-
-
-def check_runs(store: Path, data: str | Path | None, threads: int | None = None) -> pd.DataFrame:
-    """Predictions for a CPU next to the stored runs, a row per run. data, threads: see `predict_costs`.
-
-    Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, both
-    with the pass that makes features. Runs that cost the same share a prediction. Runs on a GPU are left out, and so
-    are runs whose processor time was not stored, or whose encoder or data are not here.
-    """
-    runs = []
-    for _, content in stored_runs([store]):
-        on_cpu = content["provenance"]["device"].startswith("cpu")
-        if on_cpu and "train_cpu_seconds" in content["cost"]:
-            runs.append(content)
-    named = [(content["run_id"], content["config"]) for content in runs]
-    costs = predict_costs(named, "cpu", threads, data, seconds=math.inf)
-    rows = []
-    for content in runs:
-        predicted = costs[cost_key(content["config"])]
-        measured = content["cost"]
-        if isinstance(predicted, Exception):
-            log.warning("%s: no prediction (%s)", content["run_id"], predicted)
-            continue
-        rows.append(
-            {
-                "run_id": content["run_id"],
-                "mtbert": content["provenance"]["mtbert"],
-                "predicted_mib": predicted.mib,
-                "peak_memory_mib": measured["peak_memory_mib"],
-                "predicted_seconds": 60 * (predicted.features + predicted.training),
-                "train_cpu_seconds": measured["train_cpu_seconds"] + measured.get("feature_cpu_seconds", 0.0),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def renew_measurements(store: Path, device: str, threads: int | None, data: str | Path | None) -> Iterator[Path]:
-    """Measure this machine and write memory.csv, lengths.csv where the data are, and runs_predicted.csv.
-
-    `mtbert plan` goes by the newly measured speeds from now on.
-    """
-    shutil.rmtree(cache_dir() / SPEEDS, ignore_errors=True)
-    yield write_table(measure_grid(measured_steps(), device), store / "memory.csv")
-    try:
-        yield write_table(count_lengths(RunConfig(corpus="course", tasks=tuple(COURSE)), data), store / LENGTHS)
-    except DataError:
-        pass
-    yield write_table(check_runs(store, data, threads), store / "runs_predicted.csv")

@@ -206,7 +206,7 @@ def _named_grids(notebook: Path, params: Path) -> list[Path]:
 def _packages(root: Path) -> list[Path]:
     """The files of both packages that decide what notebooks show."""
     files = [file for package in ("mtbert", "mtbert_lab") for file in (root / package).rglob("*.*")]
-    return [file for file in files if file.suffix in (".py", ".csv", ".json", ".css", ".js")]
+    return [file for file in files if file.suffix in (".py", ".csv", ".json", ".yaml", ".svg", ".css", ".js")]
 
 
 def _newest(files: Iterable[Path]) -> float:

@@ -120,7 +120,9 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
     """
-    return _as_table(check_claims(store, params))
+    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
+    claims, content = read_claims(params)
+    return _as_table(_check(claims, grids, content["not_comparable"]))
 
 
 def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
@@ -148,13 +150,6 @@ def _as_table(rows: list[dict]) -> pd.DataFrame:
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
-def check_claims(store: Path | None = None, params: Path = REPOSITORY / "params") -> list[dict]:
-    """A row of `claims_table` per claim, with what was `compared` where it was two configurations."""
-    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
-    claims, content = read_claims(params)
-    return _check(claims, grids, content["not_comparable"])
-
-
 def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
     """A row per claim; not_comparable: why its score is not."""
     rows = []
@@ -176,17 +171,16 @@ def _judge(rows: list[dict]) -> None:
     """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
     comparisons = {row["check"]: row["compared"] for row in rows}
     claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
-    careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
-    cautious = dict(zip(comparisons, judge(careful, benjamini_hochberg), strict=True))
     by_holm = dict(zip(comparisons, judge(claims, holm), strict=True))
     for row in rows:
         one, verdict = row["compared"], judged[row["check"]]
-        other = cautious[row["check"]].verdict
         row |= one.in_numbers(verdict.low, verdict.high)
         row |= {"p": verdict.p, "q": verdict.corrected, "holm": by_holm[row["check"]].corrected}
         row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
-        row |= {"uses_prior": one.found.uses_prior, "cautious": other if other != verdict.verdict else None}
+        row |= {"uses_prior": one.found.uses_prior, "cautious": verdict.cautious}
+        if verdict.cautious == verdict.verdict:
+            row["cautious"] = None
 
 
 def facts(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,13 +3,10 @@
 The sentences are written by hand, with places for numbers that the stored runs fill. Each names the verdicts that it
 rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left out.
 
-`python -m mtbert_lab.report.findings` writes them and the tables into README.md between `<!-- NAME -->` and
-`<!-- end -->`.
+`python tools/write_readme.py` writes them and the tables into README.md.
 """
 
-import re
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +16,6 @@ from typing import Any
 import pandas as pd
 
 from mtbert.data import TASKS
-from mtbert.paths import REPOSITORY
 from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
@@ -95,8 +91,8 @@ def box(store: Path | None = None) -> str:
     }
     lines = []
     for heading, sentence in sentences.items():
-        with suppress(KeyError, FileNotFoundError):  # its runs are not stored
-            lines.append(f"- **{heading}.** {sentence()}")
+        if text := told(sentence):
+            lines.append(f"- **{heading}.** {text}")
     return "\n".join(lines)
 
 
@@ -418,35 +414,6 @@ def unchecked(claims: pd.DataFrame) -> str:
     return f"Claims that could not be compared: {listed}." if len(others) else ""
 
 
-def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
-    """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
-    tables = _tables(store)
-
-    def table(match: re.Match) -> str:
-        name = match[1]
-        if name not in tables:
-            raise ValueError(f"{readme.name}: <!-- {name} --> names no table; known are {', '.join(tables)}")
-        return f"<!-- {name} -->\n{tables[name]}\n<!-- end -->"
-
-    text = readme.read_text(encoding="utf8")
-    text = re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL)
-    readme.write_text(text, encoding="utf8")
-    return readme
-
-
-def _tables(store: Path) -> dict[str, str]:
-    """Name -> the table or sentences of the README, in Markdown."""
-    hybrids = read_runs("cpu", "hybrids", store=store, train_missing=False)
-    return {
-        "recommendation": told(recommendation, store),
-        "in use": told(in_use, store),
-        "limits": told(limits, store),
-        "findings": box(store),
-        "tasks": tasks_table(store),
-        "plans": plan_differences(compare(hybrids, "plan")),
-    }
-
-
 def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -458,7 +425,3 @@ def best(grid: Grid) -> str | None:
         if runs[0].cost["parameters"] <= MOST_PARAMETERS:
             means[name] = sum(run.score() for run in runs) / len(runs)
     return max(means, key=means.get, default=None)
-
-
-if __name__ == "__main__":
-    print(write_tables())

@@ -246,10 +246,12 @@ def show_scores(
     folded(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
 
 
-def numbers(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
+def numbers(
+    comparison: Comparison, constants: pd.DataFrame | None = None, labels: Mapping[str, str] = NO_LABELS
+) -> None:
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
-    show_differences(comparison)
-    show_scores(comparison, constants=constants)
+    show_differences(comparison, labels)
+    show_scores(comparison, labels, constants)
     say(f"{comparison.stored} {comparison.prior}".strip())
 
 

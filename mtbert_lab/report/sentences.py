@@ -7,7 +7,6 @@ sentence rests. A place that the sentence does not show is checked all the same.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,8 +97,8 @@ def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
     return next(rows.itertuples())
 
 
-def told(sentence: Callable[[Path | None], str], store: Path | None = None) -> str:
-    """What a function of findings.py says, nothing where its runs are not stored."""
+def told(sentence: Callable[..., str], *arguments: Any) -> str:
+    """What a function of findings.py says of its arguments, nothing where its runs are not stored."""
     with suppress(KeyError, FileNotFoundError):
-        return sentence(store)
+        return sentence(*arguments)
     return ""

@@ -65,16 +65,11 @@ class Grid:
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
-        configs = dict(self.configs)
-        runs = dict(self.runs)
-        for name, group in other.configs.items():
-            if len(group) > len(configs.get(name, ())):
-                configs[name] = group
-                runs.pop(name, None)
-                if name in other.runs:
-                    runs[name] = other.runs[name]
+        more = [name for name, group in other.configs.items() if len(group) > len(self.configs.get(name, ()))]
+        added = other.only(more)
+        runs = {name: some for name, some in self.runs.items() if name not in more}
         paths = dict.fromkeys(self.paths + other.paths)  # each once
-        return Grid(tuple(paths), configs, runs, self.among)
+        return Grid(tuple(paths), self.configs | added.configs, runs | added.runs, self.among)
 
     @property
     def missing(self) -> list[SweepRun]:
@@ -199,7 +194,7 @@ class Comparison:
         return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
 
     @property
-    def _both_stored(self) -> dict[str, str]:
+    def both_stored(self) -> dict[str, str]:
         """The references of which both runs are stored."""
         return {run: other for run, other in self.references.items() if self.runs.keys() >= {run, other}}
 
@@ -207,7 +202,7 @@ class Comparison:
     def differences(self) -> pd.DataFrame:
         """A row per run and task, with run, reference, task, and the columns of `decide`."""
         rows, found = [], []
-        for name, reference in self._both_stored.items():
+        for name, reference in self.both_stored.items():
             first, second = self.runs[name], self.runs[reference]
             for task in TASKS:
                 if task in first[0].config.tasks and task in second[0].config.tasks:
@@ -220,9 +215,9 @@ class Comparison:
     def overall(self) -> pd.DataFrame:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
         found = []
-        for name, reference in self._both_stored.items():
+        for name, reference in self.both_stored.items():
             found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
-        rows = list(self._both_stored.items())
+        rows = list(self.both_stored.items())
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 
     def difference_table(self) -> pd.DataFrame | None:

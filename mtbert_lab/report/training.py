@@ -65,32 +65,13 @@ def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
     return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
 
 
-def labelled(table: pd.DataFrame) -> pd.DataFrame:
-    """`notebook.labelled` with LABELS."""
-    return notebook.labelled(table, LABELS)
-
-
 def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = RECIPES) -> pd.DataFrame:
     """A table of differences with its runs in groups (`notebook.in_words`), those that are in none behind them."""
     known = {run for runs in groups.values() for run in runs}
     others = differences[~differences["run"].isin(known)]
     if len(others) == len(differences):
-        return labelled(differences)
+        return notebook.labelled(differences, LABELS)
     return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
-
-
-def numbers(comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None) -> None:
-    """The differences of a comparison, then `show_scores`. constants: the baselines, see `read_baselines`."""
-    notebook.show_differences(comparison, labels)
-    show_scores(comparison, labels, constants)
-
-
-def show_scores(
-    comparison: Comparison, labels: Mapping[str, str] = LABELS, constants: pd.DataFrame | None = None
-) -> None:
-    """`notebook.show_scores`, then how many of the runs are stored."""
-    notebook.show_scores(comparison, labels, constants)
-    notebook.say(comparison.stored)
 
 
 def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
@@ -178,9 +159,7 @@ def method_costs(comparison: Comparison) -> pd.DataFrame:
     breaks to first order; nan where a method has no constraints.
     """
     rows = []
-    for name, reference in comparison.references.items():
-        if not comparison.runs.keys() >= {name, reference}:
-            continue
+    for name, reference in comparison.both_stored.items():
         runs = comparison.runs[name]
         speed, low, high = tables.cost_ratio(runs, comparison.runs[reference], "tokens_per_cpu_second")
         row = {"run": name, "seeds": len(runs), "speed": speed, "low": low, "high": high}
@@ -268,9 +247,7 @@ def forgetting_figure(changes: pd.DataFrame, labels: Mapping[str, str] = LABELS)
 def kept_table(turns: Comparison) -> pd.DataFrame:
     """What each method keeps against none, over the seeds that both have; a row per method and order, as text."""
     rows = []
-    for name, reference in turns.references.items():
-        if not turns.runs.keys() >= {name, reference}:
-            continue
+    for name, reference in turns.both_stored.items():
         without = {run.config.seed: run for run in turns.runs[reference]}
         method = {run.config.seed: run for run in turns.runs[name]}
         seeds = sorted(without.keys() & method.keys())

@@ -38,7 +38,6 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
-from mtbert.samplers import task_probabilities
 from mtbert.training import LOG, load_corpus, train
 from mtbert_lab.analysis.errors import COLUMNS, error_kinds
 from mtbert_lab.paths import check_writable
@@ -150,32 +149,6 @@ def attention_viewer(model: BertModel, tokenizer: Tokenizer, sentence: str, laye
         layer=IntSlider(layer, 1, config.num_hidden_layers, description="layer"),
         head=IntSlider(head, 1, config.num_attention_heads, description="head"),
     )
-
-
-def sampler_figure(sizes: dict[str, int], epoch: int, epochs: int) -> plt.Figure:
-    """The probability of each task in one epoch, for the samplers of the papers. sizes: examples of each task."""
-    names = ("round_robin", "sqrt", "proportional", "annealed")
-    shares = [task_probabilities(list(sizes.values()), name, epoch, epochs) for name in names]
-    labels = [name.replace("_", "-") for name in names]
-    table = pd.DataFrame(shares, index=labels, columns=list(sizes)).rename(columns=plots.TASK_LABELS)
-    colours = [look["color"] for look in plots.styles(sizes).values()]
-    figure, ax = plt.subplots(figsize=(7.5, 2.8))
-    table.plot.bar(ax=ax, color=colours, rot=0, ylim=(0, 1), ylabel="probability of a step")
-    ax.legend(frameon=False)
-    ax.set_title(f"epoch {epoch} of {epochs}")
-    return figure
-
-
-def sampler_viewer(sizes: dict[str, int], epochs: int) -> None:
-    """A slider over the epochs for `sampler_figure`; without a server nothing."""
-
-    def draw(epoch: int) -> None:
-        figure = sampler_figure(sizes, epoch, epochs)
-        display(figure)
-        plt.close(figure)
-
-    if is_live():
-        _view(draw, epoch=IntSlider(1, 1, epochs, description="epoch"))
 
 
 def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:

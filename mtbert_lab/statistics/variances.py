@@ -45,7 +45,7 @@ class Prior:
     variances: ndarray  # (G,) s0^2 of each d0
     weights: ndarray  # (G,) likelihood of each d0
     examples: float  # mean part of the seed variance that the examples explain
-    lowest: float  # lowest mean score of a lender
+    lowest: float  # lowest mean score of these configurations
 
     @classmethod
     def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior":

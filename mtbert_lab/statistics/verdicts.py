@@ -5,8 +5,8 @@ The rule is in `mtbert_lab.statistics`. m comparisons of one family.
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,8 +58,7 @@ def margin_of(what: str | None) -> float:
     return MARGINS.get(what or "", MEAN_MARGIN)
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """A verdict, and the interval at the level at which the correction judged it."""
 
     verdict: str  # REPRODUCED, CONTRADICTED, NO_DIFFERENCE or TOO_FEW
@@ -69,6 +68,7 @@ class Judged:
     corrected: float
     is_small: bool = False  # an order is shown, and the difference is smaller than the margin
     seeds_needed: float = math.nan  # too few runs: seeds of either side that would tell; inf: more than MOST_SEEDS
+    cautious: str = ""  # the verdict with d0 at its lower bound
 
 
 def p_of_claim(claimed: str, found: Difference, margin: float) -> tuple[float, str]:
@@ -100,6 +100,12 @@ def judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) 
     correct: `holm` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are those of "no
     difference that matters". Comparisons with too few seeds for a verdict are not in the family.
     """
+    careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
+    pairs = zip(_judge(claims, correct), _judge(careful, correct), strict=True)
+    return [one._replace(cautious=other.verdict) for one, other in pairs]
+
+
+def _judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) -> list[Judged]:
     p = np.array([p_of_claim(*claim)[0] for claim in claims])
     p_equal = np.array([p_of_equality(*claim) for claim in claims])
     is_decided = np.array([found.is_decided for _, found, _ in claims], dtype=bool)
@@ -177,26 +183,13 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
     ("better" or "worse" by less than the margin); seeds_needed; cautious (the verdict with d0 at its lower bound);
     uses_prior.
     """
-    judged = _decide(found, margins)
-    cautious = _decide([one.cautious for one in found], margins)
-    about = {
-        "seeds": [one.seeds for one in found],
-        "value": [one.value for one in found],
-        "low": [one.low for one in judged],
-        "high": [one.high for one in judged],
-        "p": [one.corrected for one in judged],
-        "verdict": [OF_DIFFERENCES.get(one.verdict, one.verdict) for one in judged],
-        "is_small": [one.is_small for one in judged],
-        "seeds_needed": [one.seeds_needed for one in judged],
-        "cautious": [OF_DIFFERENCES.get(one.verdict, one.verdict) for one in cautious],
-        "uses_prior": [one.uses_prior for one in found],
-    }
-    return pd.DataFrame(about)
-
-
-def _decide(found: Sequence[Difference], margins: Sequence[float]) -> list[Judged]:
     claims = [("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
-    return judge(claims, holm)
+    table = pd.DataFrame(judge(claims, holm), columns=Judged._fields)
+    words = table[["verdict", "cautious"]].replace(OF_DIFFERENCES)
+    table = table.assign(**words, p=table["corrected"]).drop(columns="corrected")
+    for name in ("seeds", "value", "uses_prior"):
+        table[name] = [getattr(one, name) for one in found]
+    return table
 
 
 def verdict_text(verdict: str, is_small: bool = False, seeds_needed: float = math.nan) -> str:

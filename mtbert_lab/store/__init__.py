@@ -1,6 +1,6 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids."""
 
-from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold, write_baselines
+from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
 from mtbert_lab.store.compare import (
     difference,
     overall_interval,
@@ -65,6 +65,5 @@ __all__ = [
     "train_and_store",
     "training_key",
     "update_tables",
-    "write_baselines",
     "write_table",
 ]

@@ -2,7 +2,7 @@
 
 They put the scores of trained models into perspective: the answer "no duplicate" is right for five eighths of Quora,
 and an encoder that was tuned on sentence pairs by its makers has a high score on STS before any training. Those of the
-course's tasks are in baselines.csv of a store, which `write_baselines` writes.
+course's tasks are in baselines.csv of a store, which `python -m benchmarks predictions` writes.
 """
 
 from pathlib import Path
@@ -14,13 +14,11 @@ import torch.nn.functional as F
 from numpy import ndarray
 
 from mtbert.config import RunConfig
-from mtbert.data import COURSE, TASKS
+from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
 from mtbert.training import load_corpus, score_table, task_rows
-from mtbert_lab.paths import results_dir
 from mtbert_lab.store.runs import data_root
-from mtbert_lab.store.tables import write_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
 BASELINES = "baselines.csv"
@@ -52,12 +50,6 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
             scores.insert(0, "baseline", baseline)
             tables.append(scores)
     return pd.concat(tables, ignore_index=True)
-
-
-def write_baselines(data: str | Path | None = None, device: str = "auto") -> Path:
-    """Write the baselines of the course's tasks, with the default encoder, into baselines.csv; returns its path."""
-    tables = [baseline_table(RunConfig(corpus="course", tasks=(task,)), data, device) for task in COURSE]
-    return write_table(pd.concat(tables), results_dir() / BASELINES)
 
 
 def best_threshold(scores: ndarray, labels: ndarray) -> float:

@@ -163,20 +163,16 @@ def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, t
     assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
 
 
-def test_train_force_replaces_the_runs_that_it_names(tiny_config, course_folder, tmp_path, threads_as_workers):
+def test_a_deleted_run_is_trained_again(tiny_config, course_folder, tmp_path, threads_as_workers):
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
     assert mtbert(*asked).exit_code == 0
     [[config], _] = read_grid(grid).values()
     folder = results_dir() / "runs" / load_or_run(config, train_missing=False).run_id
-    before = (folder / "run.json").stat().st_mtime_ns
-    mistaken = mtbert(*asked, "--force", "three")
-    assert mistaken.exit_code == 2 and "no run is named three; there are one, two" in mistaken.stderr
-    result = mtbert(*asked, "--force", "one", "--only", "one")
-    assert "[1 of 1] one, seed 1: dev " in result.stdout
-    assert (folder / "run.json").stat().st_mtime_ns > before
     deleted = mtbert("runs", "--delete", folder.name)
     assert f"{folder}: deleted" in deleted.stdout and not folder.exists()
+    result = mtbert(*asked, "--only", "one")
+    assert "[1 of 1] one, seed 1: dev " in result.stdout and folder.exists()
 
 
 def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from mtbert.data import TASKS, DataError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
 from mtbert.training import task_rows
-from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies, systems
+from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import MissingRun, load_or_run
@@ -255,14 +255,6 @@ def test_the_slope_and_correlation_of_predictions_that_are_spread_too_wide():
     on = on_task("sts", labels, {"a": [2 * labels - 2]})
     assert on.slope("a")[0] == pytest.approx(0.5) and on.correlation("a")[0] == pytest.approx(1)
     assert on.mixed("a", "a").shape == (0, 30)  # no two different seeds
-
-
-def test_systems_of_different_examples_are_refused(monkeypatch):
-    found = {"a": (np.zeros((1, 2)), np.zeros((1, 2)), np.array([0.0, 1.0]))}
-    found["b"] = (*found["a"][:2], np.array([1.0, 1.0]))
-    monkeypatch.setattr(systems, "dev_errors", lambda runs, task: found[runs])
-    with pytest.raises(DataError, match="a and b were scored on different dev splits of sts"):
-        Systems.read("sts", {"a": "a", "b": "b"})
 
 
 def test_confusion_is_a_share_of_each_label():

@@ -4,18 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
+from benchmarks.predictions import measure_grid, measured_peak, measured_steps, predicted_peak, step_shapes
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert, parameter_counts
 from mtbert.runtime import MIB
-from mtbert_lab.cost.dry_run import CONFLICT, PARTS, DryRun, at_peak
-from mtbert_lab.cost.memory import (
-    measure_grid,
-    measured_peak,
-    measured_steps,
-    predicted_peak,
-    step_shapes,
-    step_timeline,
-)
+from mtbert_lab.cost.dry_run import CONFLICT, PARTS, DryRun, at_peak, step_timeline
 
 THREE = ("sst", "quora", "sts")
 SHAPES = {"sst": (4, 10), "quora": (4, 20), "sts": (4, 15)}

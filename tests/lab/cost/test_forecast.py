@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.predictions import check_runs, count_lengths
 from mtbert.config import RunConfig
 from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
@@ -12,8 +13,7 @@ from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus
 from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.forecast import LIBRARIES_MIB, Forecast, cost_key
-from mtbert_lab.cost.lengths import Lengths, count_lengths, read_lengths, texts_of
-from mtbert_lab.cost.planner import check_runs
+from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_of
 from mtbert_lab.cost.time import Speed
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.runs import load_or_run

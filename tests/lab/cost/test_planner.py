@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
+from benchmarks import predictions
 from mtbert.config import RunConfig
-from mtbert_lab.cost import planner
 from mtbert_lab.cost.planner import BudgetError, describe, parse_memory, plan_table, read_candidates
 from mtbert_lab.cost.time import Speed
 from mtbert_lab.store.runs import load_or_run
@@ -106,9 +106,11 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_da
 
 def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
     measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
-    monkeypatch.setattr(planner, "measure_grid", lambda configs, device: measured)
-    monkeypatch.setattr(planner, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
-    paths = list(planner.renew_measurements(tmp_path, "cpu", 1, course_data))
-    assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "runs_predicted.csv"]
+    monkeypatch.setattr(predictions, "measure_grid", lambda configs, device: measured)
+    monkeypatch.setattr(predictions, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
+    monkeypatch.setattr(predictions, "baseline_table", lambda config, *how: pd.DataFrame({"task": list(config.tasks)}))
+    paths = list(predictions.renew_measurements(tmp_path, "cpu", 1, course_data))
+    assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "baselines.csv", "runs_predicted.csv"]
+    assert pd.read_csv(paths[2])["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
     assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
     assert not list(tmp_path.glob(".*"))

@@ -1,4 +1,7 @@
-"""Runs for tables and claims, made without training."""
+"""Runs for tables and claims, made without training; a site that is built fast."""
+
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -40,6 +43,24 @@ def synthetic_run(config: RunConfig, right: float, parameters: float = 10, secon
         step_scores=pd.concat(points, ignore_index=True),
     )
     return Run(**{**fields, **changes})
+
+
+@pytest.fixture(scope="session")
+def without_api(tmp_path_factory) -> str:
+    """Stands for the file of `build`: beside it Sphinx's configuration, with empty pages of the API, which take 4 s."""
+    from mtbert_lab.report import build
+
+    folder = tmp_path_factory.mktemp("configuration")
+    shutil.copytree(Path(build.__file__).parent / "site", folder / "site")
+    for name in ("api.md", "api_lab.md"):
+        (folder / "site" / name).write_text("# API\n")
+    return str(folder / "build.py")
+
+
+@pytest.fixture
+def quick_site(monkeypatch, without_api):
+    """Sites have empty pages of the API."""
+    monkeypatch.setattr("mtbert_lab.report.build.__file__", without_api)
 
 
 @pytest.fixture(scope="session")

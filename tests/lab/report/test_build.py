@@ -54,6 +54,29 @@ def no_site(monkeypatch):
     monkeypatch.setattr(build, "_build_site", lambda output: output.parent / "report" / "index.html")
 
 
+@pytest.fixture
+def in_process(monkeypatch):
+    """A kernel takes a second: the cells are executed in this process."""
+
+    def execute(notebook, output, values, **how):
+        content, names = nbformat.read(notebook, as_version=4), {}
+        for cell in content.cells:
+            if cell.cell_type == "code":
+                exec(cell.source, names)
+                if "parameters" in cell.metadata.get("tags", []):
+                    names |= values
+        content.metadata["papermill"] = {}
+        nbformat.write(content, output)
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+
+
+def later(file, text):
+    """Write a file after the next tick of the file system's clock, which comes every 4 ms."""
+    time.sleep(0.02)
+    file.write_text(text)
+
+
 def executions(root):
     return len((root / "build/executed/executions").read_text())
 
@@ -68,7 +91,7 @@ def printed(root, name):
     return "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))
 
 
-def test_executes_with_parameters_and_builds_the_site(root, capsys):
+def test_executes_with_parameters_and_builds_the_site(root, quick_site, capsys):
     write_notebook(root, "01_tiny", COUNT)
     (root / "params/demo/01_tiny.yaml").write_text("seed: 40\n")
     (root / "my data").mkdir()
@@ -89,18 +112,18 @@ def test_executes_with_parameters_and_builds_the_site(root, capsys):
     assert 'href="01_tiny.html">' in front and "Does it add?" in front and "torch 2" in front
 
 
-def test_the_committed_outputs_are_a_site_before_a_notebook_is_executed(root, monkeypatch):
+def test_the_committed_outputs_are_a_site_before_a_notebook_is_executed(root, quick_site, monkeypatch):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_fails", "1 / 0")
     committed = nbformat.read(root / "notebooks/01_tiny.ipynb", as_version=4)
     committed.cells[2].outputs = [nbformat.v4.new_output("stream", text="as committed")]
     nbformat.write(committed, root / "notebooks/01_tiny.ipynb")
     page, seen = root / "build/report/01_tiny.html", []
-    monkeypatch.setattr(build, "_execute_pages", lambda *how: seen.append(page.read_text()) or [])
-    build_report("cpu", root=root)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_execute_pages", lambda *how: seen.append(page.read_text()) or [])
+        build_report("cpu", root=root)
     assert "as committed" in seen[0] and "with the outputs that the repository holds" in seen[0]
     assert "All of these pages show the outputs that the repository holds" in (page.parent / "index.html").read_text()
-    monkeypatch.undo()
     with pytest.raises(ReportError, match="ZeroDivisionError"):
         build_report("cpu", root=root)
     assert "as committed" not in page.read_text() and "with profile cpu in" in page.read_text()
@@ -108,19 +131,19 @@ def test_the_committed_outputs_are_a_site_before_a_notebook_is_executed(root, mo
     assert "1 of these pages show the outputs that the repository holds" in front and 'href="02_fails.html"' in front
 
 
-def test_what_is_up_to_date_is_not_executed_again(root, no_site):
+def test_what_is_up_to_date_is_not_executed_again(root, no_site, in_process):
     write_notebook(root, "01_tiny", COUNT + '\ngrid = "sweep"')
     grid = root / "params/demo/sweep.yaml"
     grid.write_text("runs: {}\n")
     (root / "params/demo/other.yaml").write_text("runs: {}\n")
     build_report("demo", root=root)
-    (root / "params/demo/other.yaml").write_text("runs: {a: {}}\n")
+    later(root / "params/demo/other.yaml", "runs: {a: {}}\n")
     build_report("demo", root=root)
     assert executions(root) == 1
     changes = {root / "params/demo/01_tiny.yaml": "seed: 2\n", root / "mtbert/code.py": "ANSWER = 43\n"}
     changes |= {grid: "runs: {a: {}}\n", root / "results/claims.csv": "verdict\n", root / "mtbert/demo.csv": "id\n"}
     for count, (file, text) in enumerate(changes.items(), start=2):
-        file.write_text(text)
+        later(file, text)
         build_report("demo", root=root)
         assert executions(root) == count, file.name
     build_report("demo", root=root, force=True)
@@ -130,23 +153,23 @@ def test_what_is_up_to_date_is_not_executed_again(root, no_site):
     assert executed(root) == ["02_tiny"]
 
 
-def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, no_site):
+def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, no_site, in_process):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     store = "\nPath(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')"
     write_notebook(root, "01_stores", COUNT + store)
     build_report("cpu", root=root)
     build_report("cpu", root=root)
     assert executions(root) == 1
-    (root / "results/run.csv").write_text("0.6")
+    later(root / "results/run.csv", "0.6")
     build_report("cpu", root=root)
     assert executions(root) == 2
 
 
-def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, no_site):
+def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, no_site, in_process):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     write_notebook(root, "01_counts", COUNT)
     build_report("cpu", root=root)
-    write_notebook(root, "02_stores", "import os\nfrom pathlib import Path\n"
+    write_notebook(root, "02_stores", "import os, time\nfrom pathlib import Path\ntime.sleep(0.02)\n"
                    "Path(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')")  # fmt: skip
     build_report("cpu", root=root)
     assert executions(root) == 1, "it was up to date"
@@ -154,7 +177,7 @@ def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, 
     assert executions(root) == 2, "and is not any more"
 
 
-def test_demo_results_of_other_code_are_thrown_away(root, no_site):
+def test_demo_results_of_other_code_are_thrown_away(root, no_site, in_process):
     write_notebook(root, "01_tiny")
     build_report("demo", root=root)
     results = root / "build/executed/results"
@@ -164,15 +187,16 @@ def test_demo_results_of_other_code_are_thrown_away(root, no_site):
     build_report("demo", root=root, force=True)
     assert not (results / "old_run.csv").exists()
     (results / "old_run.csv").write_text("0.5")
-    (root / "mtbert/code.py").write_text("ANSWER = 43\n")
+    later(root / "mtbert/code.py", "ANSWER = 43\n")
     build_report("demo", root=root, dry_run=True)
     assert (results / "old_run.csv").exists(), "a dry run throws nothing away"
     build_report("demo", root=root)
     assert not (results / "old_run.csv").exists()
 
 
-def test_code_that_changes_while_a_notebook_is_executed_makes_its_page_stale(root, no_site):
-    write_notebook(root, "01_tiny", COUNT, f"from pathlib import Path\nPath({str(root / 'mtbert/code.py')!r}).touch()")
+def test_code_that_changes_while_a_notebook_is_executed_makes_its_page_stale(root, no_site, in_process):
+    touches = f"import time\nfrom pathlib import Path\ntime.sleep(0.02)\nPath({str(root / 'mtbert/code.py')!r}).touch()"
+    write_notebook(root, "01_tiny", COUNT, touches)
     build_report("cpu", root=root)
     build_report("cpu", root=root)
     assert executions(root) == 2
@@ -196,7 +220,9 @@ def test_a_failing_cell_is_named_and_the_other_notebooks_are_kept(root, no_site,
     assert executed(root) == ["01_tiny", "03_tiny"]
 
 
-def test_runs_are_trained_once_before_the_notebooks_that_read_them(root, tiny_encoder, no_site, capsys):
+def test_runs_are_trained_once_before_the_notebooks_that_read_them(
+    root, tiny_encoder, no_site, capsys, threads_as_workers
+):
     base = f"base: {{encoder: {tiny_encoder}, batch_size: 4, train_rows: 8, epochs: 1}}\n"
     (root / "params/demo/first.yaml").write_text(base + "runs: {a: {}}\n")
     (root / "params/demo/second.yaml").write_text(base + "runs: {the same: {}, b: {pooling: cls}}\n")
@@ -272,11 +298,21 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, no_site, monkeypat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, number):
+def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, no_site, number):
     write_notebook(root, "09_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
-    call = f'from mtbert_lab.report.build import build_report; build_report("demo", workers=1, root={str(root)!r})'
+    call = f"""
+from mtbert_lab.report import build
+
+def front_page(output):
+    front = output.parent / "report" / "index.html"
+    front.parent.mkdir(exist_ok=True)
+    front.write_text("".join(f'href="{{page.stem}}.html"' for page in output.glob("*.ipynb")))
+    return front
+
+build._build_site = front_page
+build.build_report("demo", workers=1, root={str(root)!r})"""
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
     wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="09_tiny.html"' in front.read_text())
@@ -291,7 +327,7 @@ def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, 
     assert executions(root) == 1 and printed(root, "02_slow") == "fast now\n"
 
 
-def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsys):
+def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsys, threads_as_workers, speeds):
     write_notebook(root, "01_tiny")
     write_notebook(root, "02_batch", "if 'bad' in grid:\n    raise KeyError(grid)\nprint(grid.split('/')[-1], seed)")
     notebook = root / "notebooks/02_batch.ipynb"
@@ -345,7 +381,7 @@ def test_only_selects_by_number_or_name(root, only):
     assert build._select(paths, "") == paths
 
 
-def test_only_executes_one_notebook(root, no_site):
+def test_only_executes_one_notebook(root, no_site, in_process):
     write_notebook(root, "01_tiny")
     write_notebook(root, "03_single_task")
     build_report("demo", only="03", root=root)
@@ -377,7 +413,7 @@ def test_unknown_profile_and_missing_data_are_named(root):
         build_report("demo", data=root / "nowhere", root=root)
 
 
-def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site):
+def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site, in_process):
     write_notebook(root, "01_tiny", COUNT)
     out = tmp_path / "out"
     assert build_report("demo", root=root, out=out) == out / "report" / "index.html"

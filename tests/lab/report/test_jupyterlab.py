@@ -151,18 +151,3 @@ def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
     assert page.js(f"{plan}.value") == "emb:I S3 I3"
     assert "million" in page.js("document.querySelector('.plans table').innerText")
     assert not page.errors
-
-
-def test_the_slider_of_the_samplers_draws_another_epoch(lab):
-    page = lab(
-        [
-            "from mtbert_lab.report import viewers",
-            "viewers.sampler_viewer({'sst': 10, 'quora': 90}, epochs=4)",
-        ]
-    )
-    image = "document.querySelector('.jp-OutputArea img')?.src"
-    assert page.wait(f"window.first = {image}").startswith("data:image/png")
-    page.press(".noUi-handle", "ArrowRight")
-    page.wait("document.querySelector('.jp-OutputArea .widget-readout').innerText == '2'")
-    page.wait(f"{image} && {image} != window.first")
-    assert not page.errors

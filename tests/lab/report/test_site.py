@@ -114,7 +114,7 @@ def test_code_is_hidden_or_folded_and_figures_described_and_pages_linked_to_thei
     assert 'href="_sources/01_tiny.ipynb" download' in page
 
 
-def test_a_site_without_notebooks_says_so(tmp_path):
+def test_a_site_without_notebooks_says_so(tmp_path, quick_site):
     (tmp_path / "executed").mkdir()
     front = _build_site(tmp_path / "executed").read_text(encoding="utf8")
     assert "The notebooks are being executed" in front
@@ -154,7 +154,7 @@ def test_the_page_of_fields_has_type_default_description_and_source(tiny):
         assert plain(row.source) in text
 
 
-def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path):
+def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbers_a_banner(tiny, tmp_path, quick_site):
     front = tiny["index"]
     assert "Does it?" in front and "42, <math" in front and "torch 2" in front
     assert "Synthetic corpus" not in front + tiny["01_tiny"]
@@ -169,7 +169,7 @@ def test_the_front_page_has_questions_and_answers_and_pages_with_synthetic_numbe
     assert "42 %" in pages["index"] and "99 %" not in pages["index"] and "03_failed" not in pages
 
 
-def test_the_pages_of_two_grids_have_two_titles(tmp_path):
+def test_the_pages_of_two_grids_have_two_titles(tmp_path, quick_site):
     folder = tmp_path / "executed"
     for name in ("01_tiny", "01_tiny-mine", "01_tiny-yours"):
         write(folder, name, [new_markdown_cell(CARD)])

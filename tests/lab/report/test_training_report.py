@@ -195,7 +195,7 @@ def test_without_runs_there_are_no_baselines_and_nothing_is_shown(monkeypatch):
     assert training.baselines([Grid((), {}, {})]).empty
     shown = []
     monkeypatch.setattr(notebook, "display", shown.append)
-    training.numbers(Comparison(Grid((), {}, {}), {}))
+    notebook.numbers(Comparison(Grid((), {}, {}), {}))
     assert [one.data for one in shown] == ["There are no runs of this question here."]
 
 

@@ -185,21 +185,6 @@ def test_an_example_has_one_row_with_what_each_model_says():
     assert "text" not in viewers.one_row_an_example(error_rows(text=""))
 
 
-def test_samplers_have_a_slider_over_the_epochs_in_a_live_notebook(live):
-    viewers.sampler_viewer({"sst": 10, "quora": 90}, epochs=4)
-    slider = controls(live[-1])["epoch"]
-    assert (slider.min, slider.max, slider.value) == (1, 4, 1)
-    bars = viewers.sampler_figure({"sst": 10, "quora": 90}, epoch=1, epochs=4).axes[0].containers
-    heights = [[round(bar.get_height(), 2) for bar in task] for task in bars]
-    assert heights == [[0.5, 0.25, 0.1, 0.1], [0.5, 0.75, 0.9, 0.9]]
-
-
-def test_without_a_server_samplers_have_no_slider(monkeypatch):
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    monkeypatch.setattr(viewers, "display", pytest.fail)
-    viewers.sampler_viewer({"sst": 10, "quora": 90}, epochs=4)
-
-
 def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     said, shown = [], []
     monkeypatch.setattr(viewers.notebook, "say", said.append)

@@ -1,7 +1,6 @@
 """Baselines without training, and their threshold."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +8,7 @@ from hypothesis import strategies as st
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tables import load_table
-from mtbert_lab.store import baselines
-from mtbert_lab.store.baselines import _cosines, baseline_table, best_threshold, write_baselines
+from mtbert_lab.store.baselines import _cosines, baseline_table, best_threshold
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=12))
@@ -33,12 +31,6 @@ def test_baselines_of_the_tiny_data(tiny_encoder, course_data):
     assert -1 <= table["sts", "cosine", "pearson"] <= 1
     assert 0 <= table["quora", "cosine", "accuracy"] <= 1
     assert ("sst", "cosine", "accuracy") not in table.index
-
-
-def test_the_baselines_of_the_course_are_written_into_the_store(monkeypatch):
-    row = pd.DataFrame({"baseline": ["cosine"], "value": [0.5]})
-    monkeypatch.setattr(baselines, "baseline_table", lambda config, *how: row.assign(task=config.tasks[0]))
-    assert pd.read_csv(write_baselines())["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
 
 
 def test_a_cosine_is_no_class(tiny_encoder, course_data, monkeypatch):

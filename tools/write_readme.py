@@ -1,0 +1,45 @@
+"""Writes the sentences and tables of what was found into README.md, between `<!-- NAME -->` and `<!-- end -->`.
+
+`python tools/write_readme.py`, in the root of a checkout.
+"""
+
+import re
+from pathlib import Path
+
+from mtbert.paths import REPOSITORY
+from mtbert_lab.report import findings
+from mtbert_lab.report.sentences import told
+from mtbert_lab.report.tables import compare, read_runs
+
+
+def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
+    """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
+    tables = _tables(store)
+
+    def table(match: re.Match) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"{readme.name}: <!-- {name} --> names no table; known are {', '.join(tables)}")
+        return f"<!-- {name} -->\n{tables[name]}\n<!-- end -->"
+
+    text = readme.read_text(encoding="utf8")
+    text = re.sub(r"<!-- ([a-z ]+) -->\n.*?\n<!-- end -->", table, text, flags=re.DOTALL)
+    readme.write_text(text, encoding="utf8")
+    return readme
+
+
+def _tables(store: Path) -> dict[str, str]:
+    """Name -> the table or sentences of the README, in Markdown."""
+    hybrids = read_runs("cpu", "hybrids", store=store, train_missing=False)
+    return {
+        "recommendation": told(findings.recommendation, store),
+        "in use": told(findings.in_use, store),
+        "limits": told(findings.limits, store),
+        "findings": findings.box(store),
+        "tasks": findings.tasks_table(store),
+        "plans": findings.plan_differences(compare(hybrids, "plan")),
+    }
+
+
+if __name__ == "__main__":
+    print(write_tables())
