@@ -8,6 +8,7 @@ own reference values, and this code, have it outside.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from inspect import unwrap
 
 import torch
 from torch import Tensor
@@ -25,6 +26,12 @@ class AdamW(Optimizer):
     With `correct_bias=False` the step size is lr alone. Parameters whose gradient is None are left alone, decay
     included. Raises ValueError for a hyper-parameter out of its range, RuntimeError for a sparse gradient.
     """
+
+    # torch wraps these for its compiler, and the first call imports it, which takes a second.
+    add_param_group = unwrap(Optimizer.add_param_group)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+    state_dict = unwrap(Optimizer.state_dict)
+    zero_grad = unwrap(Optimizer.zero_grad)
 
     def __init__(
         self,

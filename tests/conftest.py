@@ -4,8 +4,12 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: its threads wait by spinning, and sums depend on their number
 
+import itertools
+import logging
 import random
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
+from mtbert.data.corpus import Corpus
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
 
@@ -42,15 +47,26 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow or MTBERT_SLOW=1")
-    config.addinivalue_line("markers", "core: of the library, mtbert/; all tests together take about a minute")
+    config.addinivalue_line("markers", "core: of the library, mtbert/; of a test with many cases the first")
     config.addinivalue_line("markers", "lab: of a room of the library, by a command of the laboratory; not core")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """`-m core` imports no test of the laboratory."""
+    if config.option.markexpr == "core" and collection_path != TESTS and collection_path.is_relative_to(TESTS):
+        return True if collection_path.relative_to(TESTS).parts[0] in NOT_CORE else None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
+    cases = Counter()
     for item in items:
         place = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("notebooks",)
         if place[0] not in NOT_CORE and "lab" not in item.keywords:
-            item.add_marker("core")
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] == 1:
+                item.add_marker("core")
     if not (config.getoption("--slow") or os.environ.get("MTBERT_SLOW")):
         for item in items:
             if "slow" in item.keywords:
@@ -61,6 +77,7 @@ ROWS = {"train": 40, "dev": 20, "test-student": 10}
 PRAISE = ("bright", "tender", "witty", "lovely", "superb")
 BLAME = ("dull", "clumsy", "noisy", "stale", "dreadful")
 THINGS = ("story", "harbour", "violin", "kitchen", "garden", "lantern", "bicycle", "winter")
+NUMBERS = itertools.count()
 QUESTIONS = ("how do i repair the {}", "where is the {} kept", "who painted the {}")
 
 
@@ -73,18 +90,20 @@ def _isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def isolated_session(tmp_path_factory):
     """Fixtures of a wider scope than a test write into temporary folders, too."""
+    folder = tmp_path_factory.mktemp("session")
     with pytest.MonkeyPatch.context() as patch:
-        _isolate(patch, tmp_path_factory.mktemp("session"))
-        yield
+        _isolate(patch, folder)
+        yield folder
 
 
 @pytest.fixture(autouse=True)
-def isolated(isolated_session, monkeypatch, tmp_path_factory) -> Iterator[Path]:
+def isolated(isolated_session, monkeypatch) -> Iterator[Path]:
     """No test reads or writes the caches, results, figures or data of this machine, or those of another test.
 
     Nor does it leave torch with other threads, under which sums differ in their last bits.
     """
-    folder = tmp_path_factory.mktemp("isolated")
+    folder = isolated_session / str(next(NUMBERS))  # mktemp looks through the folders of all tests for one
+    folder.mkdir()
     _isolate(monkeypatch, folder)
     threads = torch.get_num_threads()
     yield folder
@@ -166,3 +185,21 @@ def run(course_folder):
         return train(config, load_corpus(config, course_folder), device="cpu", progress=False, **options)
 
     return run
+
+
+@pytest.fixture
+def threads_as_workers(monkeypatch):
+    """A cluster whose one worker is a thread of this process, which starts in no time."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
+    torch.set_num_threads(1)
+
+    @contextmanager
+    def open_cluster(workers: int, scheduler: str | None):
+        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
+    # Their logger is that of this process.
+    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)

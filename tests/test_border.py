@@ -8,8 +8,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import mtbert
 import mtbert_lab
 from mtbert.paths import REPOSITORY
@@ -65,11 +63,6 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_PIP = {"--dest", "--force-reinstall", "--hash", "--no-deps", "--only-binary", "--require-hashes", "--requirement"}
 
 
-def place(path: Path) -> str:
-    """A file relative to the repository, as the name of a test."""
-    return str(path.relative_to(LIBRARY.parent))
-
-
 def package_and_room(module: str) -> tuple[str, str]:
     """'mtbert.bert.model' -> ('mtbert', 'bert'); of a package itself the room is '__init__'."""
     package, _, rest = module.partition(".")
@@ -119,30 +112,30 @@ def test_every_room_has_its_floor():
         assert rooms == set.union(*FLOORS[package])
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
-def test_imports_go_one_way(path):
-    package, room = package_and_room(module_of(path))
-    floors = FLOORS[package]
-    [own] = [number for number, floor in enumerate(floors) if room in floor]
-    below = set().union(*floors[:own], {room})
-    for name in imports(path):
-        other, other_room = package_and_room(name)
-        if other_room == "__init__":
-            continue  # `from mtbert import __version__`
-        if other == package:
-            assert other_room in below, f"{path.name} imports {name}"
-        else:
-            assert package == "mtbert_lab", f"{path.name}, of the library, imports {name}"
+def test_imports_go_one_way():
+    for path in FILES:
+        package, room = package_and_room(module_of(path))
+        floors = FLOORS[package]
+        [own] = [number for number, floor in enumerate(floors) if room in floor]
+        below = set().union(*floors[:own], {room})
+        for name in imports(path):
+            other, other_room = package_and_room(name)
+            if other_room == "__init__":
+                continue  # `from mtbert import __version__`
+            if other == package:
+                assert other_room in below, f"{path.name} imports {name}"
+            else:
+                assert package == "mtbert_lab", f"{path.name}, of the library, imports {name}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
-def test_other_rooms_are_entered_by_their_faces(path):
+def test_other_rooms_are_entered_by_their_faces():
     """What a room's `__init__` exports; but for rooms whose face is empty, and files that are slow to import."""
-    own = package_and_room(module_of(path))
-    for name in imports(path) - PAST_THE_FACE:
-        room = ".".join(package_and_room(name))
-        is_face = name.count(".") <= 1 or room in ROOMS_WITHOUT_A_FACE
-        assert is_face or package_and_room(name) == own, f"{path.name} imports {name}"
+    for path in FILES:
+        own = package_and_room(module_of(path))
+        for name in imports(path) - PAST_THE_FACE:
+            room = ".".join(package_and_room(name))
+            is_face = name.count(".") <= 1 or room in ROOMS_WITHOUT_A_FACE
+            assert is_face or package_and_room(name) == own, f"{path.name} imports {name}"
 
 
 @cache
@@ -152,14 +145,14 @@ def import_graph() -> dict[str, set[str]]:
     return {name: imports(path, for_types=False) & others[name] for name, path in names.items()}
 
 
-@pytest.mark.parametrize("name", sorted(import_graph()))
-def test_no_file_imports_itself_by_a_detour(name):
-    seen, todo = set(), [name]
-    while todo:
-        new = import_graph()[todo.pop()] - seen
-        seen |= new
-        todo += new
-    assert name not in seen
+def test_no_file_imports_itself_by_a_detour():
+    for name in import_graph():
+        seen, todo = set(), [name]
+        while todo:
+            new = import_graph()[todo.pop()] - seen
+            seen |= new
+            todo += new
+        assert name not in seen, name
 
 
 def test_the_library_loads_nothing_of_the_laboratory():
@@ -173,8 +166,9 @@ def test_the_library_loads_nothing_of_the_laboratory():
     assert process.stdout.strip() == "[]", process.stderr
 
 
-@pytest.mark.parametrize("path", sorted(LIBRARY.rglob("*.py")), ids=place)
-def test_the_library_names_no_option_of_the_command_line(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert set(OPTION.findall(node.value)) <= OF_PIP, f"line {node.lineno}: {node.value}"
+def test_the_library_names_no_option_of_the_command_line():
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                options = OPTION.findall(node.value)
+                assert set(options) <= OF_PIP, f"{path.name}, line {node.lineno}: {node.value}"

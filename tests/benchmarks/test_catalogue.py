@@ -1,5 +1,7 @@
 """A tiny form of every benchmark runs."""
 
+import contextlib
+import io
 import math
 from types import SimpleNamespace
 
@@ -42,8 +44,19 @@ def called_once(call, work: float = 1.0):
     return run
 
 
+def run_here(command, **options):
+    """As `subprocess.run` of a script for Python, in this process."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        exec(command[-1], {})
+    return SimpleNamespace(stdout=shown.getvalue())
+
+
 @pytest.mark.parametrize("name", catalogue.BENCHMARKS)
-def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeypatch):
+def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeypatch, request):
+    if name == "sweep":
+        request.getfixturevalue("threads_as_workers")
+    if name == "busy":
+        monkeypatch.setattr(steps.subprocess, "run", run_here)
     monkeypatch.setattr(steps, "timed", called_once)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **options: None)  # a minute
     size = dict(TINY[name])

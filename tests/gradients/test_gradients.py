@@ -232,7 +232,7 @@ def worst_violation(x: np.ndarray, M: np.ndarray) -> float:
 @pytest.mark.parametrize("dtype, rtol", [(torch.float64, 1e-7), (torch.float32, 2e-6)])
 def test_gem_is_the_closest_vector_that_holds_the_constraints(dtype, rtol):
     conflicts = 0
-    for seed in range(1000):
+    for seed in range(300):
         g, M = (torch.from_numpy(part).to(dtype) for part in memories_case(seed))
         x, v = gem(g, M)
         exact_g, exact_M = g.double().numpy(), M.double().numpy()
@@ -243,7 +243,7 @@ def test_gem_is_the_closest_vector_that_holds_the_constraints(dtype, rtol):
         assert (v >= 0).all()
         assert np.linalg.norm(exact_g + v.numpy() @ exact_M - expected) <= rtol * np.linalg.norm(exact_g), seed
         conflicts += x is not g
-    assert conflicts > 600
+    assert conflicts > 180
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.5, 3.0])

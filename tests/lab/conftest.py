@@ -1,13 +1,8 @@
 """What the tests of the laboratory share."""
 
-import logging
-from contextlib import contextmanager
-
 import pytest
-import torch
 
 from mtbert.config import RunConfig
-from mtbert.data.corpus import Corpus
 from mtbert_lab.cost.time import Speed
 
 
@@ -36,21 +31,3 @@ def speeds(monkeypatch) -> FixedSpeeds:
     speeds = FixedSpeeds()
     monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
     return speeds
-
-
-@pytest.fixture
-def threads_as_workers(monkeypatch):
-    """A cluster whose one worker is a thread of this process, which starts in no time."""
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("mtbert_lab.sweep.RETRIES", 1)
-    torch.set_num_threads(1)
-
-    @contextmanager
-    def open_cluster(workers: int, scheduler: str | None):
-        local = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
-        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-            yield client
-
-    monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
-    # Their logger is that of this process.
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)

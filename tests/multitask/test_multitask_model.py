@@ -92,11 +92,19 @@ def test_an_encoder_that_is_fine_tuned_learns_and_drops(build):
     assert unused == {"poolers.0.weight", "poolers.0.bias"}
 
 
+PLANS = ("1-bert", "3-bert", "hybrid-1", "S2(sst,quora|sts)", "F1 S1", "I1 S1", "emb:S I2 pool:S", "frozen")
+
+
 @pytest.mark.parametrize(
-    "plan", ["1-bert", "3-bert", "hybrid-1", "S2(sst,quora|sts)", "F1 S1", "I1 S1", "emb:S I2 pool:S", "frozen"]
+    "plan, pooling, upstream",
+    [
+        *((plan, "mean", "frozen") for plan in PLANS),
+        ("3-bert", "pooler", "frozen"),
+        ("emb:S I2 pool:S", "pooler", "free"),
+        ("S2(sst,quora|sts)", "pooler", "free"),
+        ("1-bert", "mean", "free"),
+    ],
 )
-@pytest.mark.parametrize("pooling", ["mean", "pooler"])
-@pytest.mark.parametrize("upstream", ["frozen", "free"])
 def test_shared_parameters_get_a_gradient_from_several_tasks(build, plan, pooling, upstream):
     """Measured: the parameters that the backward passes of at least two tasks reach."""
     model = build(tasks=["sst", "quora", "sts"], plan=plan, pooling=pooling, feeds=["sst>sts"], upstream=upstream)

@@ -174,8 +174,14 @@ def test_steps_without_a_path_are_not_guarded(parts):
     assert done == []
 
 
-@pytest.mark.parametrize("number, error", SIGNALS)
-@pytest.mark.parametrize("fields, after", [({}, 7), ({"pretrain": "before"}, 3), ({"pretrain": "before"}, 9)])
+@pytest.mark.parametrize(
+    "number, error, fields, after",
+    [
+        (*SIGNALS[0], {}, 7),
+        (*SIGNALS[1], {"pretrain": "before"}, 3),
+        (*SIGNALS[0], {"pretrain": "before"}, 9),
+    ],
+)
 def test_training_goes_on_bit_for_bit_after_a_signal(
     run, tiny_config, tmp_path, monkeypatch, number, error, fields, after
 ):

@@ -112,13 +112,14 @@ def interrupt(monkeypatch, after: int) -> None:
 def assert_goes_on_bit_for_bit(run, config: RunConfig, after: int, checkpoint, monkeypatch) -> TrainedRun:
     """A run that is stopped after so many steps and called again equals the whole run, which is returned."""
     whole = run(config)
+    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", str(after))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt(patch, after)
-        run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+        run(config, checkpoint=checkpoint)
     assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
     torch.manual_seed(77)  # another process
     steps = counted(monkeypatch, AdamW, "step")
-    assert_same_bits(whole, run(config, checkpoint=checkpoint, checkpoint_seconds=0))
+    assert_same_bits(whole, run(config, checkpoint=checkpoint))
     assert len(steps) == whole.cost["steps"] - after > 0
     return whole
 

@@ -71,9 +71,13 @@ def runs_of(grid: Path) -> list[SweepRun]:
     return look_up(read_grids([grid]))
 
 
+def checkpoint_of(run: SweepRun) -> Path:
+    return Path(os.environ["MTBERT_CACHE"], "models", run.run_id, "checkpoint.pt")
+
+
 def step_of(run: SweepRun) -> int:
     """The step of a run's checkpoint; 0: it has none."""
-    path = Path(os.environ["MTBERT_CACHE"], "models", run.run_id, "checkpoint.pt")
+    path = checkpoint_of(run)
     return torch.load(path, weights_only=True)["progress"]["step"] if path.exists() else 0
 
 
@@ -133,7 +137,7 @@ def check_all(runs: list[SweepRun], undisturbed: Callable[[SweepRun], tuple[Run,
 def test_a_killed_worker_loses_no_run(grid, course_data, start, undisturbed):
     runs = runs_of(grid)
     sweep = start("train", grid, *OPTIONS, "--workers", 2)
-    wait_for(lambda: step_of(runs[0]) and step_of(runs[1]))
+    wait_for(lambda: all(checkpoint_of(run).exists() for run in runs[:2]))
     os.kill(processes_of(sweep.pid, "spawn_main")[0], signal.SIGKILL)
     output, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 0 and output.count(": dev ") == 6, errors
@@ -172,13 +176,17 @@ def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_o
 
 def test_workers_end_with_the_sweep_while_a_step_takes_long(grid, course_data, start, tmp_path):
     code = tmp_path / "endless.py"
-    code.write_text("import time\nfrom mtbert_lab.store import runs\nruns.train = lambda *a, **k: time.sleep(600)\n")
-    sweep = start("train", grid, *OPTIONS, "--workers", 2, "--import", code)
-    wait_for(lambda: not any(map(is_free, runs_of(grid)[:2])))
+    code.write_text(
+        "import time\nfrom mtbert_lab import sweep\nfrom mtbert_lab.store import runs\n"
+        "sweep.GRACE = 1.0\nruns.train = lambda *a, **k: time.sleep(600)\n"
+    )
+    [run, *_] = runs_of(grid)
+    sweep = start("train", grid, *OPTIONS, "--workers", 1, "--import", code)
+    wait_for(lambda: not is_free(run))
     workers = processes_of(sweep.pid, "spawn_main")
     sweep.terminate()
     assert sweep.wait(60) == 143
-    assert len(workers) == 2 and not any("spawn_main" in command_of(worker) for worker in workers)
+    assert len(workers) == 1 and not any("spawn_main" in command_of(worker) for worker in workers)
 
 
 def command_of(process: int) -> str:

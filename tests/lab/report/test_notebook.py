@@ -15,8 +15,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError
+from mtbert.data.tasks import TASKS, read_tasks
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook
+from mtbert_lab.store import load_or_run, read_grids
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -173,13 +175,18 @@ def shown_text(output: dict) -> str:
 
 @pytest.fixture
 def executed_for_own_grid(tiny_encoder, isolated, monkeypatch):
-    """Executes some cells of a notebook for a grid of one's own; gives the texts that they show."""
+    """Executes some cells of a notebook for a grid of one's own; gives the texts that they show.
+
+    trained: whether the runs are trained before, in this process, where all is imported.
+    """
     monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     grid = isolated / "mine.yaml"
 
-    def execute(name: str, cells: list[int], own: str = OWN_GRID) -> str:
+    def execute(name: str, cells: list[int], own: str = OWN_GRID, trained: bool = True) -> str:
         grid.write_text(own.format(encoder=tiny_encoder))
+        for _, config in read_grids([grid]) if trained else ():
+            load_or_run(config, device="cpu", progress=False)
         notebook = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4)
         notebook.cells = [notebook.cells[i] for i in cells]
         nbformat.write(notebook, isolated / "some.ipynb")
@@ -243,11 +250,12 @@ def tickets(isolated, monkeypatch):
         (isolated / f"tasks/tickets-{split}.csv").write_text("\n".join(lines) + "\n")
     shape = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=24)
     BertModel(BertConfig(**shape)).save_pretrained(isolated / "narrow", tokenizer="minilm")
+    monkeypatch.setitem(TASKS, "tickets", read_tasks(isolated / "tasks")["tickets"])
 
 
 def test_the_encoders_of_a_grid_are_compared(executed_for_own_grid, tickets):
     """It had no runs of its questions; the rejected rows were listed, and no metric of the user's was named."""
-    text = executed_for_own_grid(COMPARE, [1, 2, 4, 6], TWO_ENCODERS)
+    text = executed_for_own_grid(COMPARE, [1, 2, 4, 6], TWO_ENCODERS, trained=False)
     assert "The score of these runs is accuracy on SST and macro F1 on tickets. *overall* is the mean" in text
     assert "**Answer.**" in text and re.search(r"other( and slow)? minus first, ", text)
     assert ">encoder<" in text and ">learning_rate<" in text and ">warmup<" not in text, "what the runs differ in"

@@ -340,7 +340,7 @@ frame.src = "02_board.html";
 
 
 @needs_chromium
-def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path):
+def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path, quick_site):
     folder, shown = tmp_path / "executed", []
     about = dict(paper="002", place="Table 1", kind="finding", its_number="0.1", words="w" * 200, headline=0)
     rows = [
@@ -384,7 +384,7 @@ frame.src = "01_tables.html";
 
 
 @needs_chromium
-def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path):
+def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path, quick_site):
     folder = tmp_path / "executed"
     plans = pd.Index(["a", "b", "c"], name="plan")
     plain = pd.DataFrame({"score": [0.3, 0.1, 0.2]}, index=plans)
@@ -426,7 +426,7 @@ frame.src = pages.pop();
 
 
 @pytest.fixture(scope="module")
-def evil(tmp_path_factory, synthetic):
+def evil(tmp_path_factory, synthetic, without_api):
     """The site of a notebook about the runs of an evil grid, which are compared as notebooks do it."""
     folder, shown = tmp_path_factory.mktemp("evil"), []
     file = folder / f"{FILE}.yaml"
@@ -463,7 +463,9 @@ def evil(tmp_path_factory, synthetic):
         cell = new_code_cell("say()", outputs=[output(text_markdown=answer)])
         write(executed, f"02_answer{i}", [new_markdown_cell("# 02 - An answer\n\nWhich?"), cell], params={})
     write(executed, "01_evil", [new_markdown_cell(CARD), *cells], params={FILE: file.read_text()})
-    return _build_site(executed).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mtbert_lab.report.build.__file__", without_api)
+        return _build_site(executed).parent
 
 
 class Text(HTMLParser):

@@ -206,7 +206,7 @@ def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
 
 
 @pytest.mark.parametrize("metric", [accuracy, pearson])
-@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize("seeds", [1, 3])  # those of a prior alone, and own ones with it
 @pytest.mark.parametrize("deviation", [0.0, 0.03])  # of the seeds beyond the examples, on part of them
 def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, deviation):
     """Two methods with the same true score; chance decides on a third of the examples. The stratum has 20 others."""
