@@ -4,7 +4,6 @@ Source: paper 001, section 4.3 (p_i ~ N_i^alpha, equations 8 and 9; one sentence
 1, its table and Stickland and Murray 2019 do not).
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -33,35 +32,19 @@ def annealed(sizes: ndarray, epoch: int, epochs: int) -> ndarray:
     return sizes**alpha
 
 
-def loss(sizes: ndarray, epoch: int, epochs: int, losses: ndarray) -> ndarray:
-    """p_i ~ L_i, whatever the sizes; in the first epoch, before a loss is known, all L_i are the same."""
-    return np.maximum(losses, 1e-12)
-
-
-# The tasks' numbers of examples (T,), divided by the largest, and epoch e of E -> weights (T,), N_i^alpha. A sampler
-# with an argument `losses` also gets L (T,), the `moving_average` of each task's training losses before the epoch.
+# The tasks' numbers of examples (T,), divided by the largest, and epoch e of E -> weights (T,), N_i^alpha.
 SAMPLERS: dict[str, Callable[..., ndarray]] = {
     "round_robin": round_robin,
     "sqrt": sqrt,
     "proportional": proportional,
     "annealed": annealed,
-    "loss": loss,
 }
-DECAY = 0.9  # of the moving average
 
 
-def moving_average(before: float | None, loss: float) -> float:
-    """L <- 0.9 L + 0.1 loss after each step of a task; the first loss is the first average."""
-    return loss if before is None else DECAY * before + (1 - DECAY) * loss
-
-
-def task_probabilities(
-    sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1, losses: Sequence[float] | None = None
-) -> ndarray:
+def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1) -> ndarray:
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
-    strategy: a name in SAMPLERS; losses (T,): what some of these see, by default equal ones. Raises ValueError for
-    another strategy, a size below 1 or an epoch outside 1..epochs.
+    strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1 or an epoch outside 1..epochs.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     is_count = np.isfinite(sizes) & (sizes >= 1)
@@ -71,13 +54,7 @@ def task_probabilities(
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    sampler = SAMPLERS[strategy]
-    parts = sizes / sizes.max()
-    if "losses" in inspect.signature(sampler).parameters:
-        losses = np.ones(len(sizes)) if losses is None else np.asarray(losses)
-        weights = sampler(parts, epoch, epochs, losses=losses)
-    else:
-        weights = sampler(parts, epoch, epochs)
+    weights = SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs)
     return weights / weights.sum()
 
 

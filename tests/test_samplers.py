@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mtbert.config import RunConfig
-from mtbert.samplers import moving_average, task_probabilities
+from mtbert.samplers import task_probabilities
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps
 
 SIZES = (8544, 141505, 6041)
@@ -23,22 +23,6 @@ def test_probabilities(strategy, alpha, epoch):
     p = task_probabilities(SIZES, strategy, epoch, 5)
     assert p == pytest.approx([power / sum(powers) for power in powers])
     assert p.sum() == pytest.approx(1)
-
-
-def test_probabilities_by_loss_are_those_of_the_moving_averages():
-    assert task_probabilities(SIZES, "loss", 2, 5, losses=(0.5, 1.5, 2.0)) == pytest.approx([1 / 8, 3 / 8, 4 / 8])
-    assert task_probabilities(SIZES, "loss") == pytest.approx([1 / 3] * 3), "before a loss is known"
-    assert task_probabilities(SIZES, "loss", losses=(0.0, 0.0, 0.0)) == pytest.approx([1 / 3] * 3)
-    average = None
-    for loss in (2.0, 1.0, 4.0):
-        average = moving_average(average, loss)
-    assert average == pytest.approx(0.9**2 * 2 + 0.9 * 0.1 * 1 + 0.1 * 4)
-
-
-def test_losses_change_no_sampler_that_does_not_see_them():
-    for strategy in ("round_robin", "sqrt", "proportional", "annealed"):
-        plain, given = (task_probabilities(SIZES, strategy, 2, 5, losses) for losses in (None, (0.1, 9, 3)))
-        assert plain.tolist() == given.tolist()
 
 
 def test_annealing_over_one_epoch_is_proportional():

@@ -166,7 +166,7 @@ class RunConfig(BaseModel):
     )
     sampling: Annotated[str, one_of(SAMPLERS)] = Field(
         default="proportional",
-        description="which task a sampled step draws, by numbers of examples; loss: by the losses so far",
+        description="which task a sampled step draws, by the numbers of examples",
     )
     epochs: int = Field(default=3, ge=1, le=1000, description="of training on the tasks")
     steps_per_epoch: int | None = Field(

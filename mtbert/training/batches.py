@@ -68,13 +68,11 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> ndarray:
     return examples * np.mean(shares, axis=0) / sizes
 
 
-def training_steps(config: RunConfig, lengths: dict[str, ndarray], losses: Sequence[Losses] = ()) -> Iterator[Rows]:
+def training_steps(config: RunConfig, lengths: dict[str, ndarray]) -> Iterator[Rows]:
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
-    lengths: task -> tokens of its training examples. losses: task -> `moving_average` of its loss at the end of each
-    epoch, for samplers that see it; the caller appends before the next epoch begins. A function of these and the
-    configuration alone, so that an interrupted run finds its place by counting. A task's examples come in passes: every
-    one once, then reshuffled.
+    lengths: task -> tokens of its training examples. A function of these and the configuration alone, so that an
+    interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled.
     """
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
@@ -87,16 +85,13 @@ def training_steps(config: RunConfig, lengths: dict[str, ndarray], losses: Seque
             for _ in range(steps_per_epoch(config, sizes)):
                 yield {task: next(passes[task]) for task in tasks}
             continue
-        known = None
-        if 0 < epoch <= len(losses):
-            known = _by_task(losses[epoch - 1], tasks)
-        for i in _task_order(config, sizes, epoch, known):
+        for i in _task_order(config, sizes, epoch):
             task = tasks[i]
             yield {task: next(passes[task])}
 
 
-def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: list[float] | None) -> ndarray:
-    """The index of the task that each step of an epoch trains. epoch: from 0; losses: of each task, where known."""
+def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int) -> ndarray:
+    """The index of the task that each step of an epoch trains. epoch: from 0."""
     steps = steps_per_epoch(config, sizes)
     tasks = np.arange(len(sizes))
     if len(tasks) == 1:
@@ -106,15 +101,9 @@ def _task_order(config: RunConfig, sizes: Sequence[int], epoch: int, losses: lis
     if config.sampling == "round_robin":  # p = 1 / T without variance
         first_step = epoch * steps
         return np.arange(first_step, first_step + steps) % len(tasks)
-    p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs, losses)
+    p = task_probabilities(sizes, config.sampling, epoch + 1, config.epochs)
     random = np.random.default_rng([config.seed, epoch])
     return random.choice(len(tasks), size=steps, p=p)
-
-
-def _by_task(losses: Losses, tasks: Sequence[str]) -> list[float]:
-    """The loss of every task; a task that was not drawn yet has the mean of the others."""
-    mean = float(np.mean(list(losses.values())))
-    return [losses.get(task, mean) for task in tasks]
 
 
 def _passes(lengths: ndarray, batch_size: int, seed: int) -> Iterator[ndarray]:

@@ -24,7 +24,6 @@ from mtbert.data import TASKS, Corpus, tokenize_texts
 from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
-from mtbert.samplers import moving_average
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
@@ -63,8 +62,6 @@ class _RunProgress(Progress):
     losses: list[Losses] = field(default_factory=list)  # of the steps since the last evaluation
     log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)
-    averages: Losses = field(default_factory=dict)  # moving averages
-    epoch_averages: list[Losses] = field(default_factory=list)  # at the end of each epoch
     kept: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -219,7 +216,7 @@ class _Run:
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
         state = _RunProgress(**(saver.restore() or {}))
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
-        steps = training_steps(config, lengths, state.epoch_averages)
+        steps = training_steps(config, lengths)
         for drawn in islice(steps, state.step):  # of the part before an interruption only the memory is made again
             trainer.remember(drawn)
 
@@ -232,7 +229,7 @@ class _Run:
         for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
             with state.clocked():
                 self.take_step(trainer, rows, drawn, state, unread)
-                is_point = state.step in marks or state.step % log_every == 0 or state.step % self.epoch_steps == 0
+                is_point = state.step in marks or state.step % log_every == 0
                 if is_point or not is_on_gpu:
                     read()
             if state.step in marks:
@@ -267,10 +264,7 @@ class _Run:
             for task, loss in losses.items():
                 if not math.isfinite(loss):
                     raise TrainingError(self.broken(step, task, loss, drawn[task], rate))
-                state.averages[task] = moving_average(state.averages.get(task), loss)
             state.losses.append(losses)
-            if step % self.epoch_steps == 0:
-                state.epoch_averages.append(dict(state.averages))
         unread.clear()
 
     def broken(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:

@@ -14,7 +14,7 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.tokens import tokenize
 from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.model import MultitaskBert
-from mtbert.training import batches, distillation
+from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training.batches import training_steps
@@ -33,7 +33,6 @@ RUNS = {
     "gem, annealed": dict(gradients="gem", sampling="annealed", epochs=3, steps_per_epoch=4, **MEMORY),
     "agem with a ring": dict(gradients="agem", memory="ring", epochs=3, steps_per_epoch=4, **MEMORY),
     "gem in unified steps": dict(scheme="unified", gradients="gem", gem_margin=0.1, **MEMORY),
-    "by loss": dict(sampling="loss", epochs=3, steps_per_epoch=5),
     "in turn": dict(scheme="in_turn", adapter="lhuc", batch_size=16),
     "loss ratio": dict(scheme="unified", weighting="loss_ratio"),
     "uncertainty": dict(scheme="unified", weighting="uncertainty", accumulation=2),
@@ -52,31 +51,6 @@ def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypat
     config = config.but(**RUNS[name])
     whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
     assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
-
-
-def test_epochs_are_drawn_by_the_losses_so_far(run, config, monkeypatch):
-    config, seen, losses = config.but(**RUNS["by loss"]), [], []
-    step, probabilities = trainer.Trainer.step, batches.task_probabilities
-
-    def note_loss(self, *args):
-        losses.append(step(self, *args))
-        return losses[-1]
-
-    def note_probabilities(sizes, strategy, epoch, epochs, known=None):
-        if known is not None:  # else before the first epoch
-            seen.append((len(losses), known))
-        return probabilities(sizes, strategy, epoch, epochs, known)
-
-    monkeypatch.setattr(trainer.Trainer, "step", note_loss)
-    monkeypatch.setattr(batches, "task_probabilities", note_probabilities)
-    run(config)
-    assert [number for number, _ in seen] == [5, 10]
-    for number, found in seen:
-        averages = {}
-        for task, loss in [item for by_task in losses[:number] for item in by_task.items()]:
-            averages[task] = 0.9 * averages.get(task, loss) + 0.1 * loss
-        mean = np.mean(list(averages.values()))
-        assert found == pytest.approx([averages.get(task, mean) for task in THREE])
 
 
 @pytest.mark.parametrize("gradients", ["sum", "pcgrad"])

@@ -282,7 +282,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     trainer = Trainer(model, tables, CHECK_STEPS)
     lengths = {task: rows.tokens.lengths for task, rows in tables.items()}
     losses = []
-    for number, rows in enumerate(islice(training_steps(config, lengths, []), CHECK_STEPS), 1):
+    for number, rows in enumerate(islice(training_steps(config, lengths), CHECK_STEPS), 1):
         step = trainer.step(number, rows)
         losses.append(sum(map(float, step.values())))
         if not all(module.training for module in trainer.model.encoder.modules()):
