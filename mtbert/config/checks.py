@@ -153,18 +153,14 @@ def _what_ties_tasks(config: "RunConfig") -> str:
 
 
 def _of_teachers(config: "RunConfig") -> Iterator[str]:
-    if isinstance(config.teachers, dict) and (not config.teachers or set(config.teachers) - set(config.tasks)):
-        yield f"teachers: name {list(config.teachers)}, not some of the tasks {list(config.tasks)}"
-    for task, teachers in config.teachers_by_task.items():
-        if not teachers:
-            yield f"teachers: {task} has none; leave it out"
-        if len(set(teachers)) != len(teachers):
-            yield f"teachers: {task} has one twice in {[teacher.digest for teacher in teachers]}"
-        for teacher in teachers:
-            if task not in teacher.tasks:
-                yield f"teachers: {teacher.digest} is trained on {', '.join(teacher.tasks)}, not on {task}"
-            if teacher.corpus != config.corpus:
-                yield f"teachers: {teacher.digest} is trained on corpus {teacher.corpus!r}, not {config.corpus!r}"
+    if len(set(config.teachers)) != len(config.teachers):
+        yield f"teachers: one is given twice in {[teacher.digest for teacher in config.teachers]}"
+    for teacher in config.teachers:
+        if missing := [task for task in config.tasks if task not in teacher.tasks]:
+            trained = ", ".join(teacher.tasks)
+            yield f"teachers: {teacher.digest} is trained on {trained}, not on {', '.join(missing)}"
+        if teacher.corpus != config.corpus:
+            yield f"teachers: {teacher.digest} is trained on corpus {teacher.corpus!r}, not {config.corpus!r}"
     for name in ("distil", "temperature"):
         if not config.teachers and getattr(config, name) != type(config).model_fields[name].default:
             yield f"{name}: needs teachers"

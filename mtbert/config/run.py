@@ -2,7 +2,6 @@
 
 import difflib
 import hashlib
-import itertools
 import json
 import reprlib
 from pathlib import Path
@@ -59,10 +58,8 @@ REMOVED: dict[str, tuple] = {
 
 def _teachers(value: Any) -> Any:
     """Lists of teachers as tuples of configurations, whose fields may be given instead."""
-    if isinstance(value, dict):
-        return {task: _teachers(some) for task, some in value.items()}
     if not isinstance(value, list | tuple):
-        raise ValueError(f"a list of configurations is needed, or one for each task, got {reprlib.repr(value)}")
+        raise ValueError(f"a list of configurations is needed, got {reprlib.repr(value)}")
     for one in value:
         if not isinstance(one, dict | RunConfig):
             raise ValueError(
@@ -248,8 +245,8 @@ class RunConfig(BaseModel):
     )
 
     # Teachers, from whose predictions the run learns.
-    teachers: Annotated[Teachers | dict[TaskName, Teachers], BeforeValidator(_teachers)] = Field(
-        default=(), description="runs whose mean prediction this one learns; or some for each task. A grid names them"
+    teachers: Annotated[Teachers, BeforeValidator(_teachers)] = Field(
+        default=(), description="runs whose mean prediction this one learns. A grid names them"
     )
     distil: Literal["teacher", "annealed"] | Annotated[Real, Field(ge=0, le=1)] = Field(
         default="teacher", description="weight of the teachers against the labels; teacher: 1; annealed: from 1 to 0"
@@ -326,24 +323,9 @@ class RunConfig(BaseModel):
         return dict.fromkeys(self.tasks, self.r_drop)
 
     @property
-    def teachers_by_task(self) -> dict[str, Teachers]:
-        """Training task -> its teachers, of those that have some."""
-        if isinstance(self.teachers, dict):
-            return self.teachers
-        if self.teachers:
-            return dict.fromkeys(self.tasks, self.teachers)
-        return {}
-
-    @property
-    def all_teachers(self) -> Teachers:
-        """The teachers of all tasks, each once."""
-        teachers = itertools.chain.from_iterable(self.teachers_by_task.values())
-        return tuple(dict.fromkeys(teachers))
-
-    @property
     def generation(self) -> int:
         """0 without teachers, else one more than the teachers have."""
-        return max((1 + teacher.generation for teacher in self.all_teachers), default=0)
+        return max((1 + teacher.generation for teacher in self.teachers), default=0)
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "RunConfig":
@@ -388,9 +370,7 @@ class RunConfig(BaseModel):
         return unused
 
     @property
-    def _teacher_digests(self) -> list[str] | dict[str, list[str]]:
-        if isinstance(self.teachers, dict):
-            return {task: [teacher.digest for teacher in some] for task, some in self.teachers.items()}
+    def _teacher_digests(self) -> list[str]:
         return [teacher.digest for teacher in self.teachers]
 
     @property
@@ -453,9 +433,7 @@ def unknown_names(params: dict) -> str:
         names = set(str(params.get(field, default)).split("+"))
         if unknown := names - registry.keys() - {"none", "sum", "joint"}:
             return f"{field}: {', '.join(sorted(unknown))} is not registered here; import the file that registers it"
-    teachers = params.get("teachers", ())
-    lists = teachers.values() if isinstance(teachers, dict) else [teachers]
-    for teacher in itertools.chain.from_iterable(lists):
+    for teacher in params.get("teachers", ()):
         if message := unknown_names(teacher):
             return message
     return ""

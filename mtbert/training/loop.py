@@ -90,7 +90,7 @@ def train(
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
     the caller removes it. LOG is written next to it. progress: show a bar; None: on a terminal.
-    teachers: where the configuration has some, by task, their `mean_logits` for the rows of the training table.
+    teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite.
     """
     place = pick_device(device)
@@ -168,8 +168,8 @@ class _Run:
         return self.config.epochs * self.epoch_steps
 
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
-        """Raises TrainingError unless there are logits for the training rows of every task that has teachers."""
-        needed = {task: len(self.corpus.train[task]) for task in self.config.teachers_by_task}
+        """Raises TrainingError unless there are logits for all training rows where there are teachers."""
+        needed = {task: len(table) for task, table in self.corpus.train.items()} if self.config.teachers else {}
         given = {task: len(logits) for task, logits in teachers.items()}
         if given != needed:
             raise TrainingError(f"teachers: logits for all training rows of {list(needed)} are needed")

@@ -41,7 +41,7 @@ class TaskRows:
     tokens: TokenizedTable
     device: torch.device
     labels: Tensor | None = None  # (N,); None where the table has none
-    teachers: Tensor | None = None  # the teachers' logits for all rows, if the task has teachers
+    teachers: Tensor | None = None  # the teachers' logits for all rows, if there are teachers
     tags: Tensor | None = None  # (N, p), part-of-speech features, where the configuration asks for them
     embeddings: Tensor | None = None  # (N, k, d), kept where the whole encoder is frozen
     states: TokenStates | None = None  # inputs of the first trained layer, kept on disk

@@ -87,7 +87,7 @@ def stored_by_config(grids: Iterable[Grid]) -> dict[RunConfig, Run]:
 
 def teachers_of(runs: Sequence[Run], stored: Mapping[RunConfig, Run]) -> list[Run]:
     """The stored runs from which a configuration learns."""
-    return [stored[config] for config in runs[0].config.all_teachers if config in stored]
+    return [stored[config] for config in runs[0].config.teachers if config in stored]
 
 
 def steps_in_all(runs: Sequence[Run], stored: Mapping[RunConfig, Run]) -> int:

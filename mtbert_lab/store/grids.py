@@ -106,8 +106,6 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
 
 def _teachers(value: Any, folder: Path, students: tuple[str, ...]) -> Any:
     """What a grid says of a run's teachers, with configurations in place of the names of runs."""
-    if isinstance(value, dict):
-        return {task: _teachers(some, folder, students) for task, some in value.items()}
     if not isinstance(value, str | list):
         return value
     names = [value] if isinstance(value, str) else value

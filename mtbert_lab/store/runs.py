@@ -184,7 +184,7 @@ def teacher_outputs(
     config: RunConfig, corpus: Corpus, corpus_of: Callable[[RunConfig], Corpus], among: Sequence[Path]
 ) -> TeacherOutputs:
     """The outputs of a run's teachers in some stores. corpus: of the run; corpus_of: reads the corpus of a teacher."""
-    run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.all_teachers}
+    run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.teachers}
     return TeacherOutputs(config, data_digest(corpus), run_ids, among)
 
 

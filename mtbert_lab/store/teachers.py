@@ -54,8 +54,8 @@ class TeacherOutputs:
         for teacher in teachers[first:] + teachers[:first]:
             outputs[teacher] = self._read_or_compute(teacher, corpus, device)
         means = {}
-        for task, some in self.student.teachers_by_task.items():
-            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in some])
+        for task in self.student.tasks if teachers else ():
+            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in self.student.teachers])
         return means
 
     def _read_or_compute(self, teacher: RunConfig, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
@@ -76,11 +76,10 @@ class TeacherOutputs:
     def _files(self, teacher: RunConfig) -> dict[str, Path]:
         """Task -> the file of a teacher's outputs in the first store that has it intact, or else in the first store."""
         files = {}
-        for task, teachers in self.student.teachers_by_task.items():
-            if teacher in teachers:
-                name = f"{TEACHERS}/{self.run_ids[teacher]}/{task}-{self.data}.npz"
-                paths = [store / name for store in self.among]
-                files[task] = next(filter(is_sealed, paths), paths[0])
+        for task in self.student.tasks:
+            name = f"{TEACHERS}/{self.run_ids[teacher]}/{task}-{self.data}.npz"
+            paths = [store / name for store in self.among]
+            files[task] = next(filter(is_sealed, paths), paths[0])
         return files
 
 

@@ -134,13 +134,11 @@ def test_teachers_are_named_by_their_grid(tmp_path):
 runs:
   all seeds: {teachers: "teachers.yaml:one"}
   one seed: {teachers: ["teachers.yaml:one:2", "teachers.yaml:two"]}
-  by task: {tasks: [sts, sst], teachers: {sts: "teachers.yaml:two"}}
   born again: {seeds: [4], teachers: "grid.yaml:all seeds"}
 """)
     one, two = (RunConfig(), RunConfig(seed=2)), RunConfig(tasks=("sst", "sts"))
     grid = {name: configs[0] for name, configs in read_grid(tmp_path / "grid.yaml").items()}
     assert grid["all seeds"].teachers == one and grid["one seed"].teachers == (one[1], two)
-    assert grid["by task"].teachers == {"sts": (two,)}
     assert grid["born again"].teachers == (grid["all seeds"],)
 
 
