@@ -1,4 +1,4 @@
-"""YAML files of plain values, read strictly: no key twice, numbers as in YAML 1.2, no billions of values by aliases."""
+"""YAML files of plain values, read strictly: no key twice, numbers as in YAML 1.2."""
 
 import re
 import textwrap
@@ -9,7 +9,6 @@ import yaml
 
 from mtbert.names import CONTROL
 
-MOST_VALUES = 20_000  # in a YAML file, which is read in two seconds
 NUMBERS = {  # YAML's tag -> how such a number is written
     "tag:yaml.org,2002:int": r"-?(0|[1-9][0-9]*)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$",
@@ -37,26 +36,12 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts the values, those that aliases repeat included: a few lines of aliases can stand for billions."""
+    """Numbers as in YAML 1.2, and no key of a mapping twice."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in NUMBERS]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.values, self.sizes = 0, {}  # so far; of a node that is complete
-
-    def compose_node(self, parent: yaml.Node, index: Any) -> yaml.Node:
-        before = self.values
-        is_alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        self.values += self.sizes.get(node, MOST_VALUES) if is_alias else 1
-        self.sizes[node] = self.values - before
-        if self.values > MOST_VALUES:
-            raise yaml.YAMLError(f"more than {MOST_VALUES} values, or an alias inside of what it stands for")
-        return node
 
     def compose_mapping_node(self, anchor: str) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
