@@ -40,9 +40,6 @@ _BERT_NAMES = (
     ("layers.", "encoder.layer."),
 )
 _DISTILBERT_NAMES = (
-    ("embeddings.word.", "embeddings.word_embeddings."),
-    ("embeddings.position.", "embeddings.position_embeddings."),
-    ("embeddings.norm.", "embeddings.LayerNorm."),
     (".attention_output.", ".attention.out_lin."),
     (".attention_norm.", ".sa_layer_norm."),
     (".attention.query.", ".attention.q_lin."),
@@ -51,8 +48,8 @@ _DISTILBERT_NAMES = (
     (".feed_forward_in.", ".ffn.lin1."),
     (".feed_forward_out.", ".ffn.lin2."),
     (".output_norm.", ".output_layer_norm."),
-    ("pooler.", "pooler.dense."),  # transformers ignores it
     ("layers.", "transformer.layer."),
+    *_BERT_NAMES,  # transformers ignores the pooler
 )
 _MPNET_NAMES = (
     ("embeddings.relative.", "encoder.relative_attention_bias."),
