@@ -119,10 +119,7 @@ def train(
     step_scores = _step_scores(model, state, predictions, rows)
     score_seconds = time.perf_counter() - started
 
-    if config.keep != "last":
-        model.load_state_dict(state.kept, strict=False)
-    if run.pretrains("after"):
-        cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of plan 1-bert
+    cost |= run.keep(model, state)
 
     started = time.perf_counter()
     if not run.keeps_last_step(state):
@@ -342,6 +339,14 @@ class _Run:
                 pd.DataFrame(state.log).to_csv(partial, index=False, float_format="%.6g")
         except OSError as error:
             log.warning("%s cannot be written (%s); training goes on", path, error.strerror)
+
+    def keep(self, model: MultitaskBert, state: _RunProgress) -> dict[str, float]:
+        """Make the model of the last step the one that is kept, pretrained where it is to be; the cost of that."""
+        if self.config.keep != "last":
+            model.load_state_dict(state.kept, strict=False)
+        if not self.pretrains("after"):
+            return {}
+        return self.pretrain("after", model.encoder.task_encoder(self.config.tasks[0]))  # the one encoder of 1-bert
 
     def keeps_last_step(self, state: _RunProgress) -> bool:
         """Whether the kept model is the one that the last step left."""
