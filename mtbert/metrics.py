@@ -5,10 +5,8 @@ metric is a function of sums over the examples, so that R samples are a product 
 each lack one example need no product: their sums are the sum over all examples minus one term, see `LeftOut`.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -25,6 +23,7 @@ class LeftOut:
 
 
 Weights = ndarray | LeftOut | None  # (R, N)
+Metric = Callable[..., ndarray]  # (predicted (..., N), labels (..., N), weights=None) -> (...,), or (..., R)
 
 
 def _total(terms: ndarray, weights: Weights) -> ndarray:
@@ -116,7 +115,7 @@ def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
 
 # Kind of task -> its metrics, name -> function(predicted, labels, weights=None). The first one selects models, unless
 # the task names another one.
-METRICS: dict[str, dict[str, Callable[..., Any]]] = {
+METRICS: dict[str, dict[str, Metric]] = {
     "classes": {"accuracy": accuracy, "macro_f1": macro_f1},
     "binary": {"accuracy": accuracy, "macro_f1": macro_f1, "f1": f1},
     "similarity": {"pearson": pearson},
@@ -124,11 +123,4 @@ METRICS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 # Metrics of users, by name, for tasks of any kind. Their weights are always arrays, as not all of them take `LeftOut`:
 # where labels are numbers, the time of an interval grows with the square of the rows.
-OWN_METRICS: dict[str, Callable[..., Any]] = {}
-_OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
-
-
-def takes_left_out(metric: Callable[..., Any]) -> bool:
-    """Whether a metric is one of those above, maybe with some of its arguments given by functools.partial."""
-    function = metric.func if isinstance(metric, functools.partial) else metric
-    return function in _OF_SUMS
+OWN_METRICS: dict[str, Metric] = {}

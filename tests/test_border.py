@@ -22,7 +22,7 @@ FLOORS = {
         {"names"},
         {"paths", "files", "strict_yaml", "runtime", "sources"},
         {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
-        {"sharing", "data", "intervals"},
+        {"sharing", "data"},
         {"config"},
         {"multitask"},
         {"training"},

@@ -27,7 +27,7 @@ from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts
-from mtbert.training.metrics import metrics_of, overall, score_table
+from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.progress import Progress, steps_left
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
@@ -407,25 +407,24 @@ def _dev_predictions(model: MultitaskBert, rows: _Splits, known: Predictions) ->
     return predictions
 
 
-def _step_scores(model: MultitaskBert, state: _RunProgress, last: Predictions, rows: _Splits) -> pd.DataFrame:
+def _step_scores(model: MultitaskBert, state: _RunProgress, last: Predictions, splits: _Splits) -> pd.DataFrame:
     """Scores of the last step, on dev and on some training examples, and of each task's best point of the curve.
 
     model: that of the last step; last: its predictions for dev.
     """
     config = model.run_config
-    tables = []
+    rows = []
     for task in config.tasks:
-        chosen = _subset(TRAIN_ROWS, len(rows.train[task]))
-        train = rows.train[task].predictions(model, "train", chosen)
+        chosen = _subset(TRAIN_ROWS, len(splits.train[task]))
+        train = splits.train[task].predictions(model, "train", chosen)
         for split, table in (("dev", last[task]), ("train", train)):
-            scores = score_table(task, split, table["predicted"].to_numpy(), table["label"].to_numpy())
-            tables.append(scores.assign(at="last", step=state.step))
+            predicted, labels = table["predicted"].to_numpy(), table["label"].to_numpy()
+            rows += score_rows(task, split, predicted, labels, at="last", step=state.step)
         best = state.best[task]
-        labels = rows.dev[task].table["label"].to_numpy()
+        labels = splits.dev[task].table["label"].to_numpy()
         labels = labels[_subset(config.curve_rows, len(labels))]
-        scores = score_table(task, "dev", best["predicted"].numpy(), labels)
-        tables.append(scores.assign(at="best", step=best["step"]))
-    return pd.concat(tables, ignore_index=True)
+        rows += score_rows(task, "dev", best["predicted"].numpy(), labels, at="best", step=best["step"])
+    return pd.DataFrame(rows)
 
 
 def _subset(n: int | None, size: int) -> ndarray:

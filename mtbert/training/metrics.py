@@ -1,14 +1,13 @@
-"""The metrics of a task over a whole split, with their intervals, and one score for several tasks."""
+"""The metrics of a task over a whole split, and one score for several tasks."""
 
 import functools
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy import ndarray
 
 from mtbert.data import TASKS, Task
-from mtbert.intervals import Metric, seed_mean
-from mtbert.metrics import METRICS, OWN_METRICS, f1
+from mtbert.metrics import METRICS, OWN_METRICS, Metric, f1
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
@@ -36,22 +35,12 @@ def overall(scores: dict[str, float]) -> float:
     return float(np.mean(parts))
 
 
-def score_table(task: str, split: str, predicted: ndarray, labels: ndarray) -> pd.DataFrame:
-    """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
+def score_rows(task: str, split: str, predicted: ndarray, labels: ndarray, **more: Any) -> list[dict[str, Any]]:
+    """A row per metric: task, split, metric, value, n (examples), and what more is said of it."""
     predicted = predicted.astype(float)
     labels = labels.astype(float)
     rows = []
     for name, metric in metrics_of(TASKS[task]).items():
-        _, low, high = seed_mean([(metric, [predicted[None]], labels)])
         value = float(metric(predicted, labels))
-        row = {
-            "task": task,
-            "split": split,
-            "metric": name,
-            "value": value,
-            "low": low,
-            "high": high,
-            "n": len(labels),
-        }
-        rows.append(row)
-    return pd.DataFrame(rows)
+        rows.append({"task": task, "split": split, "metric": name, "value": value, "n": len(labels), **more})
+    return rows

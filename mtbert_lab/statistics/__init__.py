@@ -49,8 +49,8 @@ or more on either side, costs on logarithms and only between runs of one version
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
-from mtbert.intervals import Metric, Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics.differences import Difference, count_seeds, difference, paired, welch
+from mtbert_lab.statistics.intervals import Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics.resamples import Estimate, Resamples
 from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
 from mtbert_lab.statistics.verdicts import (
@@ -86,7 +86,6 @@ __all__ = [
     "TOO_FEW",
     "Difference",
     "Estimate",
-    "Metric",
     "Prior",
     "Resamples",
     "Scored",

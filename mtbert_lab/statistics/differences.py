@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from mtbert.intervals import Scored, example_share, scores_and_covariance
+from mtbert_lab.statistics.intervals import Scored, example_share, scores_and_covariance
 from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles, draw_variances
 
 LEVEL = 0.05

@@ -17,8 +17,9 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
-from mtbert.training import load_corpus, score_table, task_rows
+from mtbert.training import load_corpus, task_rows
 from mtbert_lab.store.runs import data_root
+from mtbert_lab.store.scores import score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
 BASELINES = "baselines.csv"

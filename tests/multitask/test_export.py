@@ -14,7 +14,7 @@ from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.shared_encoder import ExportError
-from mtbert.training.metrics import score_table
+from mtbert_lab.store.scores import score_table
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_column="age", kind="regression",

@@ -9,9 +9,10 @@ from scipy import stats
 
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tasks import TASKS
-from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
-from mtbert.training.metrics import metrics_of, score_table
-from mtbert_lab.statistics import Metric, difference, seed_mean
+from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
+from mtbert.training.metrics import metrics_of
+from mtbert_lab.statistics import difference, seed_mean
+from mtbert_lab.store.scores import score_table
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

@@ -10,8 +10,8 @@ import torch
 
 from mtbert.config import RunConfig
 from mtbert.runtime import environment
-from mtbert.training.metrics import score_table
 from mtbert_lab.store.folders import Run
+from mtbert_lab.store.scores import score_table
 
 N = 400
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mtbert.config import RunConfig
-from mtbert.intervals import _by_weights, _count_columns, _jackknife
-from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2, takes_left_out
+from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report.tables import read_runs
 from mtbert_lab.statistics import (
@@ -37,6 +36,7 @@ from mtbert_lab.statistics import (
     verdict_text,
     welch,
 )
+from mtbert_lab.statistics.intervals import _by_weights, _count_columns, _jackknife, takes_left_out
 from mtbert_lab.statistics.variances import CONFIGURATIONS
 from mtbert_lab.store import prior_of, scored
 from mtbert_lab.store.compare import strata_of

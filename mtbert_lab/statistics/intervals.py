@@ -1,17 +1,23 @@
 """The 95 % interval of a score, over examples and seeds. N examples, S seeds, T tasks."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy import ndarray
 
-from mtbert.metrics import LeftOut, takes_left_out
+from mtbert.metrics import LeftOut, Metric, accuracy, f1, macro_f1, pearson, r2
 
 BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
-# (predicted (..., N), labels (..., N), weights (R, N) or None) -> (...,) or (..., R); see mtbert.training.metrics
-Metric = Callable[..., ndarray]
+_OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
 # A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
 Scored = tuple[Metric, list[ndarray], ndarray]
+
+
+def takes_left_out(metric: Metric) -> bool:
+    """Whether a metric is one of mtbert's, maybe with some of its arguments given by functools.partial."""
+    function = metric.func if isinstance(metric, functools.partial) else metric
+    return function in _OF_SUMS
 
 
 def _jackknife(metric: Metric, parts: list[ndarray], labels: ndarray) -> ndarray:
