@@ -2,9 +2,8 @@
 
 from mtbert.gradients.cagrad import cagrad
 from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
-from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import broken_constraints, gem_project
-from mtbert.gradients.gram import combine, gram_matrix, in_double, layer_cosines
+from mtbert.gradients.gram import FlatGradients, combine, gram_matrix, in_double
 from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
@@ -21,6 +20,5 @@ __all__ = [
     "gem_project",
     "gram_matrix",
     "in_double",
-    "layer_cosines",
     "pcgrad",
 ]

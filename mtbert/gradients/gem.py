@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from mtbert.gradients.gram import check_finite, check_matrix, combine, describe, gram_matrix, products_of
+from mtbert.gradients.gram import check_finite, check_matrix, combine, describe, gram_matrix, in_double
 
 log = logging.getLogger(__name__)
 EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
@@ -120,8 +120,17 @@ def _products(projected: Tensor, M: Tensor, gram: ndarray, v: ndarray, summands:
     dtype = torch.finfo(projected.dtype)
     shortest = max(CANCELLED * summands, dtype.tiny * len(projected))
     if norm < shortest or dtype.eps > FEASIBLE:
-        return products_of(projected, M)
+        return _measured(projected, M)
     return products[1:], norm
+
+
+def _measured(g: Tensor, M: Tensor) -> tuple[ndarray, float]:
+    """Products of g (P,) with the rows of M (K, P), and the norm of g."""
+    products = torch.zeros(1 + len(M), dtype=torch.float64, device=g.device)
+    for _, block in in_double(g[None], M):
+        products.addmv_(block, block[0])
+    square, *others = products.tolist()
+    return np.array(others), math.sqrt(square)
 
 
 def _solve_dual(A: ndarray, b: ndarray) -> ndarray:

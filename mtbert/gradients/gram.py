@@ -1,4 +1,4 @@
-"""Products and combinations of gradients: Gram matrices, cosines between tasks.
+"""The gradients of tasks as flat vectors, their Gram matrix, and combinations of them.
 
 Every method of this room is a linear combination of gradients whose coefficients follow from their Gram matrix.
 Products and combinations are computed in float64 where the gradients lie, a chunk of columns at a time; only the Gram
@@ -6,18 +6,72 @@ matrix, a few numbers, comes to the CPU. T tasks, K memories, R rows, P paramete
 up to 1e300.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor
+from torch import Tensor, nn
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**20  # columns, on any other device
 SLIM = 8  # rows, up to which a matrix product on a CPU takes longer than a product for each row
+
+
+class FlatGradients:
+    """The gradients of named parameters as one vector (P,), and back. `spans`: name -> its place in the vector."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters = dict(parameters)
+        self.spans: dict[str, slice] = {}
+        self.size = 0  # P
+        for name, parameter in self.parameters.items():
+            start = self.size
+            self.size += parameter.numel()
+            self.spans[name] = slice(start, self.size)
+
+    def empty(self, rows: int) -> Tensor:
+        """Room for the gradients of several tasks, float32 (rows, P), on the parameters' device."""
+        device = next((parameter.device for parameter in self.parameters.values()), None)
+        return torch.empty(rows, self.size, dtype=torch.float32, device=device)
+
+    def values(self) -> Tensor:
+        """The parameters themselves as one new vector (P,), float32."""
+        flat = self.empty(1)[0]
+        for name, parameter in self.parameters.items():
+            place = flat[self.spans[name]]
+            place.view_as(parameter).copy_(parameter.detach())
+        return flat
+
+    def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Move every `.grad` into a float32 vector (P,), zeros where there is none; every `.grad` is None after.
+
+        flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU: which parameters had one.
+        """
+        if flat is None:
+            flat = self.empty(1)[0]
+        used = torch.zeros(len(self.parameters), dtype=torch.bool)
+        for i, (name, parameter) in enumerate(self.parameters.items()):
+            place = flat[self.spans[name]]
+            if parameter.grad is None:
+                place.zero_()
+            else:
+                place.view_as(parameter).copy_(parameter.grad)
+                parameter.grad = None
+                used[i] = True
+        return flat, used
+
+    def put(self, flat: Tensor, used: Tensor) -> None:
+        """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere.
+
+        An optimizer leaves a parameter without a gradient alone, its decay and moments included; with a gradient of
+        zeros it would not.
+        """
+        for (name, parameter), is_used in zip(self.parameters.items(), used.tolist(), strict=True):
+            parameter.grad = None
+            if is_used:
+                place = flat[self.spans[name]]
+                parameter.grad = place.view_as(parameter).to(parameter.dtype)
 
 
 def in_double(*parts: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -60,15 +114,6 @@ def combine(weights: ndarray, *parts: Tensor) -> Tensor:
     return total
 
 
-def products_of(g: Tensor, M: Tensor) -> tuple[ndarray, float]:
-    """Products of g (P,) with the rows of M (K, P), and the norm of g."""
-    products = torch.zeros(1 + len(M), dtype=torch.float64, device=g.device)
-    for _, block in in_double(g[None], M):
-        products.addmv_(block, block[0])
-    square, *others = products.tolist()
-    return np.array(others), math.sqrt(square)
-
-
 def check_matrix(name: str, matrix: Tensor) -> None:
     """Raises ValueError for anything but a matrix of floats."""
     if matrix.ndim != 2 or not matrix.is_floating_point():
@@ -90,33 +135,3 @@ def check_finite(gram: Tensor, names: Sequence[str]) -> None:
             bad.append(name)
     if bad:
         raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
-
-
-@torch.no_grad()
-def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]) -> list[dict]:
-    """Cosine between the gradients G (T, P) of every two tasks, layer by layer: rows of layer, first, second, cosine.
-
-    spans: layer -> its places in the vector. nan where one of the two is zero or not finite there.
-    """
-    T = len(tasks)
-    rows = []
-    for layer, places in spans.items():
-        gram = torch.zeros(T, T, dtype=torch.float64, device=G.device)
-        for span in places:
-            gram += gram_matrix(G[:, span])
-        gram = gram.cpu().numpy()
-        norms = np.sqrt(gram.diagonal())
-        is_usable = (norms > 0) & np.isfinite(norms)
-        for i, j in itertools.combinations(range(T), 2):
-            cosine = math.nan
-            if is_usable[i] and is_usable[j]:
-                cosine = gram[i, j] / norms[i] / norms[j]
-                cosine = float(np.clip(cosine, -1, 1))
-            row = {
-                "layer": layer,
-                "first": tasks[i],
-                "second": tasks[j],
-                "cosine": cosine,
-            }
-            rows.append(row)
-    return rows

@@ -47,11 +47,6 @@ def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
 
 
-def in_passes(config: RunConfig, rows: Rows, lengths: dict[str, ndarray], cuda: bool) -> Iterator[Rows]:
-    """The rows of each pass, as many as `step_parts` says."""
-    return in_parts(rows, step_parts(config, batch_shapes(rows, lengths), cuda))
-
-
 def in_parts(rows: Rows, count: int) -> Iterator[Rows]:
     """The rows in `count` parts; a task without rows for a part is left out of it."""
     by_task = {}

@@ -7,7 +7,6 @@ its own of the parameters that tasks share, as a row of G (T, P). T tasks, K mem
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -26,17 +25,17 @@ from mtbert.gradients import (
     broken_constraints,
     combine,
     gram_matrix,
-    layer_cosines,
 )
 from mtbert.multitask import MultitaskBert, divergence
 from mtbert.optim import AdamW, make_schedule
 from mtbert.sharing import add_pull
 from mtbert.training.batches import Losses, Rows
+from mtbert.training.cosines import by_level, layer_cosines
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.graphs import Compute, StepGraphs, graphs_are_on, reason_for_eager
 from mtbert.training.loss_weights import LossWeights
-from mtbert.training.parameters import by_level, parameter_groups, trained_parameters
-from mtbert.training.passes import in_parts, in_passes
+from mtbert.training.parameters import parameter_groups
+from mtbert.training.passes import batch_shapes, in_parts, step_parts
 from mtbert.training.task_data import Tables, task_logits
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
@@ -145,7 +144,8 @@ class Trainer:
         if length is not None:
             return in_parts(rows, self.config.accumulation)
         lengths = {task: self.tables[task].tokens.lengths for task in rows}
-        return in_passes(self.config, rows, lengths, self.model.device.type == "cuda")
+        parts = step_parts(self.config, batch_shapes(rows, lengths), self.model.device.type == "cuda")
+        return in_parts(rows, parts)
 
     def _losses(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
@@ -170,16 +170,18 @@ class Trainer:
 
         The tasks' own parameters keep their own gradient.
         """
-        method = self.config.gradients
-        constraints = self._memory_gradients(number, rows) if method in PROJECTIONS else None
+        config = self.config
+        constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
         if not all(torch.isfinite(loss) for loss in losses.values()):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
             self._record(number, G, list(rows))
         used = uses.any(0)
-        if method in WEIGHTS:
-            g = self._weighted(number, G)
+        if config.gradients in WEIGHTS:  # PCGrad, CAGrad: weights that the Gram matrix gives
+            generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
+            weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
+            g = combine(weights.numpy(), G)
         else:
             g = G.sum(0) if len(G) > 1 else G[0]
         if constraints is not None:
@@ -197,13 +199,6 @@ class Trainer:
             _, used = self.shared.take(flat)
             uses.append(used)
         return losses, G, torch.stack(uses)
-
-    def _weighted(self, number: int, G: Tensor) -> Tensor:
-        """PCGrad, CAGrad: the tasks' gradients G (T, P), weighted by what their Gram matrix says -> (P,)."""
-        config = self.config
-        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
-        weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
-        return combine(weights.numpy(), G)
 
     def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
         """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool."""
@@ -228,7 +223,7 @@ class Trainer:
     def _extra_gradients(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """The tasks' gradients (T, P) and uses, as `_by_task` gives them, without a trace in `.grad`."""
         _, G, uses = self._compute("extra", self._by_task, number, rows)
-        for parameter in trained_parameters(self.model).values():
+        for parameter in self.trained:
             parameter.grad = None
         return G, uses
 
@@ -253,8 +248,10 @@ class Trainer:
         """The part of a step after the gradient; the examples go into the episodic memory."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        with self._checked_constraints():
-            self.optimizer.step()
+        before = None if self.M is None else self.shared.values()
+        self.optimizer.step()
+        if before is not None:
+            self._count_broken(self.shared.values().sub_(before))
         self.optimizer.zero_grad()
         for name, offset in self.offsets.items():
             self.model.heads.get_parameter(name).add_(offset)
@@ -264,18 +261,11 @@ class Trainer:
             self.average.update_parameters(self.weights)
         self.remember(rows)
 
-    @contextmanager
-    def _checked_constraints(self) -> Iterator[None]:
-        """Around the update of the weights: count the memories whose loss it raises, to first order.
+    def _count_broken(self, moved: Tensor) -> None:
+        """Count the memories whose loss a step of the shared weights (P,) raises, to first order.
 
         GEM bounds the gradient, not Adam's step.
         """
-        if self.M is None:
-            yield
-            return
-        before = self.shared.values()
-        yield
-        moved = self.shared.values().sub_(before)
         broken = broken_constraints(moved, self.M)
         self.constraints.update(steps=1, projected=int(self.is_projected), checked=len(self.M), broken=broken)
         self.M = None

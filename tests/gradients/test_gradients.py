@@ -12,11 +12,11 @@ from torch import nn
 
 from mtbert.gradients import gram
 from mtbert.gradients.cagrad import cagrad_weights
-from mtbert.gradients.flat import FlatGradients
 from mtbert.gradients.gem import agem, gem, gem_project
-from mtbert.gradients.gram import layer_cosines
+from mtbert.gradients.gram import FlatGradients
 from mtbert.gradients.pcgrad import pcgrad, pcgrad_weights
 from mtbert.optim import AdamW
+from mtbert.training.cosines import layer_cosines
 
 gem_module = importlib.import_module("mtbert.gradients.gem")  # the room has a function of this name
 

@@ -1,0 +1,54 @@
+"""How much the gradients of tasks conflict: their cosines, level by level of the encoder. T tasks, P parameters."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtbert.gradients import gram_matrix
+
+
+def by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
+    """Spans of parameters in a vector -> spans of levels: embeddings, layer 1, ..., pooler, heads."""
+    levels = {}
+    for name, span in spans.items():
+        level, part, number = name.split(".")[:3]  # encoder.layers.0.1.query.weight is of layer 1
+        if part == "layers":
+            level = f"layer {int(number) + 1}"
+        elif level == "encoder":
+            level = "pooler" if part == "poolers" else part
+        levels.setdefault(level, []).append(span)
+    return levels
+
+
+@torch.no_grad()
+def layer_cosines(G: Tensor, spans: dict[str, list[slice]], tasks: Sequence[str]) -> list[dict]:
+    """Cosine between the gradients G (T, P) of every two tasks, layer by layer: rows of layer, first, second, cosine.
+
+    spans: layer -> its places in the vector. nan where one of the two is zero or not finite there.
+    """
+    T = len(tasks)
+    rows = []
+    for layer, places in spans.items():
+        gram = torch.zeros(T, T, dtype=torch.float64, device=G.device)
+        for span in places:
+            gram += gram_matrix(G[:, span])
+        gram = gram.cpu().numpy()
+        norms = np.sqrt(gram.diagonal())
+        is_usable = (norms > 0) & np.isfinite(norms)
+        for i, j in itertools.combinations(range(T), 2):
+            cosine = math.nan
+            if is_usable[i] and is_usable[j]:
+                cosine = gram[i, j] / norms[i] / norms[j]
+                cosine = float(np.clip(cosine, -1, 1))
+            row = {
+                "layer": layer,
+                "first": tasks[i],
+                "second": tasks[j],
+                "cosine": cosine,
+            }
+            rows.append(row)
+    return rows
