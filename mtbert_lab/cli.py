@@ -132,8 +132,8 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
 
     They are compared with their checksums. Those of Quora's train and test are not known: the files are read as tables.
     """
-    from mtbert.data.download import fetch, is_table_alone
     from mtbert.files import sha256
+    from mtbert_lab.download import fetch, is_table_alone
 
     for path in fetch(folder, force):
         typer.echo(path)
@@ -151,7 +151,7 @@ def data_encoder(
     They are compared with their checksums. The weights are rounded to float16, 219 MB: that is the encoder `mpnet`.
     """
     from mtbert.bert import MPNET
-    from mtbert.data import fetch_mpnet
+    from mtbert_lab.encoders import fetch_mpnet
 
     if name != MPNET:
         raise typer.BadParameter(f"{printable(name)!r} cannot be fetched; {MPNET} can")

@@ -1,12 +1,10 @@
 """Messages of the library on the command line: what it says of Python is said of options."""
 
 _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user of the command writes
-    "`mtbert.data.download.fetch(FOLDER)`": "`mtbert data fetch FOLDER`",
     "import the file that registers it": "--import FILE.py runs the code",
     "accept_rejects=True": "--accept-rejects",
     "data=FOLDER": "--data",
     "encoder_only=True": "--encoder-only",
-    "force=True": "--force",
     "id_column=": "--id-column ",
     "is_table=True": "--table",
     "nothing is piped in": "nothing is piped in; --text, --file or --out say what to predict",

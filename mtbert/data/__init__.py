@@ -2,17 +2,17 @@
 
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused, sealed_arrays
 from mtbert.data.corpus import Corpus
-from mtbert.data.encoders import fetch_mpnet
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, fault_of, remarks_of, remarks_on_overlap
 from mtbert.data.rows import UNDECODED
 from mtbert.data.tables import find_data, load_split_texts, load_table, load_texts
-from mtbert.data.tasks import COURSE, TASKS, DataError, Task, changed_tasks, unknown_task
+from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, changed_tasks, unknown_task
 from mtbert.data.tokens import DeviceTokens, TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
     "COURSE",
+    "SPLITS",
     "TAGS",
     "TASKS",
     "UNDECODED",
@@ -27,7 +27,6 @@ __all__ = [
     "changed_tasks",
     "class_counts",
     "fault_of",
-    "fetch_mpnet",
     "find_data",
     "load_split_texts",
     "load_table",

@@ -29,9 +29,7 @@ from mtbert.data.tasks import SPLITS, TASKS, DataError, Task, unknown_task
 from mtbert.paths import REPOSITORY, folder_of
 
 STDIN = ("-", "/dev/stdin")
-GET_DATA = (
-    " Get the files with `mtbert.data.download.fetch(FOLDER)` and name that folder with data=FOLDER or MTBERT_DATA."
-)
+GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with data=FOLDER or MTBERT_DATA."
 OF_TABLES = {".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson"}  # endings of files that are no lines of text
 
 

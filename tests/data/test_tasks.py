@@ -544,7 +544,7 @@ def test_a_fault_of_a_users_file_does_not_send_to_the_courses_data(folder, monke
     with pytest.raises(DataError, match=r"topics-dev.csv: No such file or directory\.$"):
         load_table("topics", "dev", course_folder)
     with pytest.raises(
-        DataError, match=r"ids-sst-dev.csv: No such file or directory\. Get the files with `mtbert\.data\.download"
+        DataError, match=r"ids-sst-dev.csv: No such file or directory\. Get the files with `mtbert data fetch"
     ):
         load_table("sst", "dev", folder)
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from mtbert.bert import MPNET, CheckpointError, content_name, hub, locate
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.data import encoders
-from mtbert.data.encoders import fetch_mpnet
 from mtbert.files import sha256
 from mtbert.paths import cache_dir
+from mtbert_lab import encoders
 from mtbert_lab.cli import app
+from mtbert_lab.encoders import fetch_mpnet
 
 SIZES = BertConfig(
     model_type="mpnet", vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,

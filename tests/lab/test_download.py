@@ -1,4 +1,4 @@
-"""mtbert.data.download against a local server that breaks off, stalls, refuses and sends wrong content."""
+"""mtbert_lab.download against a local server that breaks off, stalls, refuses and sends wrong content."""
 
 import hashlib
 import socket
@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from mtbert.data import download
-from mtbert.data.download import fetch
 from mtbert.data.tables import DataError
 from mtbert.data.tasks import TASKS
+from mtbert_lab import download
 from mtbert_lab.cli import app
+from mtbert_lab.download import fetch
 
 COURSE_FILES = set(download.CHECKSUMS)
 HEADER = "\tid\tsentence1\tsentence2\tsimilarity\n"
@@ -218,7 +218,7 @@ def test_another_file_of_the_name_is_kept_unless_forced(server, tmp_path, monkey
         monkeypatch.setitem(download.CHECKSUMS, "sts-dev.csv", None)
     mine = tmp_path / "sts-dev.csv"
     mine.write_text("my own notes\n")
-    with pytest.raises(DataError, match=r"sts-dev\.csv is not the course's file.* force=True"):
+    with pytest.raises(DataError, match=r"sts-dev\.csv is not the course's file.* --force"):
         fetch(tmp_path)
     assert mine.read_text() == "my own notes\n"
     fetch(tmp_path, force=True)

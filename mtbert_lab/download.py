@@ -14,8 +14,7 @@ import requests
 import urllib3
 from tqdm import tqdm
 
-from mtbert.data.tables import SPLITS, load_table
-from mtbert.data.tasks import COURSE, DataError
+from mtbert.data import COURSE, SPLITS, DataError, load_table
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -54,7 +53,7 @@ def fetch(folder: str | Path, force: bool = False) -> list[Path]:
     for path in (paths := [folder / name for name in CHECKSUMS]):
         problem = _problem(path) if path.exists() else "is missing"
         if problem and path.exists() and not force:
-            raise DataError(f"{path} {problem}. Move the file away, or replace it with force=True.")
+            raise DataError(f"{path} {problem}. Move the file away, or replace it with --force.")
         if problem:
             _download(path)
     return paths
