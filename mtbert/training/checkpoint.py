@@ -190,6 +190,6 @@ class Checkpoint:
         if content is None:
             log.warning("%s is damaged and not used", path)
         elif content.get("identity") != self.identity:
-            log.warning("%s belongs to another run and is not used", path)
+            log.warning("%s belongs to another run, or was begun by another version, and is not used", path)
             content = None
         return content

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 
@@ -208,7 +208,8 @@ class _Run:
     def train(self, trainer: Trainer, rows: _Splits) -> tuple[_RunProgress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
-        identity = f"{config.digest} {self.corpus.fingerprint}"
+        names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
+        identity = f"{config.digest} {self.corpus.fingerprint} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
         state = _RunProgress(**(saver.restore() or {}))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -194,6 +195,17 @@ def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, 
     with caplog.at_level(logging.WARNING):
         resumed = run(tiny_config, checkpoint=checkpoint)
     assert "belongs to another run" in caplog.text and "training starts from the beginning" in caplog.text
+    assert_same_bits(run(tiny_config), resumed)
+
+
+def test_a_checkpoint_of_a_version_with_other_fields_is_passed_over(run, tiny_config, tmp_path, caplog, monkeypatch):
+    checkpoint = tmp_path / "checkpoint.pt"
+    with monkeypatch.context() as patch:
+        patch.setattr("mtbert.training.loop.fields", lambda progress: fields(progress)[1:])
+        run(tiny_config, checkpoint=checkpoint, checkpoint_seconds=0)
+    with caplog.at_level(logging.WARNING):
+        resumed = run(tiny_config, checkpoint=checkpoint)
+    assert "was begun by another version" in caplog.text
     assert_same_bits(run(tiny_config), resumed)
 
 
