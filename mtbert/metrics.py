@@ -36,7 +36,7 @@ def _total(terms: ndarray, weights: Weights) -> ndarray:
 
 
 def _mean(terms: ndarray, weights: Weights) -> ndarray:
-    """Mean over the examples, shapes as of `_total`."""
+    """Mean over the examples, shapes as in `_total`."""
     n = terms.shape[-1]
     return _total(terms, weights) / _total(np.ones(n), weights)
 
@@ -47,13 +47,13 @@ def accuracy(predicted: ndarray, labels: ndarray, weights: Weights = None) -> nd
 
 
 def f1(predicted: ndarray, labels: ndarray, weights: Weights = None, positive: int = 1) -> ndarray:
-    """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as of `accuracy`; 0 where it is neither there nor predicted."""
+    """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as in `accuracy`; 0 where it is neither there nor predicted."""
     hits, both = _hits_and_both(predicted, labels, weights, positive)
     return 2 * hits / np.maximum(both, 1)
 
 
 def _hits_and_both(predicted: ndarray, labels: ndarray, weights: Weights, positive: int) -> tuple[ndarray, ndarray]:
-    """TP and 2 TP + FP + FN of a class, shapes as of `accuracy`."""
+    """TP and 2 TP + FP + FN of a class, shapes as in `accuracy`."""
     is_predicted = predicted == positive
     is_label = labels == positive
     hits = _total(is_predicted & is_label, weights)
@@ -64,7 +64,7 @@ def _hits_and_both(predicted: ndarray, labels: ndarray, weights: Weights, positi
 def macro_f1(predicted: ndarray, labels: ndarray, weights: Weights = None, num_classes: int = 2) -> ndarray:
     """Mean of the F1 of the classes that are among the labels or the predictions, as in scikit-learn.
 
-    A class that a split has no row of, and that is not predicted, is left out. Shapes as of `accuracy`.
+    A class that a split has no row of, and that is not predicted, is left out. Shapes as in `accuracy`.
     """
     by_class, is_there = [], []
     for c in range(num_classes):
@@ -75,7 +75,7 @@ def macro_f1(predicted: ndarray, labels: ndarray, weights: Weights = None, num_c
 
 
 def pearson(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
-    """Pearson correlation, shapes as of `accuracy`; 0 for constant predictions, which know nothing of the labels.
+    """Pearson correlation, shapes as in `accuracy`; 0 for constant predictions, which know nothing of the labels.
 
     It is nan where the labels are constant, as nothing can be predicted then.
     """
@@ -106,7 +106,7 @@ def _deviation(x: ndarray, weights: Weights) -> ndarray:
 
 
 def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
-    """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as of `accuracy`."""
+    """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as in `accuracy`."""
     y = labels - labels.mean(-1, keepdims=True)
     variance = _mean(y**2, weights) - _mean(y, weights) ** 2
     error = _mean((predicted - labels) ** 2, weights)

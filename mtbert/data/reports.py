@@ -19,7 +19,7 @@ USED_RANGE = 0.05  # share of label_range that labels should fill
 
 @dataclass(frozen=True)
 class Reject:
-    """A row with a fault; line: its number in the file, where the header is 1. Further fields: as of `RowError`."""
+    """A row with a fault; line: its number in the file, where the header is 1. Further fields: as in `RowError`."""
 
     file: str
     line: int
@@ -139,7 +139,7 @@ def remarks_of(task: str, split: str, table: pd.DataFrame) -> list[str]:
 
 
 def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
-    """That labels fill a small part of their range only, which is the scale of a model's outputs and of what it prints.
+    """A remark that labels fill a small part of their range only, which is the scale of a model's outputs.
 
     A remark, or none, also where all labels are equal.
     """
@@ -154,7 +154,7 @@ def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
 
 
 def remarks_on_overlap(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> list[str]:
-    """That examples of dev are trained on: a remark, or none. Both tables are of this task."""
+    """A remark that examples of dev are trained on, or none. Both tables are of this task."""
     columns = list(TASKS[task].sentence_columns)
     known = {*train[columns].itertuples(index=False, name=None)}
     count = sum(texts in known for texts in dev[columns].itertuples(index=False, name=None))

@@ -131,7 +131,7 @@ def _numbers(class_names: tuple[str, ...]) -> dict[str, int]:
 
 @functools.lru_cache
 def _no_class(value: str, class_names: tuple[str, ...]) -> tuple[str, str, str]:
-    """That a label is none of the classes: kind, example and reason, with the nearest class, whatever their case."""
+    """A message that a label is none of the classes, with kind, example, reason, and the nearest class in any case."""
     names = {name.casefold(): name for name in class_names}
     near = difflib.get_close_matches(value.casefold(), names, n=1)
     if near:
@@ -146,7 +146,7 @@ def _no_class(value: str, class_names: tuple[str, ...]) -> tuple[str, str, str]:
 
 
 def _no_number(value: str, task: Task) -> RowError:
-    """That a label is not a number, and what to do; labels of the course's data are not printed."""
+    """A message that a label is not a number, and what to do; labels of the course's data are not printed."""
     column = task.label_column
     if value in ("true", "false") and task.num_classes == 2:
         remedy = "`class_names: ['false', 'true']` in the task's file takes it"

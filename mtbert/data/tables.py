@@ -186,7 +186,7 @@ def _table_of(
 
 
 def _notes_on_line_breaks(rows: dict[int, list]) -> list[str]:
-    """That texts have line breaks: a note, or none; rows: line number -> values."""
+    """A note that texts have line breaks, or none; rows: line number -> values."""
     breaks = {line: "".join(map(str, row)).count("\n") for line, row in rows.items()}
     broken = [line for line, count in breaks.items() if count]
     if not broken:

@@ -267,7 +267,7 @@ def _yaml_kind(value: Any) -> str:
 
 
 def unknown_task(name: str) -> str:
-    """That there is no task of this name, and where tasks come from."""
+    """A message that there is no task of this name, and where tasks come from."""
     return (
         f"unknown task {name!r}; known are {', '.join(TASKS)}; MTBERT_TASKS names the folder with the YAML files of "
         "tasks of your own"

@@ -271,7 +271,7 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
         encode = functools.partial(_encode, texts, tokenizer)
         ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
     about = folder / "config.json"
-    encoder_config = BertConfig.from_json(about) if about.exists() else None  # None: a tokenizer alone, as of BERT
+    encoder_config = BertConfig.from_json(about) if about.exists() else None  # None: a tokenizer alone
     token_types = encoder_config is None or encoder_config.type_vocab_size > 1
     table = TokenizedTable(ids, tokenizer, pairs == "joint", max_length, token_types)
     highest = max(table.cls, table.sep, table.pad)

@@ -38,7 +38,7 @@ class Adapter(nn.Module):
     parallel: Callable[[int, Tensor, Mask], Tensor] | None = None
     # The feed-forward block's output, before dropout and residual: depth, (B, T, d) -> (B, T, d).
     after_feed_forward: Callable[[int, Tensor], Tensor] | None = None
-    # TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as of `parallel`.
+    # TS(h_att) of the feed-forward block's input, which joins the same residual; shapes as in `parallel`.
     parallel_feed_forward: Callable[[int, Tensor, Mask], Tensor] | None = None
     # The layer's output: depth, (B, T, d) -> (B, T, d).
     after_layer: Callable[[int, Tensor], Tensor] | None = None

@@ -44,7 +44,7 @@ class Copies(nn.ModuleList):
         return module
 
     def used_by(self, tasks: Collection[str]) -> dict[Group, nn.Module]:
-        """The copies that these tasks use, by which of the tasks use each."""
+        """The users among these tasks of each copy -> the copy."""
         used = {}
         for group, module in self.by_group.items():
             users = tuple(task for task in group if task in tasks)

@@ -42,7 +42,7 @@ def distillation_loss(
 ) -> Tensor:
     """Mean loss of a batch; without teachers, or with weight 0, that of the labels alone.
 
-    logits, teachers: (B, classes), or (B,) for binary tasks and numbers; teachers: as of `mean_logits`.
+    logits, teachers: (B, classes), or (B,) for binary tasks and numbers; teachers: as in `mean_logits`.
     """
     if teachers is None or weight == 0:
         return task_loss(task, logits, labels)

@@ -79,7 +79,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """That of the step to come, the highest where layers have rates of their own."""
+        """The learning rate of the step to come, the highest where layers have rates of their own."""
         return max(self.schedule.get_last_lr())
 
     def step(self, number: int, rows: Rows) -> Losses:

@@ -40,7 +40,7 @@ class Speed:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some steps of a run: the first warms up, the others are timed. memory, known: as of `Steps`."""
+    """Some steps of a run: the first warms up, the others are timed. memory, known: as in `Steps`."""
 
     name: str
     config: RunConfig

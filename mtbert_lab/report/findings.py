@@ -316,7 +316,7 @@ def samplers_trade(samplers: Comparison) -> str:
 
 
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
-    """That adapters and gradient methods gain nothing that matters; raises KeyError without the runs."""
+    """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
         "PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and A-GEM: none of {count} differences "
         "on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the gradient "

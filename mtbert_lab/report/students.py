@@ -65,7 +65,7 @@ LONG_LABELS = {name: label.removesuffix(", 4,800 steps") for name, label in LABE
 
 
 def against(comparison: Comparison, reference: str) -> pd.DataFrame:
-    """The overall scores of a comparison's runs minus that of one reference, as of `Comparison.overall`."""
+    """The overall scores of a comparison's runs minus that of one reference, as in `Comparison.overall`."""
     return Comparison(comparison.grid, dict.fromkeys(comparison.references, reference)).overall
 
 

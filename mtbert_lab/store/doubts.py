@@ -17,7 +17,7 @@ NAMES = {"most frequent": "the most frequent label", "cosine": "the cosine of th
 def doubts(runs: Mapping[str, Sequence[Run]], baselines: pd.DataFrame | None = None) -> pd.DataFrame:
     """A row for every doubt about a configuration's dev predictions of a training task: run, task, doubt.
 
-    runs: name -> the seeds of a configuration. baselines: as of `baseline_table`. A doubt is the end of a sentence that
+    runs: name -> the seeds of a configuration. baselines: as in `baseline_table`. A doubt is the end of a sentence that
     begins with the run's name: that it predicts one answer for every example, that its mean score is below that of a
     baseline, or that its numbers have the wrong size, maybe in the right order.
     """

@@ -33,7 +33,7 @@ def write_examples(predictions: pd.DataFrame, store: Path) -> dict[str, str]:
 
 
 def read_examples(names: dict[str, str], store: Path) -> pd.DataFrame:
-    """Task, split, id and label of all dev examples of a run. names: as of `write_examples`. Raises StoreError."""
+    """Task, split, id and label of all dev examples of a run. names: as in `write_examples`. Raises StoreError."""
     files = []
     for task, name in names.items():
         path = store / DEV / f"{name}.parquet"

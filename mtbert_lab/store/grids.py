@@ -79,7 +79,7 @@ def _read_content(path: Path) -> dict:
 
 
 def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -> list[RunConfig]:
-    """The configurations of one run of a grid's content, one per seed; students: as of `named_runs`."""
+    """The configurations of one run of a grid's content, one per seed; students: as in `named_runs`."""
     if not isinstance(name, str | int) or isinstance(name, bool):
         raise ConfigError("YAML does not read this name as text; write it in quotes")
     student = f"{path.resolve()}:{name}"

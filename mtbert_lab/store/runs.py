@@ -121,7 +121,7 @@ def is_without_encoder(config: RunConfig) -> bool:
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
     """Whether a run was trained on the data files as they are here; False where they cannot be read.
 
-    Rejected rows are not told, as nothing is trained on them.
+    Rejected rows are not reported, as nothing is trained on them.
     """
     of_corpus = logging.getLogger(Corpus.__module__)
     level = of_corpus.level
