@@ -104,6 +104,7 @@ def test_a_model_without_the_definitions_of_its_tasks_is_not_read(model, tmp_pat
         MultitaskBert.load(tmp_path / "model")
 
 
+@pytest.mark.lab
 def test_a_stored_run_of_a_changed_task_is_not_read(define, tiny_config, course_data):
     define(**COURSE["cfimdb"].model_dump())
     run = load_or_run(tiny_config.but(tasks=["cfimdb"], frozen=True, epochs=1), device="cpu", progress=False)
@@ -140,6 +141,7 @@ def test_a_model_is_exported_with_the_tokenizer_that_it_was_trained_with(model, 
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")(TEXTS[0])["input_ids"] == ids
 
 
+@pytest.mark.lab
 def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, encoder, course_data, caplog):
     config = tiny_config.but(encoder=str(encoder), frozen=True, epochs=1)
     run = load_or_run(config, device="cpu", progress=False)

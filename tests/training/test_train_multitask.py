@@ -244,6 +244,7 @@ def test_a_frozen_encoder_reads_each_split_once(run, config, monkeypatch, fields
     assert read == ["quora", "quora", "sst", "sst", "sts"], "train and dev, of sts dev; one batch holds a split"
 
 
+@pytest.mark.lab
 def test_a_multitask_run_is_stored_and_loaded(config, course_data, monkeypatch):
     config = config.but(scheme="unified", weighting="uncertainty", gradients="pcgrad", cosine_every=2, plan="S1 I1")
     options = dict(device="cpu", progress=False)

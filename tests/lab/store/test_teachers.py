@@ -1,0 +1,182 @@
+"""Teachers of stored runs: trained before their student, their outputs stored and read again."""
+
+import math
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mtbert.bert import CheckpointError
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert.multitask import MultitaskBert, task_loss
+from mtbert.training import load_corpus, task_rows
+from mtbert.training.distillation import distillation_loss
+from mtbert_lab import sweep
+from mtbert_lab.paths import results_dir, stores
+from mtbert_lab.store import forget, load_or_run, runs
+from mtbert_lab.store import teachers as teachers_of_results
+from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.runs import teacher_outputs
+
+THREE = ("sst", "quora", "sts")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def base(tiny_encoder) -> RunConfig:
+    """Three tasks, a few steps, dropout on."""
+    return RunConfig(
+        corpus="course", tasks=THREE, encoder=tiny_encoder, scheme="unified", steps_per_epoch=6, epochs=1,
+        batch_size=8, learning_rate=1e-3, keep="last",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stored(course_data):
+    def stored(config: RunConfig, **options):
+        return load_or_run(config, device="cpu", progress=False, **options)
+
+    return stored
+
+
+def outputs_of(student: RunConfig, folder: Path) -> teachers_of_results.TeacherOutputs:
+    return teacher_outputs(
+        student, load_corpus(student, folder), lambda teacher: load_corpus(teacher, folder), stores()
+    )
+
+
+def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, stored, monkeypatch):
+    student = base.but(teachers=[base, base.but(seed=2)], distil="annealed")
+    run = stored(student)
+    assert run.config == student and run.cost["teachers_seconds"] > 0
+    teachers = [stored(config, train_missing=False) for config in student.teachers]
+    assert all(has_model(one.run_id) for one in teachers) and "teachers_seconds" not in teachers[0].cost
+    monkeypatch.setattr(teachers_of_results, "_load", lambda *args: pytest.fail("its outputs are stored"))
+    assert stored(student.but(seed=5)).run_id != run.run_id
+
+
+def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(base, stored):
+    """Neither its model nor its run, as on another machine: the same student, and nothing is trained before it."""
+    student = base.but(teachers=[base.but(seed=2)], distil="annealed")
+    first = stored(student)
+    [teacher] = results_dir().glob("teachers/*")
+    for run_id in (teacher.name, first.run_id):
+        shutil.rmtree(model_folder(run_id))
+        shutil.rmtree(results_dir() / "runs" / run_id)
+    [planned] = sweep.look_up([("student", student)])
+    assert planned.run_id == first.run_id and not planned.is_stored
+    second = stored(student)
+    assert not has_model(teacher.name)
+    pd.testing.assert_frame_equal(second.predictions, first.predictions)
+
+
+def test_damaged_outputs_are_computed_again(base, stored):
+    student = base.but(teachers=[base.but(seed=2)])
+    first = stored(student)
+    paths = sorted(results_dir().glob("teachers/*/*.npz"))
+    assert [path.name.partition("-")[0] for path in paths] == ["quora", "sst", "sts"]
+    contents = [path.read_bytes() for path in paths]
+    paths[0].write_bytes(contents[0][:-1])
+    shutil.rmtree(model_folder(paths[0].parent.name))
+    teacher, planned = sweep.look_up([("student", student.but(seed=4))])
+    assert teacher.run_id == paths[0].parent.name and teacher.needs_model and not planned.needs_model
+    shutil.rmtree(results_dir() / "runs" / first.run_id)
+    stored(student)
+    assert [path.read_bytes() for path in paths] == contents
+
+
+def test_a_forgotten_run_is_no_teacher_any_more(base, stored):
+    stored(base.but(teachers=[base], seed=2))
+    run_id = stored(base).run_id
+    assert results_dir() / "teachers" / run_id in forget(run_id)
+    assert not list(results_dir().glob("teachers/*"))
+
+
+def test_a_stored_teacher_without_its_model_is_trained_again(base, stored):
+    teacher = stored(base)
+    shutil.rmtree(model_folder(teacher.run_id))
+    stored(base.but(teachers=[base], seed=2))
+    assert has_model(teacher.run_id)
+
+
+def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, stored, course_folder):
+    student = base.but(teachers=[base, base.but(seed=2)])
+    corpus = load_corpus(student, course_folder)
+    models = {config: load_model(stored(config).run_id) for config in student.teachers}
+    probabilities = [
+        task_rows(model, "quora", corpus.train["quora"], CPU).logits(model).sigmoid() for model in models.values()
+    ]
+    found = outputs_of(student, course_folder).mean_logits(corpus, CPU)
+    assert found.keys() == {*student.tasks}
+    torch.testing.assert_close(found["quora"].sigmoid(), sum(probabilities) / 2, atol=1e-3, rtol=0)
+
+
+def test_students_that_start_together_compute_each_output_once(base, stored, course_folder, monkeypatch):
+    teachers = [base, base.but(seed=2), base.but(seed=3)]
+    run_ids = [stored(teacher).run_id for teacher in teachers]
+    students = [base.but(teachers=teachers, seed=seed) for seed in (1, 2)]
+    corpus = load_corpus(students[0], course_folder)
+    loaded = []
+
+    def load(teacher, run_id):
+        loaded.append(run_id)
+        time.sleep(0.2)
+        return load_model(run_id)
+
+    monkeypatch.setattr(teachers_of_results, "_load", load)
+    outputs = [outputs_of(student, course_folder) for student in students]
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda one: one.mean_logits(corpus, CPU), outputs)
+    assert sorted(loaded) == sorted(run_ids)
+    for task, logits in first.items():
+        assert torch.equal(logits, second[task])
+
+
+def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, stored, course_folder):
+    """On the rows of a step, through the model and the stored outputs, which are in half precision."""
+    stored(base.but(teachers=[base], seed=2))
+    run_id = stored(base).run_id
+    model, folder = load_model(run_id), results_dir() / "teachers" / run_id
+    corpus, rows = load_corpus(base, course_folder), np.arange(12)
+    for task, table in corpus.train.items():
+        kept = torch.from_numpy(np.load(folder / f"{task}-{run_id.rpartition('-')[2]}.npz")["logits"])
+        assert kept.dtype == torch.float16 and len(kept) == len(table)
+        logits = task_rows(model, task, table, CPU).logits(model, rows)
+        labels = torch.from_numpy(table["label"].to_numpy(copy=True))[rows]
+        loss = distillation_loss(TASKS[task], logits, labels, kept[rows], 1.0)
+        own = distillation_loss(TASKS[task], logits, labels, logits, 1.0)  # the entropy, or 0
+        assert abs(loss - own) < 1e-5 < abs(task_loss(TASKS[task], logits, labels) - own)
+
+
+def test_a_damaged_teacher_is_named_before_training(base, stored, monkeypatch):
+    folder = model_folder(stored(base).run_id)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9] + b"123456789")
+    monkeypatch.setattr(runs, "train", None)
+    with pytest.raises(CheckpointError, match=folder.name):
+        stored(base.but(teachers=[base], seed=2))
+
+
+def test_a_foreign_teacher_is_named_before_training(base, stored, monkeypatch):
+    """A model of another run in the teacher's folder."""
+    folder = model_folder(stored(base).run_id)
+    other = base.but(seed=3)
+    load_model(stored(other).run_id).save(folder)
+    monkeypatch.setattr(runs, "train", None)
+    with pytest.raises(CheckpointError, match=f"{folder.name}: the model is of run {other.digest}"):
+        stored(base.but(teachers=[base], seed=2))
+
+
+def test_a_teacher_need_not_be_like_its_student(base, stored):
+    """Another encoding of pairs, another plan."""
+    other = base.but(pairs="sum", pooling="cls", plan="3-bert")
+    student = base.but(teachers=[other], distil="annealed")
+    assert math.isfinite(stored(student).score())
+    assert isinstance(load_model(stored(student).run_id), MultitaskBert)
