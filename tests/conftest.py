@@ -178,6 +178,15 @@ def tiny_config(tiny_encoder) -> RunConfig:
 
 
 @pytest.fixture
+def three_tasks(tiny_encoder) -> RunConfig:
+    """SST, Quora and STS of the tiny data set in every step, six steps, dropout on."""
+    return RunConfig(
+        corpus="course", tasks=("sst", "quora", "sts"), encoder=tiny_encoder, scheme="unified", steps_per_epoch=6,
+        epochs=1, batch_size=8, learning_rate=1e-3, keep="last",
+    )  # fmt: skip
+
+
+@pytest.fixture
 def run(course_folder):
     """Train a configuration on the tiny data set."""
 

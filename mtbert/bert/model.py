@@ -30,7 +30,9 @@ SIZES = (
     "max_position_embeddings",
 )  # fmt: skip
 RATES = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-LARGEST = 10**6  # the bound of any size: more is a damaged file
+LARGEST = 10**7  # the bound of any size: more is a damaged file, and fits into no memory
+MOST_LAYERS = 1000
+MOST_PARAMETERS = 2 * 10**10
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class BertConfig:
             self._check_rate(name)
         if not self.layer_norm_eps:
             raise ValueError("layer_norm_eps is 0; a vector of equal numbers would be divided by 0")
+        if self.num_hidden_layers > MOST_LAYERS or self._parameters > MOST_PARAMETERS:
+            raise ValueError(
+                f"num_hidden_layers is {self.num_hidden_layers}, with {self._parameters:.1g} parameters; at most "
+                f"{MOST_LAYERS} and {MOST_PARAMETERS:.1g} are read"
+            )
         if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
             raise ValueError(f"pad_token_id is {self.pad_token_id!r}, which is no token of {self.vocab_size}")
         if self.hidden_size % self.num_attention_heads:
@@ -93,6 +100,14 @@ class BertConfig:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value <= 1:
             raise ValueError(f"{name} is {value!r}; it must be a number from 0 to 1")
+
+    @property
+    def _parameters(self) -> int:
+        """The number of weights, without biases and norms."""
+        d, d_i = self.hidden_size, self.intermediate_size
+        embeddings = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = 4 * d + 2 * d_i
+        return d * (embeddings + self.num_hidden_layers * layer)
 
     @property
     def position_offset(self) -> int:

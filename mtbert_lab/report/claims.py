@@ -26,7 +26,7 @@ from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 from mtbert.strict_yaml import read_yaml
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
-from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points
+from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points, trained_by
 from mtbert_lab.statistics import (
     CONTRADICTED,
     MEAN_MARGIN,
@@ -213,7 +213,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     if not row["seeds"]:
         return row | {"verdict": "not measured yet"}
     if check == "cost":
-        places = _places(runs[0] + runs[1])
+        places = sorted(set(map(trained_by, chain(*runs))))
         if len(places) > 1 and what not in EXACT:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
         if what in TIMES and not all(run.is_on_cpu for run in chain(*runs)):
@@ -252,11 +252,6 @@ def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]]
         expected = math.log(float(claim.get("number", 1)))
     found = replace(found, value=found.value - expected)
     return Compared(claimed, found, COST_MARGIN, expected, is_log=True)
-
-
-def _places(runs: list[Run]) -> list[str]:
-    """Versions and machines of runs; costs are compared on one machine with one version."""
-    return sorted({f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}" for run in runs})
 
 
 def _gap(run: Run, task: str) -> float:

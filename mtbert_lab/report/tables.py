@@ -471,20 +471,21 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
     return paired(gaps, PAIRED_SEEDS)
 
 
+def trained_by(run: Run) -> str:
+    """The version and the machine of a run; costs are compared on one machine with one version."""
+    return f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}"
+
+
 def times_as_long(orders: Sequence[tuple[list[Run], list[Run]]]) -> float:
     """Processor time of the training with a method divided by that without it; orders: as in `less_forgotten`.
 
     The geometric mean over pairs of one seed, on CPUs of one kind and by one version; nan where there is none.
     """
-
-    def place(run: Run) -> tuple:
-        return run.config.seed, run.provenance["device"], run.provenance["mtbert"]
-
     ratios = []
     for plain, method in orders:
-        on_cpus = {place(run): run for run in plain if run.is_on_cpu}
+        on_cpus = {(run.config.seed, trained_by(run)): run for run in plain if run.is_on_cpu}
         for run in method:
-            if other := on_cpus.get(place(run)):
+            if other := on_cpus.get((run.config.seed, trained_by(run))):
                 ratios.append(run.cost["train_cpu_seconds"] / other.cost["train_cpu_seconds"])
     return float(np.exp(np.mean(np.log(ratios)))) if ratios else math.nan
 

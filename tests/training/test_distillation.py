@@ -22,15 +22,6 @@ SCHEMES = {
 
 
 @pytest.fixture
-def base(tiny_encoder) -> RunConfig:
-    """Three tasks, a few steps, dropout on."""
-    return RunConfig(
-        corpus="course", tasks=THREE, encoder=tiny_encoder, scheme="unified", steps_per_epoch=6, epochs=1,
-        batch_size=8, learning_rate=1e-3, keep="last",
-    )  # fmt: skip
-
-
-@pytest.fixture
 def taught(course_folder):
     """Train a student in this process, with made-up outputs of its teachers."""
 
@@ -108,9 +99,9 @@ def test_the_mean_is_that_of_probabilities_and_numbers():
     torch.testing.assert_close(mean_logits(TASKS["quora"], flat[:1]), flat[0])
 
 
-def test_the_weight_of_teachers(base):
-    assert teacher_weight(base, 1, 10) == 0
-    student = base.but(teachers=[base])
+def test_the_weight_of_teachers(three_tasks):
+    assert teacher_weight(three_tasks, 1, 10) == 0
+    student = three_tasks.but(teachers=[three_tasks])
     assert [teacher_weight(student, step, 4) for step in (1, 4)] == [1, 1]
     assert teacher_weight(student.but(distil=0.3), 2, 4) == 0.3
     annealed = student.but(distil="annealed")
@@ -121,17 +112,17 @@ def test_the_weight_of_teachers(base):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_weight_zero_is_the_run_without_teachers_and_weight_one_is_not(base, taught, scheme):
-    config = base.but(**SCHEMES[scheme])
-    student = config.but(teachers=[base])
+def test_weight_zero_is_the_run_without_teachers_and_weight_one_is_not(three_tasks, taught, scheme):
+    config = three_tasks.but(**SCHEMES[scheme])
+    student = config.but(teachers=[three_tasks])
     alone = weights(taught(config))
     assert equal(weights(taught(student.but(distil=0))), alone)
     assert not equal(weights(taught(student)), alone)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_interrupted_student_goes_on_bit_for_bit(base, taught, scheme, tmp_path, monkeypatch):
-    config = base.but(**SCHEMES[scheme], teachers=[base], distil="annealed", temperature=2.0)
+def test_an_interrupted_student_goes_on_bit_for_bit(three_tasks, taught, scheme, tmp_path, monkeypatch):
+    config = three_tasks.but(**SCHEMES[scheme], teachers=[three_tasks], distil="annealed", temperature=2.0)
     undisturbed, whole = weights(taught(config)), Trainer.step
 
     def stopped(trainer: Trainer, number: int, rows: dict) -> dict:
@@ -146,7 +137,7 @@ def test_an_interrupted_student_goes_on_bit_for_bit(base, taught, scheme, tmp_pa
     assert equal(weights(taught(config, checkpoint=tmp_path / "checkpoint.pt")), undisturbed)
 
 
-def test_training_needs_the_outputs_of_the_teachers(base, course_folder):
-    student = base.but(teachers=[base])
+def test_training_needs_the_outputs_of_the_teachers(three_tasks, course_folder):
+    student = three_tasks.but(teachers=[three_tasks])
     with pytest.raises(TrainingError, match=r"logits for all training rows of .* are needed"):
         train(student, load_corpus(student, course_folder), device="cpu", progress=False)

@@ -30,15 +30,6 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def base(tiny_encoder) -> RunConfig:
-    """Three tasks, a few steps, dropout on."""
-    return RunConfig(
-        corpus="course", tasks=THREE, encoder=tiny_encoder, scheme="unified", steps_per_epoch=6, epochs=1,
-        batch_size=8, learning_rate=1e-3, keep="last",
-    )  # fmt: skip
-
-
-@pytest.fixture
 def stored(course_data):
     def stored(config: RunConfig, **options):
         return load_or_run(config, device="cpu", progress=False, **options)
@@ -52,8 +43,8 @@ def outputs_of(student: RunConfig, folder: Path) -> teachers_of_results.TeacherO
     )
 
 
-def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, stored, monkeypatch):
-    student = base.but(teachers=[base, base.but(seed=2)], distil="annealed")
+def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(three_tasks, stored, monkeypatch):
+    student = three_tasks.but(teachers=[three_tasks, three_tasks.but(seed=2)], distil="annealed")
     run = stored(student)
     assert run.config == student and run.cost["teachers_seconds"] > 0
     teachers = [stored(config, train_missing=False) for config in student.teachers]
@@ -62,9 +53,9 @@ def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(base, store
     assert stored(student.but(seed=5)).run_id != run.run_id
 
 
-def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(base, stored):
+def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(three_tasks, stored):
     """Neither its model nor its run, as on another machine: the same student, and nothing is trained before it."""
-    student = base.but(teachers=[base.but(seed=2)], distil="annealed")
+    student = three_tasks.but(teachers=[three_tasks.but(seed=2)], distil="annealed")
     first = stored(student)
     [teacher] = results_dir().glob("teachers/*")
     for run_id in (teacher.name, first.run_id):
@@ -77,8 +68,8 @@ def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(base, 
     pd.testing.assert_frame_equal(second.predictions, first.predictions)
 
 
-def test_damaged_outputs_are_computed_again(base, stored):
-    student = base.but(teachers=[base.but(seed=2)])
+def test_damaged_outputs_are_computed_again(three_tasks, stored):
+    student = three_tasks.but(teachers=[three_tasks.but(seed=2)])
     first = stored(student)
     paths = sorted(results_dir().glob("teachers/*/*.npz"))
     assert [path.name.partition("-")[0] for path in paths] == ["quora", "sst", "sts"]
@@ -92,22 +83,22 @@ def test_damaged_outputs_are_computed_again(base, stored):
     assert [path.read_bytes() for path in paths] == contents
 
 
-def test_a_forgotten_run_is_no_teacher_any_more(base, stored):
-    stored(base.but(teachers=[base], seed=2))
-    run_id = stored(base).run_id
+def test_a_forgotten_run_is_no_teacher_any_more(three_tasks, stored):
+    stored(three_tasks.but(teachers=[three_tasks], seed=2))
+    run_id = stored(three_tasks).run_id
     assert results_dir() / "teachers" / run_id in forget(run_id)
     assert not list(results_dir().glob("teachers/*"))
 
 
-def test_a_stored_teacher_without_its_model_is_trained_again(base, stored):
-    teacher = stored(base)
+def test_a_stored_teacher_without_its_model_is_trained_again(three_tasks, stored):
+    teacher = stored(three_tasks)
     shutil.rmtree(model_folder(teacher.run_id))
-    stored(base.but(teachers=[base], seed=2))
+    stored(three_tasks.but(teachers=[three_tasks], seed=2))
     assert has_model(teacher.run_id)
 
 
-def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, stored, course_folder):
-    student = base.but(teachers=[base, base.but(seed=2)])
+def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(three_tasks, stored, course_folder):
+    student = three_tasks.but(teachers=[three_tasks, three_tasks.but(seed=2)])
     corpus = load_corpus(student, course_folder)
     models = {config: load_model(stored(config).run_id) for config in student.teachers}
     probabilities = [
@@ -118,10 +109,10 @@ def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(base, store
     torch.testing.assert_close(found["quora"].sigmoid(), sum(probabilities) / 2, atol=1e-3, rtol=0)
 
 
-def test_students_that_start_together_compute_each_output_once(base, stored, course_folder, monkeypatch):
-    teachers = [base, base.but(seed=2), base.but(seed=3)]
+def test_students_that_start_together_compute_each_output_once(three_tasks, stored, course_folder, monkeypatch):
+    teachers = [three_tasks, three_tasks.but(seed=2), three_tasks.but(seed=3)]
     run_ids = [stored(teacher).run_id for teacher in teachers]
-    students = [base.but(teachers=teachers, seed=seed) for seed in (1, 2)]
+    students = [three_tasks.but(teachers=teachers, seed=seed) for seed in (1, 2)]
     corpus = load_corpus(students[0], course_folder)
     loaded = []
 
@@ -139,12 +130,12 @@ def test_students_that_start_together_compute_each_output_once(base, stored, cou
         assert torch.equal(logits, second[task])
 
 
-def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, stored, course_folder):
+def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(three_tasks, stored, course_folder):
     """On the rows of a step, through the model and the stored outputs, which are in half precision."""
-    stored(base.but(teachers=[base], seed=2))
-    run_id = stored(base).run_id
+    stored(three_tasks.but(teachers=[three_tasks], seed=2))
+    run_id = stored(three_tasks).run_id
     model, folder = load_model(run_id), results_dir() / "teachers" / run_id
-    corpus, rows = load_corpus(base, course_folder), np.arange(12)
+    corpus, rows = load_corpus(three_tasks, course_folder), np.arange(12)
     for task, table in corpus.train.items():
         kept = torch.from_numpy(np.load(folder / f"{task}-{run_id.rpartition('-')[2]}.npz")["logits"])
         assert kept.dtype == torch.float16 and len(kept) == len(table)
@@ -155,28 +146,28 @@ def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(base, store
         assert abs(loss - own) < 1e-5 < abs(task_loss(TASKS[task], logits, labels) - own)
 
 
-def test_a_damaged_teacher_is_named_before_training(base, stored, monkeypatch):
-    folder = model_folder(stored(base).run_id)
+def test_a_damaged_teacher_is_named_before_training(three_tasks, stored, monkeypatch):
+    folder = model_folder(stored(three_tasks).run_id)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(CheckpointError, match=folder.name):
-        stored(base.but(teachers=[base], seed=2))
+        stored(three_tasks.but(teachers=[three_tasks], seed=2))
 
 
-def test_a_foreign_teacher_is_named_before_training(base, stored, monkeypatch):
+def test_a_foreign_teacher_is_named_before_training(three_tasks, stored, monkeypatch):
     """A model of another run in the teacher's folder."""
-    folder = model_folder(stored(base).run_id)
-    other = base.but(seed=3)
+    folder = model_folder(stored(three_tasks).run_id)
+    other = three_tasks.but(seed=3)
     load_model(stored(other).run_id).save(folder)
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(CheckpointError, match=f"{folder.name}: the model is of run {other.digest}"):
-        stored(base.but(teachers=[base], seed=2))
+        stored(three_tasks.but(teachers=[three_tasks], seed=2))
 
 
-def test_a_teacher_need_not_be_like_its_student(base, stored):
+def test_a_teacher_need_not_be_like_its_student(three_tasks, stored):
     """Another encoding of pairs, another plan."""
-    other = base.but(pairs="sum", pooling="cls", plan="3-bert")
-    student = base.but(teachers=[other], distil="annealed")
+    other = three_tasks.but(pairs="sum", pooling="cls", plan="3-bert")
+    student = three_tasks.but(teachers=[other], distil="annealed")
     assert math.isfinite(stored(student).score())
     assert isinstance(load_model(stored(student).run_id), MultitaskBert)
