@@ -114,6 +114,7 @@ def recommendation(store: Path | None = None) -> str:
     """Three answers: when to share everything, when to split, what to leave; raises KeyError without the runs."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
     plans = compare(read("hybrids"), "plan")
+    larger = compare(read_runs("base", "sharing", store=store, train_missing=False), "plan")
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
         "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, splitting the encoder "
@@ -134,7 +135,15 @@ def recommendation(store: Path | None = None) -> str:
         "A-GEM. None of their {count} differences is shown to be a gain above the margin.",
         **no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))])),
     )
-    return f"{share} {split} {leave}"
+    return f"{share} {split}{told(_at_papers_size, larger)} {leave}"
+
+
+def _at_papers_size(plans: Comparison) -> str:
+    return tell(
+        " With MPNet, an encoder of the papers' size, there are too few runs to tell.",
+        three=place(plans, "3-bert", TOO_FEW),
+        half=place(plans, "hybrid-6", TOO_FEW),
+    )
 
 
 def in_use(store: Path | None = None) -> str:
@@ -347,9 +356,8 @@ def gem_is_for(gradients: Grid) -> str:
 def twelve_layers(plans: Comparison) -> str:
     """What splitting gains with an encoder of the papers' size; raises KeyError without the runs."""
     return tell(
-        "With MPNet, an encoder of the papers' size, three seeds are too few to tell plans apart. *3-bert* scores "
-        "{quora:size} more on Quora than *1-bert*, and *hybrid-6* {half:size} more overall. PALs and PCGrad were "
-        "not measured.",
+        "With MPNet, *3-bert* scores {quora:size} more on Quora than *1-bert*, and *hybrid-6* {half:size} more "
+        "overall. Three seeds are too few to tell. PALs and PCGrad were not measured.",
         quora=place(plans, "3-bert", TOO_FEW, "quora"),
         half=place(plans, "hybrid-6", TOO_FEW),
     )
