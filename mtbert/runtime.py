@@ -8,10 +8,8 @@ Without glibc nothing changes.
 """
 
 import ctypes
-import multiprocessing
 import os
 import platform
-import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from mtbert import __version__
 MIB = 2**20
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # options of mallopt, from malloc.h
 CODES = 64  # kept by oneDNN; a step has products of about 15 shapes
-FILES_ALONE, FILES_EACH = 30, 10  # open files of a sweep without workers, and for each worker
 SLACK_MIB = 512  # growth of the process after which freed blocks are returned to the system
 
 
@@ -50,34 +47,6 @@ def pick_device(name: str = "auto") -> torch.device:
     if name != "cpu":
         torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
-
-
-class MachineError(RuntimeError):
-    """A machine that cannot run several processes; the message says what it lacks."""
-
-
-def check_processes(workers: int) -> None:
-    """Raises MachineError where this machine lacks what the processes of a sweep speak to each other by."""
-    import resource  # Windows does not have it, and no sweeps
-
-    lacks = "the processes of a sweep need"
-    files = FILES_ALONE + FILES_EACH * workers
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1: any number
-    if 0 <= allowed < files:
-        raise MachineError(f"{lacks} {files} open files, and {allowed} are allowed; `ulimit -n {files}` allows them")
-    if platform.system() == "Linux" and not Path("/proc/self").exists():
-        raise MachineError(f"{lacks} /proc, which is not mounted; `mount -t proc proc /proc` does it")
-    try:
-        multiprocessing.Lock()
-    except OSError as error:
-        raise MachineError(f"{lacks} semaphores, which cannot be made; is /dev/shm writable? ({error})") from error
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=5).close()
-    except OSError as error:
-        raise MachineError(
-            f"{lacks} 127.0.0.1, which does not answer ({error}); is the loopback interface up?"
-        ) from error
 
 
 class PeakMemory:

@@ -22,9 +22,9 @@ from filelock import FileLock
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.corpus import Corpus
-from mtbert.runtime import MachineError, check_processes
 from mtbert.training.checkpoint import Stop
 from mtbert.training.loop import train
+from mtbert_lab.cluster import _check_processes
 from mtbert_lab.cost import predict_runs
 from mtbert_lab.cost.forecast import cost_key, predict_costs
 from mtbert_lab.cost.lengths import read_lengths
@@ -675,7 +675,7 @@ def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken,
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(broken, fail)
-    with pytest.raises(MachineError, match=message), open_cluster(1, None):
+    with pytest.raises(SweepError, match=message), open_cluster(1, None):
         pass
 
 
@@ -683,7 +683,7 @@ def test_without_proc_a_sweep_is_an_error(monkeypatch):
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self") and exists(path))
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    with pytest.raises(MachineError, match="need /proc, which is not mounted"), open_cluster(1, None):
+    with pytest.raises(SweepError, match="need /proc, which is not mounted"), open_cluster(1, None):
         pass
 
 
@@ -693,10 +693,10 @@ def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
     monkeypatch.setattr("resource.getrlimit", lambda kind: (most, most))
     files = 30 + 10 * workers
     message = f"need {files} open files, and {most} are allowed; `ulimit -n {files}` allows them"
-    with pytest.raises(MachineError, match=message), open_cluster(workers, None):
+    with pytest.raises(SweepError, match=message), open_cluster(workers, None):
         pass
 
 
 def test_any_number_of_open_files_is_enough(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
-    check_processes(1000)
+    _check_processes(1000)
