@@ -248,7 +248,7 @@ def train(
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:
         missing.sort(key=_expected_minutes, reverse=True)
-    missing.sort(key=lambda run: run.config.generation)  # teachers before their students
+    missing.sort(key=lambda run: sweep.generation(run.config))  # teachers before their students
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))

@@ -102,7 +102,12 @@ def look_up(
     if errors:
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
-    return sorted(found.values(), key=lambda run: run.config.generation)
+    return sorted(found.values(), key=lambda run: generation(run.config))
+
+
+def generation(config: RunConfig) -> int:
+    """0 without teachers, else one more than the teachers have."""
+    return max((1 + generation(teacher) for teacher in config.teachers), default=0)
 
 
 def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> None:

@@ -16,6 +16,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.samplers import SAMPLERS, task_probabilities
 from mtbert.sharing import ADAPTERS
 from mtbert_lab.store.grids import read_grid
+from mtbert_lab.sweep import generation
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(
@@ -271,7 +272,7 @@ def test_teachers_name_a_run_by_their_digests():
     taught = RunConfig(teachers=(teacher,), distil="annealed")
     assert taught.changed_fields == {"teachers": [teacher.digest], "distil": "annealed"}
     assert RunConfig.from_params(taught.model_dump(mode="json")) == taught
-    assert [one.generation for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
+    assert [generation(one) for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
 
 
 def test_a_stored_run_may_name_a_field_that_is_gone():

@@ -322,11 +322,6 @@ class RunConfig(BaseModel):
             return {task: self.r_drop.get(task, 0.0) for task in self.tasks}
         return dict.fromkeys(self.tasks, self.r_drop)
 
-    @property
-    def generation(self) -> int:
-        """0 without teachers, else one more than the teachers have."""
-        return max((1 + teacher.generation for teacher in self.teachers), default=0)
-
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "RunConfig":
         """Build a configuration from papermill parameters or a YAML mapping.
