@@ -30,9 +30,3 @@ def cache_dir() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtbert"
     except RuntimeError as error:
         raise FolderError("this user has no home folder: set MTBERT_CACHE to a folder for what can be kept") from error
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

@@ -171,9 +171,8 @@ def show_cache(
     --clear removes token ids, tags and features that nobody has read for --days, then the oldest models until the cache
     is within its --limit. All of them are computed again when they are needed.
     """
-    from mtbert.data import remove_unused
     from mtbert.paths import cache_dir
-    from mtbert_lab.store import CACHE_LIMIT, GB, cache_contents, clear_models
+    from mtbert_lab.store import CACHE_LIMIT, GB, cache_contents, clear_models, remove_unused
 
     limit = CACHE_LIMIT / GB if limit is None else limit
     if clear:

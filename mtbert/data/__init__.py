@@ -1,6 +1,6 @@
 """From the course's CSV files to token ids: tasks, checked tables, the embedded demo corpus."""
 
-from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, remove_unused, sealed_arrays
+from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
@@ -36,7 +36,6 @@ __all__ = [
     "pos_features",
     "remarks_of",
     "remarks_on_overlap",
-    "remove_unused",
     "sealed_arrays",
     "tokenize",
     "tokenize_texts",

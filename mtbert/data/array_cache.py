@@ -18,8 +18,6 @@ from mtbert.files import SEAL, is_sealed, remove_leftovers, replacing_sealed
 from mtbert.paths import OTHER_CACHE, cache_dir
 
 log = logging.getLogger(__name__)
-KINDS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be computed again
-DAY = 86_400  # seconds
 TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
 
 
@@ -120,21 +118,3 @@ def _note_use(path: Path) -> None:
     """Its time of change says when a file was last read, also where the system keeps no time of access."""
     with suppress(OSError):  # a read-only cache, or one that was full
         os.utime(path)
-
-
-def remove_unused(days: float) -> tuple[int, float]:
-    """Remove the arrays that nobody has read for so many days, and what killed processes left of others.
-
-    Returns the number of removed arrays and the freed MB. A process that has one of them mapped keeps it.
-    """
-    count, freed = 0, 0
-    for kind in KINDS:
-        freed += remove_leftovers(cache_dir() / kind)
-        for path in (cache_dir() / kind).glob("[!.]*.np[yz]"):
-            with suppress(FileNotFoundError):  # another process has removed it
-                about = path.stat()
-                if time.time() - about.st_mtime >= days * DAY:
-                    path.unlink()
-                    count += 1
-                    freed += about.st_size
-    return count, freed / 1e6

@@ -16,7 +16,7 @@ from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import CACHE_LIMIT, GB, run_lock
-from mtbert_lab.store.removal import cache_contents, clear_models, forget
+from mtbert_lab.store.removal import cache_contents, clear_models, forget, remove_unused
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
     clean_up,
@@ -54,6 +54,7 @@ __all__ = [
     "read_grid",
     "read_grids",
     "read_run",
+    "remove_unused",
     "run_folder",
     "run_id_of",
     "run_lock",

@@ -8,7 +8,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import OTHER_CACHE, cache_dir, size_of
+from mtbert.paths import OTHER_CACHE, cache_dir
 
 log = logging.getLogger(__name__)
 GB = 10**9
@@ -61,3 +61,9 @@ def tell_limit(folder: Path) -> None:
         if total > CACHE_LIMIT >= total - size_of(folder):
             text = "%s has %.1f GB: `mtbert cache --clear` removes models that can be trained again, down to %g GB"
             log.warning(text, cache_dir(), total / GB, CACHE_LIMIT / GB)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,19 +1,24 @@
 """Delete stored runs, or the models of runs that can be trained again; list the content of the cache."""
 
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import Timeout
 
-from mtbert.paths import cache_dir, size_of
+from mtbert.files import remove_leftovers
+from mtbert.paths import cache_dir
 from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
-from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.models import has_model, model_folder, run_lock, size_of
 from mtbert_lab.store.run import StoreError
 from mtbert_lab.store.runs import data_root
 from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TEACHERS
 
+ARRAYS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be computed again
+DAY = 86_400  # seconds
 CONTENTS = {
     "models": "trained models and checkpoints, a folder for each run; --clear removes the oldest",
     "results": "stored runs and tables, which nothing removes",
@@ -33,6 +38,24 @@ def cache_contents() -> list[tuple[str, int, str]]:
     for path in cache_dir().glob("*"):
         found.append((path.name, size_of(path), CONTENTS.get(path.name, "")))
     return sorted(found, key=lambda entry: -entry[1])
+
+
+def remove_unused(days: float) -> tuple[int, float]:
+    """Remove the arrays that nobody has read for so many days, and what killed processes left of others.
+
+    Returns the number of removed arrays and the freed MB. A process that has one of them mapped keeps it.
+    """
+    count, freed = 0, 0
+    for kind in ARRAYS:
+        freed += remove_leftovers(cache_dir() / kind)
+        for path in (cache_dir() / kind).glob("[!.]*.np[yz]"):
+            with suppress(FileNotFoundError):  # another process has removed it
+                about = path.stat()
+                if time.time() - about.st_mtime >= days * DAY:
+                    path.unlink()
+                    count += 1
+                    freed += about.st_size
+    return count, freed / 1e6
 
 
 def clear_models(limit: int) -> dict[str, int]:

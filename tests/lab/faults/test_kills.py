@@ -12,7 +12,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mtbert.data import array_cache
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.files import LEFTOVER_AGE, remove_leftovers
 from mtbert.paths import REPOSITORY, cache_dir
@@ -21,6 +20,7 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.removal import remove_unused
 from mtbert_lab.store.runs import load_or_run
 
 SEEDS = (1, 2)  # of the runs in `stored`
@@ -207,9 +207,9 @@ def test_what_nobody_has_read_for_long_is_removed():
     (cache_dir() / "frozen" / ".b.npy.123-4f").write_bytes(bytes(100_000))  # of a killed process
     for path in cache_dir().rglob("*.np*"):
         os.utime(path, (0, 0))
-    assert array_cache.remove_unused(1e6) == (0, pytest.approx(0.1, abs=0.01))
+    assert remove_unused(1e6) == (0, pytest.approx(0.1, abs=0.01))
     cached("used")
-    count, freed = array_cache.remove_unused(30)
+    count, freed = remove_unused(30)
     assert count == 2 and freed == pytest.approx(0.012, abs=0.001)
     assert sorted(path.parent.name for path in cache_dir().rglob("*.np?")) == ["models", "tokens"]
     output = CliRunner().invoke(app, ["cache", "--clear", "--days", "0"]).output

@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task, corpus, demo
-from mtbert.data.array_cache import KINDS
 from mtbert.data.tables import DataError, load_table
 from mtbert.files import write_checksums
 from mtbert.gradients import WEIGHTS
@@ -36,7 +35,7 @@ from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
-from mtbert_lab.store.removal import CONTENTS, cache_contents, clear_models, forget
+from mtbert_lab.store.removal import ARRAYS, CONTENTS, cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
 from mtbert_lab.store.runs import data_root, load_or_run
 
@@ -463,7 +462,7 @@ def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
 
 
 def test_every_folder_that_is_cleaned_is_described():
-    assert all("--clear removes" in CONTENTS[kind] for kind in KINDS)
+    assert all("--clear removes" in CONTENTS[kind] for kind in ARRAYS)
 
 
 def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
