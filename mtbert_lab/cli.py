@@ -333,6 +333,7 @@ def predict(
     """
     from mtbert.data import TASKS, load_texts
     from mtbert.runtime import pick_device
+    from mtbert_lab.leaderboard import decimals
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import load_model
 
@@ -355,7 +356,7 @@ def predict(
             typer.echo(for_command_line(report), err=True)
         examples = list(texts.drop(columns="id").itertuples(index=False, name=None))
         predicted = texts.join(model.predict(examples, task, probabilities))
-    typer.echo(_as_csv(predicted, about.decimals), nl=False)
+    typer.echo(_as_csv(predicted, decimals(about)), nl=False)
 
 
 def _check_options(
@@ -390,8 +391,9 @@ def _write_leaderboards(
     model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
 ) -> None:
     """Predict dev and test of a model's tasks, or of one, into files."""
-    from mtbert.data import TASKS, load_split_texts, write_predictions
+    from mtbert.data import TASKS, load_split_texts
     from mtbert.training import predict_table
+    from mtbert_lab.leaderboard import write_predictions
     from mtbert_lab.store import data_root
 
     root = data_root(model.run_config, data)

@@ -2,7 +2,6 @@
 
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
-from mtbert.data.leaderboard import write_predictions
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, fault_of, remarks_of, remarks_on_overlap
 from mtbert.data.rows import UNDECODED
@@ -40,5 +39,4 @@ __all__ = [
     "tokenize",
     "tokenize_texts",
     "unknown_task",
-    "write_predictions",
 ]

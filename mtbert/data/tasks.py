@@ -20,7 +20,6 @@ With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 """
 
 import difflib
-import math
 import reprlib
 from collections import Counter, UserDict
 from collections.abc import Iterable
@@ -180,14 +179,6 @@ class Task(BaseModel):
     def names(self) -> list[str]:
         """The classes, by their names where they have some, else by their numbers."""
         return list(self.class_names) or [str(label) for label in range(self.num_classes or 0)]
-
-    @property
-    def decimals(self) -> int:
-        """Decimals of a written prediction: four, or as many as tell apart ten thousandths of a number's range."""
-        if not self.is_number:
-            return 4
-        low, high = self.label_range
-        return max(4, 4 - math.floor(math.log10(high - low)))
 
     @property
     def definition(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
-from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tables import DataError, load_table
 from mtbert.paths import REPOSITORY
 from mtbert_lab import cli, sweep
@@ -293,20 +292,6 @@ def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
     rows = [f"{row.id} , {int(row.predicted)} " for row in dev.itertuples()]
     assert (tmp_path / "para-test-output.csv").exists()
     assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
-
-
-@pytest.mark.parametrize(
-    "task, value, text",
-    [
-        ("sst", np.int64(4), "id \t Predicted_Sentiment \nc7 , 4 \n"),
-        ("cfimdb", np.int64(1), "id \t Predicted_Sentiment \nc7 , 1 \n"),
-        ("quora", np.int64(1), "id \t Predicted_Is_Paraphrase \nc7 , 1.0 \n"),
-        ("sts", np.float32(2.34567), "id \t Predicted_Similiary \nc7 , 2.3457 \n"),
-    ],
-)
-def test_the_format_of_the_course(tmp_path, task, value, text):
-    table = pd.DataFrame({"id": ["c7"], "predicted": [value]})
-    assert write_predictions(table, task, "test", tmp_path, course_format=True).read_text() == text
 
 
 def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):

@@ -1,13 +1,11 @@
-"""Metrics against counts, intervals, and the course's leaderboard files."""
+"""Metrics against counts, and intervals."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mtbert.data.leaderboard import write_predictions
 from mtbert.data.tasks import TASKS
 from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
 from mtbert.training.metrics import metrics_of
@@ -189,26 +187,6 @@ def test_score_table():
     assert (table["low"] < table["value"]).all() and (table["value"] < table["high"]).all()
     assert set(table["n"]) == {100} and set(table["task"]) == {"quora"} and set(table["split"]) == {"dev"}
     assert table["value"][0] == accuracy(predicted, labels)
-
-
-@pytest.mark.parametrize("task", ["sst", "cfimdb", "quora", "sts"])
-def test_leaderboard_file(tmp_path, task):
-    value = 2.34567 if task == "sts" else 1
-    table = pd.DataFrame({"id": ["c", "a", "b"], "label": 0, "predicted": [value, value, value], "confidence": 0.5})
-    path = write_predictions(table, task, "dev", tmp_path / "out")
-    assert path == tmp_path / "out" / f"{task}-dev-output.csv"
-    written = "2.3457" if task == "sts" else "1"
-    assert path.read_text() == f"id,predicted\nc,{written}\na,{written}\nb,{written}\n"
-
-
-@pytest.mark.parametrize(
-    "label_range, value, written",
-    [((0, 1e-3), 2.95e-4, "0.0002950"), ((0, 5), 2.34567, "2.3457"), ((0, 1e6), 70000.0, "70000.0000")],
-)
-def test_a_number_is_written_with_the_digits_of_its_range(tmp_path, monkeypatch, label_range, value, written):
-    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": label_range}))
-    path = write_predictions(pd.DataFrame({"id": ["a"], "predicted": [value]}), "sts", "dev", tmp_path)
-    assert path.read_text() == f"id,predicted\na,{written}\n"
 
 
 def test_r2_is_one_minus_the_squared_error_over_the_variance():

@@ -16,13 +16,13 @@ from torch import nn
 
 from mtbert.bert.hub import copy_tokenizer, locate, write_tokenizer
 from mtbert.data.array_cache import cached_arrays, mapped_array
-from mtbert.data.leaderboard import write_predictions
 from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
 from mtbert.training.checkpoint import Checkpoint
 from mtbert_lab.cli import main
+from mtbert_lab.leaderboard import write_predictions
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import plots, viewers
 from mtbert_lab.store import runs

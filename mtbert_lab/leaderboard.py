@@ -1,10 +1,11 @@
 """Predictions as files: ids and classes, or as the course's own code writes them for its leaderboard."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
 
-from mtbert.data.tasks import TASKS, DataError
+from mtbert.data import TASKS, DataError, Task
 from mtbert.files import write_text
 
 COURSE_COLUMNS = {  # spelt as there
@@ -14,6 +15,14 @@ COURSE_COLUMNS = {  # spelt as there
     "sts": "Predicted_Similiary",
 }
 FORMATS = {"classes": "d", "binary": ".1f", "similarity": ".4f"}  # kind of task -> format of a prediction there
+
+
+def decimals(task: Task) -> int:
+    """Decimals of a written prediction: four, or as many as tell apart ten thousandths of a number's range."""
+    if not task.is_number:
+        return 4
+    low, high = task.label_range
+    return max(4, 4 - math.floor(math.log10(high - low)))
 
 
 def write_predictions(
@@ -28,7 +37,7 @@ def write_predictions(
         path = folder / f"{task}-{split}-output.csv"
         about = TASKS[task]
         table = predictions.assign(predicted=about.as_written(predictions["predicted"]))
-        text = table[["id", "predicted"]].to_csv(index=False, float_format=f"%.{about.decimals}f", lineterminator="\n")
+        text = table[["id", "predicted"]].to_csv(index=False, float_format=f"%.{decimals(about)}f", lineterminator="\n")
         write_text(path, text)
         return path
     if task not in COURSE_COLUMNS:
