@@ -424,7 +424,7 @@ def export(
     A head that transformers does not have, such as that of `pooling: mean`, is an error unless --encoder-only leaves it
     out.
     """
-    from mtbert.multitask import export_task
+    from mtbert_lab.model_card import export_with_card
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import find_run, load_model, read_run, run_folder
 
@@ -433,7 +433,7 @@ def export(
     stored = run_folder(run_id)
     scores = read_run(stored).scores if stored else None
     model = load_model(run_id, train_missing, data, device)
-    reader = export_task(model, task, folder, encoder_only, run_id, scores)
+    reader = export_with_card(model, task, folder, encoder_only, run_id, scores)
     typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
 
 

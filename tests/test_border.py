@@ -29,7 +29,7 @@ FLOORS = {
         {"__init__"},  # what it exports is imported when it is used
     ],
     "mtbert_lab": [
-        {"download", "encoders", "hints", "leaderboard", "own_code", "paths"},
+        {"download", "encoders", "hints", "leaderboard", "model_card", "own_code", "paths"},
         {"statistics"},
         {"store"},
         {"cluster", "workers"},

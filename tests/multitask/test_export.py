@@ -14,6 +14,7 @@ from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.shared_encoder import ExportError
+from mtbert_lab.model_card import export_with_card
 from mtbert_lab.store.scores import score_table
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
@@ -113,7 +114,7 @@ def test_pipelines_of_transformers_give_our_numbers(model, tmp_path, monkeypatch
 def test_a_pipeline_cuts_long_texts_where_our_model_cuts_them(model, tmp_path, task, max_length):
     """Pairs to the same tokens, too; by the lines of the model card."""
     ours = model((task,), pooling="pooler", max_length=max_length)
-    export_task(ours, task, tmp_path)
+    export_with_card(ours, task, tmp_path)
     card = (tmp_path / "README.md").read_text()
     assert "truncation=True)" in card and f"cut to {max_length} tokens" in card
     texts = [f"{text} {text}" for text in TEXTS]
@@ -142,15 +143,15 @@ def test_a_pipeline_reads_the_encoder_alone(model, tmp_path):
 def test_a_head_that_transformers_does_not_have_is_not_left_out_unasked(model, tmp_path, fields, reason):
     ours = model(("quora",), **{"pooling": "pooler"} | fields)
     with pytest.raises(ExportError, match=f"{reason}.*encoder_only=True"):
-        export_task(ours, "quora", tmp_path)
+        export_with_card(ours, "quora", tmp_path)
     assert not list(tmp_path.iterdir())
-    assert export_task(ours, "quora", tmp_path, encoder_only=True) == "BertModel"
+    assert export_with_card(ours, "quora", tmp_path, encoder_only=True) == "BertModel"
     assert "random weights" in (tmp_path / "README.md").read_text()
 
 
 def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
     scores = score_table("quora", "dev", np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
-    export_task(model(("quora",), pooling="pooler"), "quora", tmp_path, False, "0123456789-abcd", scores)
+    export_with_card(model(("quora",), pooling="pooler"), "quora", tmp_path, False, "0123456789-abcd", scores)
     card = (tmp_path / "README.md").read_text()
     row = scores.iloc[0]
     assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 4 |" in card
@@ -161,10 +162,10 @@ def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
 def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
     (tmp_path / "README.md").write_text("My project\n")
     with pytest.raises(ExportError, match=r"README.md is no model card of an export.*name another folder"):
-        export_task(model(pooling="pooler"), "sst", tmp_path)
+        export_with_card(model(pooling="pooler"), "sst", tmp_path)
     (tmp_path / "README.md").unlink()
     for _ in range(2):
-        export_task(model(pooling="pooler"), "sst", tmp_path)
+        export_with_card(model(pooling="pooler"), "sst", tmp_path)
 
 
 def test_a_sentence_task_of_a_model_with_cosines_is_exported(model, tmp_path):
@@ -203,7 +204,7 @@ def test_names_of_classes_and_plans_are_text_on_the_model_card(tiny_config, monk
     own = Task(name="own", files="{split}.csv", sentence_columns=("text",), label_column="label", **labels)
     monkeypatch.setitem(TASKS.data, "own", own)
     config = tiny_config.but(tasks=("own", "sst"), plan="S1(own|sst) I1")
-    export_task(MultitaskBert(config), "own", tmp_path, encoder_only=True)
+    export_with_card(MultitaskBert(config), "own", tmp_path, encoder_only=True)
     card = (tmp_path / "README.md").read_text()
     assert r"one of \<b\>a\</b\>, \*b\*\|" in card and r"| plan | S1(own\|sst) I1, trained on" in card
 
