@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtbert import __version__
-from mtbert.names import printable
+from mtbert_lab.escapes import printable
 from mtbert_lab.hints import for_command_line
 
 if TYPE_CHECKING:

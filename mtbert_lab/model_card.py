@@ -9,8 +9,8 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.files import write_text
 from mtbert.multitask import MultitaskBert, export_task
-from mtbert.names import escaped
 from mtbert.sharing import ExportError
+from mtbert_lab.escapes import escaped
 
 CARD = "README.md"
 FRONT = "---\nlibrary_name: transformers\n"

@@ -29,6 +29,7 @@ FLOORS = {
         {"__init__"},  # what it exports is imported when it is used
     ],
     "mtbert_lab": [
+        {"escapes"},
         {"download", "encoders", "hints", "leaderboard", "model_card", "own_code", "paths"},
         {"statistics"},
         {"store"},

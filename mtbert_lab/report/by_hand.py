@@ -10,7 +10,7 @@ import torch
 from IPython.display import Markdown, display
 from torch import Tensor
 
-from mtbert.names import fence
+from mtbert_lab.escapes import fence
 
 
 def show_source(thing: Callable[..., Any] | type, doc: bool = False) -> None:

@@ -17,11 +17,11 @@ from IPython.display import HTML, Markdown, display
 from mtbert import __version__
 from mtbert.config import ConfigError
 from mtbert.data import TASKS
-from mtbert.names import escaped
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import pick_device
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
+from mtbert_lab.escapes import escaped
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
 from mtbert_lab.statistics import margin_of

@@ -22,10 +22,10 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, corpus
 from mtbert.multitask import encoder_config
-from mtbert.names import code
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
+from mtbert_lab.escapes import code
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import METHOD_LABELS, TASK_LABELS
 from mtbert_lab.statistics import (

@@ -22,8 +22,8 @@ from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.config import field_table
 from mtbert.files import write_text
-from mtbert.names import escaped, fence
 from mtbert.paths import REPOSITORY
+from mtbert_lab.escapes import escaped, fence
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
