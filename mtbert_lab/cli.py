@@ -465,7 +465,7 @@ def plan(
 @app.command()
 def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of some")] = "") -> None:
     """List the fields of a run, with type, default and source."""
-    from mtbert.config import field_table
+    from mtbert_lab.fields import field_table
 
     found = [row for row in field_table() if name in row.name]
     if not found:

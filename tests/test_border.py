@@ -30,7 +30,7 @@ FLOORS = {
     ],
     "mtbert_lab": [
         {"escapes"},
-        {"download", "encoders", "hints", "leaderboard", "model_card", "own_code", "paths"},
+        {"download", "encoders", "fields", "hints", "leaderboard", "model_card", "own_code", "paths"},
         {"statistics"},
         {"store"},
         {"cluster", "workers"},

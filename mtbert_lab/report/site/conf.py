@@ -20,10 +20,10 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
-from mtbert.config import field_table
 from mtbert.files import write_text
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import escaped, fence
+from mtbert_lab.fields import field_table
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"

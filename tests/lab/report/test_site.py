@@ -18,8 +18,8 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mtbert.config import field_table
 from mtbert.paths import REPOSITORY
+from mtbert_lab.fields import field_table
 from mtbert_lab.report import board, notebook
 from mtbert_lab.report.build import _build_site
 from mtbert_lab.report.notebook import SYNTHETIC

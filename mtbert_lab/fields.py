@@ -4,7 +4,7 @@ import json
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from mtbert.config.run import RunConfig
+from mtbert.config import RunConfig
 
 SOURCES = {  # of fields: the papers of this project that propose or use them, and the publications of methods
     "tasks": "paper 000, section 4",
@@ -96,6 +96,3 @@ def _type_text(annotation: Any) -> str:
     if annotation is NoneType:
         return "None"
     return annotation.__name__
-
-
-RunConfig.__doc__ = "\n\n".join([RunConfig.__doc__ or "", *map(str, field_table())])
