@@ -77,7 +77,8 @@ def data_check(
     Rejected rows are listed with file, line and field. It fails where training would: many are rejected, or a class has
     no row.
     """
-    from mtbert.data import TASKS, DataError, demo, find_data, unknown_task
+    from mtbert.data import TASKS, DataError, demo, unknown_task
+    from mtbert_lab.paths import find_data
 
     for name in task or ():
         if name not in TASKS:

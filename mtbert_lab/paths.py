@@ -1,4 +1,4 @@
-"""The folders that the laboratory reads and writes by default: stores of results, figures, the checkout's own files.
+"""The folders that the laboratory reads and writes by default: data, stores of results, figures, the checkout's files.
 
 A checkout is only read: what its user trains and draws goes to the cache, unless MTBERT_RESULTS and MTBERT_FIGURES name
 other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to the committed ones.
@@ -10,6 +10,7 @@ Teachers' outputs end with a seal, as files in the cache do: many processes writ
 import tempfile
 from pathlib import Path
 
+from mtbert.data import GET_DATA, DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir, folder_of
 
 
@@ -43,6 +44,20 @@ def find_result(name: str, among: list[Path] | None = None) -> Path:
 def figures_dir() -> Path:
     """Where figures are written to: MTBERT_FIGURES, else `figures/` in the cache."""
     return folder_of("MTBERT_FIGURES") or cache_dir() / "figures"
+
+
+def find_data(path: str | Path | None = None) -> Path | None:
+    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data next to the repository, else None.
+
+    Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
+    """
+    for folder, source in ((path, "the data folder"), (folder_of("MTBERT_DATA"), "MTBERT_DATA")):
+        if folder:
+            if not Path(folder).is_dir():
+                raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
+            return Path(folder)
+    shared = REPOSITORY.parent / "shared" / "data"
+    return shared if shared.is_dir() else None
 
 
 def check_writable(*folders: Path) -> None:

@@ -5,12 +5,13 @@ from mtbert.data.corpus import Corpus
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, fault_of, remarks_of, remarks_on_overlap
 from mtbert.data.rows import UNDECODED
-from mtbert.data.tables import find_data, load_split_texts, load_table, load_texts
+from mtbert.data.tables import GET_DATA, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, changed_tasks, unknown_task
 from mtbert.data.tokens import DeviceTokens, TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
     "COURSE",
+    "GET_DATA",
     "SPLITS",
     "TAGS",
     "TASKS",
@@ -26,7 +27,6 @@ __all__ = [
     "changed_tasks",
     "class_counts",
     "fault_of",
-    "find_data",
     "load_split_texts",
     "load_table",
     "load_texts",

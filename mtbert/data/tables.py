@@ -26,25 +26,10 @@ from mtbert.data.records import (
 from mtbert.data.reports import LoadReport
 from mtbert.data.rows import Columns, RowError
 from mtbert.data.tasks import SPLITS, TASKS, DataError, Task, unknown_task
-from mtbert.paths import REPOSITORY, folder_of
 
 STDIN = ("-", "/dev/stdin")
 GET_DATA = " Get the files with `mtbert data fetch FOLDER` and name that folder with data=FOLDER or MTBERT_DATA."
 OF_TABLES = {".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson"}  # endings of files that are no lines of text
-
-
-def find_data(path: str | Path | None = None) -> Path | None:
-    """The datasets' folder: `path`, else MTBERT_DATA, else ../shared/data next to the repository, else None.
-
-    Raises DataError if `path` or MTBERT_DATA names a folder that does not exist.
-    """
-    for folder, source in ((path, "the data folder"), (folder_of("MTBERT_DATA"), "MTBERT_DATA")):
-        if folder:
-            if not Path(folder).is_dir():
-                raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
-            return Path(folder)
-    shared = REPOSITORY.parent / "shared" / "data"
-    return shared if shared.is_dir() else None
 
 
 def load_table(task: str, split: str, root: str | Path) -> tuple[pd.DataFrame, LoadReport]:

@@ -14,12 +14,12 @@ from filelock import Timeout
 
 from mtbert.bert import NAMED_ENCODERS
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, DataError, demo, find_data
+from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import environment, pick_device
 from mtbert.training import TrainedRun, load_corpus, train
 from mtbert_lab.own_code import imported
-from mtbert_lab.paths import check_writable, stores
+from mtbert_lab.paths import check_writable, find_data, stores
 from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs, write_run
 from mtbert_lab.store.models import has_model, keep_model, model_folder, run_lock, tell_limit
 from mtbert_lab.store.run import MissingRun, Run

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mtbert.data import tables as data
 from mtbert.data.reports import Reject, fault_of
-from mtbert.data.tables import find_data, fingerprint, load_split_texts, load_table, load_texts
+from mtbert.data.tables import fingerprint, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import SPLITS, TASKS, DataError
 from mtbert.paths import REPOSITORY
 
@@ -226,24 +225,6 @@ def test_no_such_task_split_file_or_folder(tmp_path):
     (tmp_path / SST).mkdir()
     with pytest.raises(DataError, match=f"{tmp_path / SST}: Is a directory"):
         load_table("sst", "dev", tmp_path)
-
-
-def test_find_data_in_order(tmp_path, monkeypatch):
-    named, variable, checkout = tmp_path / "named", tmp_path / "variable", tmp_path / "checkout" / "mtbert"
-    monkeypatch.setattr(data, "REPOSITORY", checkout)
-    monkeypatch.delenv("MTBERT_DATA", raising=False)
-    assert find_data() is None
-    (beside := checkout.parent / "shared" / "data").mkdir(parents=True)
-    assert find_data() == beside
-    monkeypatch.setenv("MTBERT_DATA", str(variable))
-    with pytest.raises(DataError, match=r"MTBERT_DATA is .*variable.* is no folder"):
-        find_data()
-    variable.mkdir()
-    assert find_data() == variable
-    with pytest.raises(DataError, match=r"the data folder is .*named.* is no folder"):
-        find_data(named)
-    named.mkdir()
-    assert find_data(named) == find_data(str(named)) == named
 
 
 @pytest.mark.parametrize(

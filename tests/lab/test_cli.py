@@ -119,7 +119,7 @@ def test_data_check_goes_on_after_a_missing_file(faulty_data):
 
 
 def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
-    monkeypatch.setattr("mtbert.data.find_data", lambda path=None: None)
+    monkeypatch.setattr("mtbert_lab.paths.find_data", lambda path=None: None)
     result = mtbert("data", "check")
     assert result.exit_code == 0 and "checking the embedded demo corpus" in result.stdout
     assert result.stdout.count(" 0 rejected") == 12
@@ -553,7 +553,7 @@ def test_errors_of_the_program_itself_keep_their_traceback(monkeypatch):
     def fault(path=None):
         raise ValueError("a fault")
 
-    monkeypatch.setattr("mtbert.data.find_data", fault)
+    monkeypatch.setattr("mtbert_lab.paths.find_data", fault)
     monkeypatch.setattr(sys, "argv", ["mtbert", "data", "check"])
     with pytest.raises(ValueError, match="a fault"):
         cli.main()

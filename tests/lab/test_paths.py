@@ -11,9 +11,9 @@ import pytest
 
 import mtbert
 import mtbert_lab
-from mtbert.data.tables import find_data
+from mtbert.data import DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
-from mtbert_lab.paths import check_writable, figures_dir, find_result, results_dir, stores
+from mtbert_lab.paths import check_writable, figures_dir, find_data, find_result, results_dir, stores
 from mtbert_lab.report import plots
 from mtbert_lab.store.runs import load_or_run
 
@@ -53,6 +53,24 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
 def test_figures_go_where_they_are_asked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
     assert figures_dir() == tmp_path
+
+
+def test_find_data_in_order(tmp_path, monkeypatch):
+    named, variable, checkout = tmp_path / "named", tmp_path / "variable", tmp_path / "checkout" / "mtbert"
+    monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", checkout)
+    monkeypatch.delenv("MTBERT_DATA", raising=False)
+    assert find_data() is None
+    (beside := checkout.parent / "shared" / "data").mkdir(parents=True)
+    assert find_data() == beside
+    monkeypatch.setenv("MTBERT_DATA", str(variable))
+    with pytest.raises(DataError, match=r"MTBERT_DATA is .*variable.* is no folder"):
+        find_data()
+    variable.mkdir()
+    assert find_data() == variable
+    with pytest.raises(DataError, match=r"the data folder is .*named.* is no folder"):
+        find_data(named)
+    named.mkdir()
+    assert find_data(named) == find_data(str(named)) == named
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):

@@ -7,8 +7,9 @@ import nbformat
 import pandas as pd
 import pytest
 
-from mtbert.data import TASKS, find_data, load_table
+from mtbert.data import TASKS, load_table
 from mtbert.paths import REPOSITORY
+from mtbert_lab.paths import find_data
 
 START, ERRORS = (REPOSITORY / "notebooks" / f"{name}.ipynb" for name in ("00_start", "08_error_analysis"))
 
