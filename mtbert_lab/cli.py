@@ -105,7 +105,8 @@ def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataF
 
     tables: split -> the table of a split of the task that was read; this one is added.
     """
-    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table, remarks_of, remarks_on_overlap
+    from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table
+    from mtbert_lab.remarks import remarks_of, remarks_on_overlap
 
     table, report = load_table(task, split, folder)
     tables[split] = table
@@ -117,7 +118,7 @@ def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataF
         else:
             counts = [f"{label} {count}" for label, count in class_counts(task, table).items()]
             typer.echo(f"  rows of each class: {', '.join(counts)}")
-        remarks = remarks_of(task, split, table)
+        remarks = remarks_of(task, table)
         if split == "dev" and "train" in tables:
             remarks += remarks_on_overlap(task, tables["train"], table)
         for remark in remarks:

@@ -30,7 +30,7 @@ FLOORS = {
     ],
     "mtbert_lab": [
         {"escapes"},
-        {"download", "encoders", "fields", "hints", "leaderboard", "model_card", "own_code", "paths"},
+        {"download", "encoders", "fields", "hints", "leaderboard", "model_card", "own_code", "paths", "remarks"},
         {"statistics"},
         {"store"},
         {"cluster", "workers"},

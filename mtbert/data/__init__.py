@@ -3,7 +3,7 @@
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
-from mtbert.data.reports import class_counts, fault_of, remarks_of, remarks_on_overlap
+from mtbert.data.reports import class_counts, empty_classes, fault_of, remarks_on_range
 from mtbert.data.rows import UNDECODED
 from mtbert.data.tables import GET_DATA, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, changed_tasks, unknown_task
@@ -26,6 +26,7 @@ __all__ = [
     "cached_arrays",
     "changed_tasks",
     "class_counts",
+    "empty_classes",
     "fault_of",
     "load_split_texts",
     "load_table",
@@ -33,8 +34,7 @@ __all__ = [
     "load_tokenizer",
     "mapped_array",
     "pos_features",
-    "remarks_of",
-    "remarks_on_overlap",
+    "remarks_on_range",
     "sealed_arrays",
     "tokenize",
     "tokenize_texts",

@@ -112,10 +112,8 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     faults = []
     if len(report.rejects) > MOST_REJECTED * report.rows:
         faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected, more than {MOST_REJECTED:.0%}")
-    if split == "train" and not about.is_number:
-        counts = class_counts(task, table)
-        if empty := [name for name, count in counts.items() if not count]:
-            faults.append(f"no row is left of class {_listed(empty)}")
+    if split == "train" and not about.is_number and (empty := empty_classes(task, table)):
+        faults.append(f"no row is left of class {empty}")
     if split != "test" and about.is_number and table["label"].nunique() == 1:
         faults.append("all labels are equal, and no correlation with them is defined")
     if not faults:
@@ -123,19 +121,6 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     lines = [f"{report.path}: {'; '.join(faults)}", *report.first_reasons]
     how = "Repair the file, or train on the rows that are left with accept_rejects=True."
     return "\n  ".join(lines) + f"\n{how}"
-
-
-def remarks_of(task: str, split: str, table: pd.DataFrame) -> list[str]:
-    """What to know of a table that is trained on or scored, a sentence each."""
-    remarks = []
-    if len(table) == 1:
-        remarks.append("one row says nothing of a model")
-    if TASKS[task].is_number:
-        remarks += remarks_on_range(task, table)
-    elif empty := [name for name, count in class_counts(task, table).items() if not count]:
-        rule = "macro F1 is the mean over classes with a row or a prediction"
-        remarks.append(f"no row is of class {_listed(empty)}; {rule}")
-    return remarks
 
 
 def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
@@ -153,18 +138,9 @@ def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:
     ]
 
 
-def remarks_on_overlap(task: str, train: pd.DataFrame, dev: pd.DataFrame) -> list[str]:
-    """A remark that examples of dev are trained on, or none. Both tables are of this task."""
-    columns = list(TASKS[task].sentence_columns)
-    known = {*train[columns].itertuples(index=False, name=None)}
-    count = sum(texts in known for texts in dev[columns].itertuples(index=False, name=None))
-    if not count:
-        return []
-    return [f"{count} of {len(dev)} examples are in train, too, and say little of new ones"]
-
-
-def _listed(names: list[str]) -> str:
-    """Names of classes, not too many."""
+def empty_classes(task: str, table: pd.DataFrame) -> str:
+    """The classes without a row in a checked table, not too many; nothing where each has one."""
+    names = [name for name, count in class_counts(task, table).items() if not count]
     return ", ".join(names[:LISTED_CLASSES]) + (", ..." if len(names) > LISTED_CLASSES else "")
 
 

@@ -11,12 +11,13 @@ import torch
 
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
-from mtbert.data.reports import Reject, fault_of, remarks_of
+from mtbert.data.reports import Reject, fault_of
 from mtbert.data.tables import load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.training.metrics import metrics_of
 from mtbert.training.task_data import load_corpus
+from mtbert_lab.remarks import remarks_of
 from mtbert_lab.store.runs import data_root
 
 TOPICS = """
@@ -431,7 +432,7 @@ def test_a_task_file_may_end_in_yml(folder):
 
 def test_what_a_table_says_little_of_is_remarked(topics):
     table, report = topics("headline,topic\nrain,weather\n")
-    assert remarks_of("topics", "dev", table) == [
+    assert remarks_of("topics", table) == [
         "one row says nothing of a model",
         "no row is of class sport, science; macro F1 is the mean over classes with a row or a prediction",
     ]
@@ -451,14 +452,14 @@ def test_labels_in_a_small_part_of_their_range_are_told_before_training(topics, 
         "labels are 0.000295 to 0.001 in a label_range of 0 to 5, to which outputs are scaled; "
         "write `label_range: [0.000295, 0.001]` in the task's file, or wider"
     )
-    assert remarks_of("topics", "dev", table) == [remark]
+    assert remarks_of("topics", table) == [remark]
     with caplog.at_level("WARNING"):
         Corpus.load("elsewhere", [], ["topics"])
     assert f"topics-dev.csv: {remark}" in caplog.text
     table, _ = topics(text, old, "kind: regression\nlabel_range: [0, 0.001]")
-    assert remarks_of("topics", "dev", table) == []
+    assert remarks_of("topics", table) == []
     table, _ = topics("headline,topic\nrain,3\nsun,3\n", old, "kind: regression")
-    assert remarks_of("topics", "dev", table) == [], "equal labels are a fault of their own"
+    assert remarks_of("topics", table) == [], "equal labels are a fault of their own"
 
 
 def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
