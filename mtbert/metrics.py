@@ -46,9 +46,9 @@ def accuracy(predicted: ndarray, labels: ndarray, weights: Weights = None) -> nd
     return _mean(predicted == labels, weights)
 
 
-def f1(predicted: ndarray, labels: ndarray, weights: Weights = None, positive: int = 1) -> ndarray:
-    """F1 of one class, 2 TP / (2 TP + FP + FN), shapes as in `accuracy`; 0 where it is neither there nor predicted."""
-    hits, both = _hits_and_both(predicted, labels, weights, positive)
+def f1(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
+    """F1 of class 1, 2 TP / (2 TP + FP + FN), shapes as in `accuracy`; 0 where it is neither there nor predicted."""
+    hits, both = _hits_and_both(predicted, labels, weights, 1)
     return 2 * hits / np.maximum(both, 1)
 
 
