@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from mtbert.bert import Batch, content_digest, init_empty_weights
+from mtbert.bert import Batch, init_empty_weights
 from mtbert.bert.cpu_ops import attend
 from mtbert.bert.hf_checkpoints import hf_name
+from mtbert.bert.hub import content_digest
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
