@@ -1,4 +1,4 @@
-"""Looking around: attention, plans, errors, and a run in training.
+"""Looking around: attention, plans and errors.
 
 The plan explorer is a script in the page, and needs no kernel. The other viewers make controls only in a kernel of a
 Jupyter server, and show something static elsewhere: an executed notebook keeps no state of widgets, for which its page
@@ -38,13 +38,13 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo, load_table
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.paths import cache_dir
-from mtbert.training import LOG, load_corpus, train
+from mtbert.training import load_corpus, train
 from mtbert_lab.analysis.errors import COLUMNS, error_kinds
 from mtbert_lab.paths import check_writable
 from mtbert_lab.report import notebook, plots
 from mtbert_lab.report.tables import Grid
 from mtbert_lab.statistics import count_seeds
-from mtbert_lab.store import MissingRun, Run, load_or_run, overall_interval, summarize
+from mtbert_lab.store import Run, overall_interval, summarize
 
 DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
     tasks=("sst", "quora", "sts"),
@@ -308,28 +308,6 @@ def demo_errors() -> pd.DataFrame:
             table[column] = table[column].round(2).map("{:g}".format)
         parts.append(table[table["kind"] != ""])
     return pd.concat(parts, ignore_index=True)[COLUMNS]
-
-
-def watch(config: RunConfig) -> plt.Figure:
-    """The points of a stored run, or those that a run in training has written so far; FileNotFoundError without any.
-
-    What a run in training has written has no checksum yet.
-    """
-    try:
-        table = load_or_run(config, train_missing=False).curve.set_index("step")
-    except MissingRun:
-        file = next((cache_dir() / "models").glob(f"{config.digest}-*/{LOG}"), None)
-        if file is None:
-            raise FileNotFoundError(f"no run of configuration {config.digest} is stored or in training here") from None
-        table = pd.read_csv(file, index_col="step")
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2))
-    losses = table.filter(like="train_loss").dropna(how="all")
-    scores = table.filter(like="dev_").dropna(how="all")
-    look = {"marker": "o", "ms": 3, "xlabel": "step"}
-    losses.plot(ax=axes[0], ylabel="train_loss", **look)
-    scores.plot(ax=axes[1], ylabel="dev", **look)
-    figure.suptitle(f"{', '.join(config.tasks)}: step {table.index[-1]}", fontsize="medium")
-    return figure
 
 
 def _view(draw: Callable, *buttons: Button, **controls: Widget) -> None:

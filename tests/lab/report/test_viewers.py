@@ -1,4 +1,4 @@
-"""What the viewers show, without a browser: attention, plans, predictions, a log; and that they need a live kernel."""
+"""What the viewers show, without a browser: attention, plans, predictions; and that they need a live kernel."""
 
 import html
 import json
@@ -22,14 +22,10 @@ from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask import MultitaskBert, encoder_config
 from mtbert.sharing import PlanError, SharingPlan
-from mtbert.training import LOG
 from mtbert_lab.analysis import errors
-from mtbert_lab.paths import results_dir
 from mtbert_lab.report import notebook, viewers
 from mtbert_lab.report.tables import Grid
 from mtbert_lab.store import overall_interval
-from mtbert_lab.store.folders import write_run
-from mtbert_lab.store.models import model_folder
 
 THREE = ("sst", "quora", "sts")
 
@@ -240,27 +236,3 @@ def test_no_widget_is_made_without_a_server(monkeypatch, tiny_encoder):
     viewers.attention_viewer(BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm"), "A lantern.", 1, 1)
     viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
     assert not made
-
-
-def test_a_run_in_training_is_drawn_from_its_log(isolated):
-    config = RunConfig()
-    with pytest.raises(FileNotFoundError, match=config.digest):
-        viewers.watch(config)
-    folder = model_folder(f"{config.digest}-12345678")
-    folder.mkdir(parents=True)
-    points = pd.DataFrame({"step": [1, 2, 3], "train_loss": [1.6, 1.5, 1.2], "dev_score": [np.nan, 0.3, np.nan]})
-    points.to_csv(folder / LOG, index=False)
-    losses, scores = viewers.watch(config).axes
-    assert losses.lines[0].get_xydata().tolist() == [[1, 1.6], [2, 1.5], [3, 1.2]]
-    assert scores.lines[0].get_xydata().tolist() == [[2, 0.3]]
-
-
-def test_a_stored_run_is_drawn_from_the_store_and_not_from_its_log_which_anything_may_have_changed(isolated, synthetic):
-    run = synthetic(RunConfig(), 0.8)
-    write_run(run, results_dir())
-    folder = model_folder(run.run_id)
-    folder.mkdir(parents=True)
-    (folder / LOG).write_text("step,train_loss,dev_score\n5,9,9\n")
-    losses, scores = viewers.watch(run.config).axes
-    assert losses.lines[0].get_xydata().tolist() == [[12, pytest.approx(0.21)]]
-    assert scores.lines[0].get_xydata().tolist() == [[12, 0.5]]
