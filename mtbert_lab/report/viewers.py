@@ -35,30 +35,12 @@ from torch import Tensor
 
 from mtbert.bert import BertConfig, BertModel, part_sizes
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, demo, load_table
-from mtbert.multitask import MultitaskBert, encoder_config
-from mtbert.paths import cache_dir
-from mtbert.training import load_corpus, train
-from mtbert_lab.analysis.errors import COLUMNS, error_kinds
-from mtbert_lab.paths import check_writable
+from mtbert.multitask import encoder_config
 from mtbert_lab.report import notebook, plots
 from mtbert_lab.report.tables import Grid
 from mtbert_lab.statistics import count_seeds
 from mtbert_lab.store import Run, overall_interval, summarize
 
-DEMO = RunConfig(  # heads on a frozen encoder: features once, and then as many epochs as one likes
-    tasks=("sst", "quora", "sts"),
-    plan="frozen",
-    pairs="product+difference+cosine",
-    scheme="unified",
-    train_rows=400,
-    epochs=20,
-    eval_spacing="log",
-    keep="last",
-    batch_size=32,
-    learning_rate=1e-2,
-    max_length=64,
-)
 CAPTION_OF_HEADS = (
     "One head in large, and small maps of all heads, in which it is framed. A row is a token, and the dark fields of "
     "the row are where it attends to; a dark column is a token that all others attend to."
@@ -67,11 +49,10 @@ ANY = "any"
 PAGE = 10  # examples at a time
 NO_TEXTS = (
     "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: "
-    "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder. As an example, some errors of a "
-    "small model on the demo corpus:"
+    "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder."
 )
 ENCODERS = {
-    "MiniLM, 6 layers": encoder_config(DEMO),
+    "MiniLM, 6 layers": encoder_config(RunConfig()),
     "bert-base-uncased, 12 layers": BertConfig(),
 }
 
@@ -231,12 +212,10 @@ def one_row_an_example(errors: pd.DataFrame) -> pd.DataFrame:
 def error_browser(errors: pd.DataFrame) -> None:
     """The examples of an `analysis.errors.error_table` by task, model, kind and number of words, PAGE at a time.
 
-    Where the sentences are not here, errors of the demo model show what there would be to read.
+    Where the sentences are not here, a hint says how to get them.
     """
     if len(errors) and not errors["text"].any():
         notebook.say(NO_TEXTS)
-        examples = one_row_an_example(demo_errors())
-        notebook.listing(examples.groupby("task", sort=False).head(2))
     if not is_live():
         return
     controls = {}
@@ -275,39 +254,6 @@ def error_browser(errors: pd.DataFrame) -> None:
     for control in controls.values():
         control.observe(lambda _: start.set_trait("value", 1), "value")
     _view(draw, previous, following, **controls, start=start)
-
-
-def demo_model() -> MultitaskBert:
-    """Heads of three tasks on the frozen encoder, trained on the demo corpus for some seconds and kept in the cache."""
-    folder = cache_dir() / "models" / f"{DEMO.digest}-viewer"
-    if not (folder / "run_config.json").exists():  # written last
-        check_writable(folder)
-        corpus = load_corpus(DEMO, demo.root())
-        train(DEMO, corpus, progress=False).model.save(folder)
-    return MultitaskBert.load(folder)
-
-
-def demo_errors() -> pd.DataFrame:
-    """The errors of `demo_model` on the demo corpus, as an `analysis.errors.error_table`."""
-    model = demo_model()
-    parts = []
-    for task in model.run_config.tasks:
-        table, _ = load_table(task, "dev", demo.root())
-        sentences = table[list(TASKS[task].sentence_columns)]
-        texts = sentences.agg(tuple, axis=1).tolist()
-        said = model.predict(texts, task)
-        table["model"] = "demo model"
-        table["task"] = task
-        predicted = said["predicted"]
-        table["kind"] = error_kinds(task, predicted.to_numpy(), table["label"].to_numpy())
-        table["text"] = sentences.agg(" | ".join, axis=1)
-        table["words"] = table["text"].str.split().str.len()
-        table["confidence"] = np.nan if TASKS[task].is_number else said["confidence"].round(3)
-        table["predicted"] = predicted
-        for column in ("label", "predicted"):
-            table[column] = table[column].round(2).map("{:g}".format)
-        parts.append(table[table["kind"] != ""])
-    return pd.concat(parts, ignore_index=True)[COLUMNS]
 
 
 def _view(draw: Callable, *buttons: Button, **controls: Widget) -> None:

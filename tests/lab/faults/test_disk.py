@@ -24,7 +24,7 @@ from mtbert.training.checkpoint import Checkpoint
 from mtbert_lab.cli import main
 from mtbert_lab.leaderboard import write_predictions
 from mtbert_lab.paths import results_dir
-from mtbert_lab.report import plots, viewers
+from mtbert_lab.report import plots
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.runs import load_or_run
@@ -220,8 +220,6 @@ def test_where_the_cache_cannot_be_written_the_message_says_what_to_set(tmp_path
         main()
     with pytest.raises(FolderError, match="MTBERT_FIGURES for figures"):
         plots.save(plt.figure(), "figure")
-    with pytest.raises(FolderError, match="MTBERT_CACHE"):
-        viewers.demo_model()
 
 
 def test_without_a_home_folder_the_cache_is_asked_for(monkeypatch):

@@ -20,7 +20,7 @@ import torch
 from mtbert.bert.model import BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
-from mtbert.multitask import MultitaskBert, encoder_config
+from mtbert.multitask import encoder_config
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert_lab.analysis import errors
 from mtbert_lab.report import notebook, viewers
@@ -107,7 +107,7 @@ def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, monkeypatch):
     command = ["chromium", *options.split(), f"{tmp_path}/page.html"]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
     found = json.loads(html.unescape(re.search(r"<body>(.*)</body>", dom, re.DOTALL)[1]))
-    encoder = encoder_config(viewers.DEMO)
+    encoder = encoder_config(RunConfig())
     for text, error, parameters, trained, clicked in found[: len(PLANS)]:
         table = SharingPlan.parse(text, THREE, 6).table(encoder)
         assert error == "" and parameters.startswith(f"{table['parameters'].sum() / 1e6:.1f} million"), text
@@ -205,23 +205,14 @@ def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     assert said[-1] == "No such errors."
 
 
-def test_where_the_sentences_are_missing_a_hint_and_demo_sentences_stand(monkeypatch):
-    said, shown = [], []
+def test_where_the_sentences_are_missing_a_hint_stands(monkeypatch):
+    said = []
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     monkeypatch.setattr(viewers.notebook, "say", said.append)
-    monkeypatch.setattr(viewers.notebook, "listing", shown.append)
-    monkeypatch.setattr(viewers, "demo_errors", error_rows)
     viewers.error_browser(error_rows(text=""))
-    assert said == [viewers.NO_TEXTS] and shown[0]["id"].tolist() == ["id 0", "id 1", "pair"]
+    assert said == [viewers.NO_TEXTS]
     viewers.error_browser(error_rows())
     assert len(said) == 1
-
-
-def test_the_demo_model_has_errors_with_texts(monkeypatch, tiny_encoder):
-    monkeypatch.setattr(viewers, "demo_model", lambda: MultitaskBert(RunConfig(tasks=THREE, encoder=tiny_encoder)))
-    table = viewers.demo_errors()
-    assert list(table) == errors.COLUMNS and set(table["task"]) == set(THREE)
-    assert table["text"].str.len().min() > 0 and (table["kind"] != "").all()
 
 
 def test_no_widget_is_made_without_a_server(monkeypatch, tiny_encoder):
@@ -231,7 +222,6 @@ def test_no_widget_is_made_without_a_server(monkeypatch, tiny_encoder):
     ipywidgets.IntSlider()
     assert made
     made.clear()
-    monkeypatch.setattr(viewers, "demo_model", lambda: MultitaskBert(RunConfig(tasks=THREE, encoder=tiny_encoder)))
     viewers.plan_explorer(Grid((), {}, {}), THREE)
     viewers.attention_viewer(BertModel.from_pretrained(tiny_encoder), load_tokenizer("minilm"), "A lantern.", 1, 1)
     viewers.error_browser(pd.DataFrame(columns=errors.COLUMNS))
