@@ -36,7 +36,6 @@ def _tables(store: Path) -> dict[str, str]:
         "in use": told(findings.in_use, store),
         "limits": told(findings.limits, store),
         "findings": findings.box(store),
-        "tasks": findings.tasks_table(store),
         "plans": findings.plan_differences(compare(hybrids, "plan")),
     }
 

@@ -6,7 +6,6 @@ rests on; where the runs have another one, the sentence says so in red. One whos
 `python tools/write_readme.py` writes them and the tables into README.md.
 """
 
-from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -43,26 +42,6 @@ from mtbert_lab.statistics import (
 )
 from mtbert_lab.store import BASELINES, overall_interval, summarize
 
-EXAMPLES = {  # of each task: its question, an example of our own with the right answer, the answers, the score
-    "sst": (
-        "SST-5: how positive is a sentence of a film review?",
-        "*The plot drags, yet the last half hour is a joy.* → 3",
-        "a class from 0 (very negative) to 4 (very positive)",
-        "accuracy",
-    ),
-    "quora": (
-        "Quora: do two questions ask the same?",
-        "*How do I get ink out of wool?* / *What takes ink off a woollen coat?* → 1",
-        "1 (duplicate) or 0",
-        "accuracy",
-    ),
-    "sts": (
-        "STS: how similar are two sentences?",
-        "*The ferry leaves at noon.* / *At noon two ferries arrive.* → 2.4",
-        "a number from 0 (unrelated) to 5 (same meaning)",
-        "Pearson correlation",
-    ),
-}
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
@@ -200,30 +179,6 @@ def limits(store: Path | None = None) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def tasks_table(store: Path | None = None) -> str:
-    """The three tasks, a row each: an example of our own, what is predicted, how it is scored, how many examples."""
-    lines = [
-        "| task | example of ours → answer | predicted | score | train / dev |",
-        "|---|---|---|---|---|",
-    ]
-    sizes = _sizes(store)
-    for task, cells in EXAMPLES.items():
-        lines.append(_line([*cells, sizes.get(task, "–")]))
-    cfimdb = (
-        f"CFIMDB, positive or negative film reviews ({sizes.get('cfimdb', '–')}), is trained alone, in notebook 03."
-    )
-    return "\n".join([*lines, "", cfimdb])
-
-
-def _sizes(store: Path | None) -> dict[str, str]:
-    """Task -> examples of train and dev, as text, of those that stored runs read."""
-    rows = {}
-    for grid in ("hybrids", "single_task"):
-        for runs in read_runs("cpu", grid, store=store, train_missing=False).runs.values():
-            rows |= runs[0].provenance["rows"]
-    return {task: f"{rows[f'train {task}']:,} / {rows[f'dev {task}']:,}" for task in TASKS if f"dev {task}" in rows}
-
-
 def plan_points(plans: Comparison, task: str) -> pd.DataFrame:
     """A row per plan of PLANS that is stored, for its figure: name, parameters (million), value, low, high.
 
@@ -254,7 +209,8 @@ def plan_differences(plans: Comparison) -> str:
         else:
             scores = [summarize(runs, task)["value"] for task in columns[:-1]]
             cells = [f"{score:.3f}" for score in [*scores, overall_interval(runs)[0]]]
-        lines.append(_line([name, f"{runs[0].cost['parameters'] / 1e6:.1f} M", len(runs), *cells]))
+        cells = [name, f"{runs[0].cost['parameters'] / 1e6:.1f} M", str(len(runs)), *cells]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -420,10 +376,6 @@ def unchecked(claims: pd.DataFrame) -> str:
     others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
     return f"Claims that could not be compared: {listed}." if len(others) else ""
-
-
-def _line(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def best(grid: Grid) -> str | None:
