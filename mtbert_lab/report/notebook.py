@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -18,15 +19,11 @@ from mtbert import __version__
 from mtbert.config import ConfigError
 from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
-from mtbert.runtime import pick_device
-from mtbert_lab import sweep
-from mtbert_lab.cost import predict_runs
 from mtbert_lab.escapes import escaped
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
 from mtbert_lab.statistics import margin_of
 from mtbert_lab.store import doubts
-from mtbert_lab.sweep import SweepRun
 
 SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
@@ -87,7 +84,7 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
 
     given: `parameters(globals())` with profile, seed, data_dir, device, train_missing, progress, and where a notebook
     has them grid (a path from here or from the repository) and only (a part of the names of runs). Before training it
-    shows what it will cost. It says what the scores of a `grid` are.
+    says how many runs there are to train. It says what the scores of a `grid` are.
     """
     if given.get("grid"):
         return [load_own(given)] * len(names)
@@ -107,17 +104,15 @@ def load_own(given: dict[str, Any]) -> Grid:
 
 
 def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
-    grids = _read(given, files, train_missing=False)
-    if not given["train_missing"]:
-        return grids
-    missing = {}
-    for grid in grids:
-        missing |= {run.config: run for run in grid.missing}
-    if not missing:
-        return grids
+    how = {name: given[name] for name in ("seed", "only", "device", "progress") if name in given}
+    read = partial(read_runs, given.get("profile", ""), data=given["data_dir"] or None, **how)
     with rejects_in_one_line():
-        say(_what_is_trained(given, list(missing.values())))
-    return _read(given, files, train_missing=True)
+        grids = [read(file, train_missing=False) for file in files]
+        missing = set().union(*(grid.missing for grid in grids))
+        if not given["train_missing"] or not missing:
+            return grids
+        say(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
+        return [read(file, train_missing=True) for file in files]
 
 
 def teller(given: dict[str, Any]) -> Callable[..., None]:
@@ -147,24 +142,6 @@ def _scores_text(grid: Grid) -> str:
         text += " *overall* is the mean over a run's tasks"
         text += ", of a correlation r as (1 + r)/2." if "pearson" in tasks_of else "."
     return text
-
-
-def _read(given: dict[str, Any], files: Iterable[str], train_missing: bool) -> list[Grid]:
-    how = {name: given[name] for name in ("seed", "only", "device", "progress") if name in given}
-    how["data"] = given["data_dir"] or None
-    how["train_missing"] = train_missing
-    with rejects_in_one_line():
-        return [read_runs(given.get("profile", ""), file, **how) for file in files]
-
-
-def _what_is_trained(given: dict[str, Any], missing: list[SweepRun]) -> str:
-    text = f"Runs that are not stored and are trained now, one after the other: {len(missing)}"
-    if given.get("profile") == "demo":
-        return f"{text}."
-    device = pick_device(given["device"]).type
-    costs = predict_runs(missing, device, data=given["data_dir"] or None, with_memory=False)
-    time = sweep.duration(sum(run.minutes or 0 for run in costs))
-    return f"{text}, {time}, as far as this can be predicted."
 
 
 def forest(

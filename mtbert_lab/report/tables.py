@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import or_
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ from mtbert_lab.store import (
     read_grid,
     training_key,
 )
-from mtbert_lab.sweep import SweepRun
 
 TOGETHER = ("sst", "quora", "sts")
 
@@ -72,15 +71,10 @@ class Grid:
         return Grid(tuple(paths), self.configs | added.configs, runs | added.runs, self.among)
 
     @property
-    def missing(self) -> list[SweepRun]:
-        """The runs that are not stored."""
-        missing = []
-        for name, group in self.configs.items():
-            stored = {run.config for run in self.runs.get(name, ())}
-            for config in group:
-                if config not in stored:
-                    missing.append(SweepRun(name, config, config.digest, is_stored=False))
-        return missing
+    def missing(self) -> set[RunConfig]:
+        """The configurations that are not stored."""
+        stored = {run.config for run in chain(*self.runs.values())}
+        return set(chain(*self.configs.values())) - stored
 
     def only(self, names: Iterable[str]) -> "Grid":
         """The part with these names, in their order."""
