@@ -1,33 +1,22 @@
 """Expressions over the papers' printed numbers: the `arithmetic` of params/claims.yaml."""
 
 import ast
-import operator
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.Eq: operator.eq,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+PARTS = (  # of an expression; none of them reaches an attribute, an element, or a name that is not given
+    *(ast.Constant, ast.Name, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.cmpop),
+)
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression: numbers, texts, operators, one comparison, and what `names` has.
+    """The value of an expression: numbers, texts, operators, comparisons, and what `names` has.
 
     Raises ValueError for anything else.
     """
-    return _value(_parse(expression), names)
+    return _value(_parse(expression, names), names)
 
 
 def range_by_rounding(expression: str, names: Mapping[str, Any]) -> tuple[float, float]:
@@ -35,7 +24,7 @@ def range_by_rounding(expression: str, names: Mapping[str, Any]) -> tuple[float,
 
     Whole numbers are exact. The ends of all decimals are tried in all combinations.
     """
-    tree = _parse(expression)
+    tree = _parse(expression, names)
     decimals, ends = [], []
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
@@ -56,29 +45,18 @@ def half_digit(number: str) -> float:
     return 0.5 * 10.0 ** -len(decimals)
 
 
-def _parse(expression: str) -> ast.expr:
+def _parse(expression: str, names: Mapping[str, Any]) -> ast.Expression:
+    """The tree of an expression; raises ValueError for a part that is not in PARTS, and for a name not in `names`."""
     try:
-        return ast.parse(expression, mode="eval").body
+        tree = ast.parse(expression, mode="eval")
     except SyntaxError as error:
         raise ValueError(f"{expression!r} is not an expression: {error.msg}") from error
+    for node in ast.walk(tree.body):
+        is_unknown = isinstance(node, ast.Name) and node.id not in names
+        if is_unknown or not isinstance(node, PARTS):
+            raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
+    return tree
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value):
-            return value
-        case ast.Name(name) if name in names:
-            return names[name]
-        case ast.UnaryOp(operation, operand):
-            function = OPERATORS.get(type(operation))
-            arguments = [operand]
-        case ast.BinOp(left, operation, right) | ast.Compare(left, [operation], [right]):
-            function = OPERATORS.get(type(operation))
-            arguments = [left, right]
-        case ast.Call(ast.Name() as name, arguments, []):
-            function = _value(name, names)
-        case _:
-            function = None
-    if function is None:
-        raise ValueError(f"{ast.unparse(node)!r} is not arithmetic; known names are {', '.join(names)}")
-    return function(*(_value(argument, names) for argument in arguments))
+def _value(tree: ast.Expression, names: Mapping[str, Any]) -> Any:
+    return eval(compile(tree, "claims.yaml", "eval"), {"__builtins__": {}}, names)
