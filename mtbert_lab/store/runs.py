@@ -4,6 +4,7 @@ Who trains a run holds its lock, so that processes that ask for the same run tra
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -196,6 +197,9 @@ def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str,
         scores.append(score_table(task, split, part["predicted"].to_numpy(), part["label"].to_numpy()))
     rows = {f"train {task}": len(table) for task, table in corpus.train.items()}
     rows |= {f"dev {task}": len(table) for task, table in corpus.dev.items()}
+    provenance = {**machine, "data": corpus.fingerprint, "rows": rows}
+    if imported:
+        provenance["imports"] = [os.path.relpath(file) for file in imported]
     return Run(
         run_id=run_id,
         config=config,
@@ -205,17 +209,8 @@ def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str,
         predictions=trained.predictions,
         cost=trained.cost,
         cosines=trained.cosines,
-        provenance={**machine, "data": corpus.fingerprint, "rows": rows, **_imports()},
+        provenance=provenance,
     )
-
-
-def _imports() -> dict[str, list[str]]:
-    """The files whose code was imported for a run, relative to the current folder if they are inside it."""
-    files = []
-    for file in map(Path, imported):
-        is_inside = file.resolve().is_relative_to(Path.cwd())
-        files.append(str(file.resolve().relative_to(Path.cwd()) if is_inside else file))
-    return {"imports": files} if files else {}
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
