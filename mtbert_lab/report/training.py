@@ -4,7 +4,7 @@ Tables read stored runs, figures are f(table); the sentences stand in the notebo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,13 +65,12 @@ def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
     return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
 
 
-def in_groups(differences: pd.DataFrame, groups: Mapping[str, Mapping[str, str]] = RECIPES) -> pd.DataFrame:
-    """A table of differences with its runs in groups (`notebook.in_words`), those that are in none behind them."""
-    known = {run for runs in groups.values() for run in runs}
-    others = differences[~differences["run"].isin(known)]
+def in_groups(differences: pd.DataFrame) -> pd.DataFrame:
+    """A table of differences with its runs in the groups of RECIPES, those that are in none behind them."""
+    others = differences[~differences["run"].isin(WORDS_OF_RECIPES)]
     if len(others) == len(differences):
         return notebook.labelled(differences, LABELS)
-    return pd.concat([notebook.in_words(differences, groups), others.assign(group="Other runs")])
+    return pd.concat([notebook.in_words(differences, RECIPES), others.assign(group="Other runs")])
 
 
 def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
@@ -218,7 +217,7 @@ def score_changes(turns: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["order", "training", "seed", "task", "after", "change"])
 
 
-def forgetting_figure(changes: pd.DataFrame, labels: Mapping[str, str] = LABELS) -> plt.Figure:
+def forgetting_figure(changes: pd.DataFrame) -> plt.Figure:
     """A panel per order of tasks, a line per task and method: mean and range over seeds, of `score_changes`."""
     changes = changes.assign(task=changes["task"].map(TASK_LABELS), after=changes["after"].map(TASK_LABELS))
     orders = list(changes["order"].unique())
@@ -238,7 +237,7 @@ def forgetting_figure(changes: pd.DataFrame, labels: Mapping[str, str] = LABELS)
         sns.lineplot(part, x="after", y="change", hue="task", style="training", legend=is_last, ax=ax, **looks)
         ax.axhline(0, color="black", lw=1)
         ax.margins(x=0.15)  # else the names of the last and the next first task touch
-        ax.set_title(plots.as_text(labels.get(order, order)), fontsize="medium")
+        ax.set_title(plots.as_text(LABELS.get(order, order)), fontsize="medium")
         ax.set(xlabel="after the training of", ylabel="dev score minus that right\nafter the task's own training")
     axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     return figure
@@ -294,16 +293,16 @@ def feeds_alone(comparison: Comparison) -> Comparison:
     return Comparison(comparison.grid, dict.fromkeys(fed.configs, NORM_ALONE))
 
 
-def heads_table(comparison: Comparison, task: str = "sts") -> pd.DataFrame:
-    """What heads do to the predictions of a task of numbers, and how long they train; a row per run, as text.
+def heads_table(comparison: Comparison) -> pd.DataFrame:
+    """What heads do to the predictions of STS, and how long they train; a row per run, as text.
 
     The slope is that of the label on the prediction: above 1 where predictions are drawn to the middle.
     """
     rows = []
     for name, runs in comparison.runs.items():
-        if task not in runs[0].config.tasks:
+        if "sts" not in runs[0].config.tasks:
             continue
-        predicted, labels = stack_predictions(runs, task)  # (S, N), (N,)
+        predicted, labels = stack_predictions(runs, "sts")  # (S, N), (N,)
         slopes = [np.polyfit(one, labels, 1)[0] for one in predicted]
         at_ends = np.isin(np.rint(np.clip(predicted, 0, 5)), (0, 5)).mean()
         reference = comparison.runs.get(comparison.references.get(name, ""))
