@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
@@ -16,9 +15,7 @@ from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_r
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import MissingRun
-from mtbert_lab.store.runs import is_of_files_here, is_without_encoder
-
-log = logging.getLogger(__name__)
+from mtbert_lab.store.runs import is_of_files_here
 
 
 def find_run(text: str) -> str:
@@ -35,10 +32,6 @@ def find_run(text: str) -> str:
         remedy = f"`mtbert train {file} --only {name!r}` trains it"
         found = []
         for config in named_runs(text):
-            if is_without_encoder(config):
-                remedy = (
-                    f"the folder {config.encoder} of its encoder is not here; `mtbert runs --grid {file}` has its id"
-                )
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))
             found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config)] or own
         found.sort()
@@ -61,17 +54,10 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     the files here.
     """
     known = grids or _committed_grids()
-    named = list(reversed(read_grids(known)))
-    names = {config.digest: name for name, config in named}
-    without_encoder = {_by_folder(config): name for name, config in named if is_without_encoder(config)}
-    lost = {config.digest: config.encoder for _, config in named if grids and is_without_encoder(config)}
+    names = {config.digest: name for name, config in reversed(read_grids(known))}
     rows = []
     for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
-        digest = folder.name.partition("-")[0]
-        lost.pop(digest, None)  # of a name on the hub
-        name = names.get(digest, "")
-        if not name and without_encoder:  # their digests are others
-            name = without_encoder.get(_by_folder(content["config"]), "")
+        name = names.get(folder.name.partition("-")[0], "")
         if grids and not name:
             continue
         config = content["config"]
@@ -89,8 +75,6 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
         }
         if composed(text) in composed(" ".join(row.values())):
             rows.append(row)
-    for encoder in sorted({*lost.values()}):
-        log.warning("the encoder %s is not here; its runs are listed by the last part of its path", encoder)
     if not rows:
         return pd.DataFrame()
     versions = Counter(row["run id"].partition("-")[0] for row in rows)
@@ -107,11 +91,6 @@ def _committed_grids() -> list[Path]:
     notebooks = {path.stem for path in REPOSITORY.glob("notebooks/*.ipynb")}
     files = sorted(REPOSITORY.glob("params/*/*.yaml"))
     return [path for path in files if path.parent.name != "tasks" and path.stem not in notebooks]
-
-
-def _by_folder(config: RunConfig) -> RunConfig:
-    """A configuration that has the last part of the path of its encoder's folder only: paths depend on where one is."""
-    return config.but(encoder=Path(config.encoder).name)
 
 
 def _version(run_id: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 from filelock import Timeout
 
-from mtbert.bert import NAMED_ENCODERS
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.multitask import MultitaskBert
@@ -21,7 +20,7 @@ from mtbert.runtime import environment, pick_device
 from mtbert.training import TrainedRun, load_corpus, train
 from mtbert_lab.own_code import imported
 from mtbert_lab.paths import check_writable, find_data, stores
-from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs, write_run
+from mtbert_lab.store.folders import read_run, run_folder, run_folders, write_run
 from mtbert_lab.store.models import has_model, keep_model, model_folder, run_lock, tell_limit
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.scores import score_table
@@ -102,8 +101,6 @@ def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
 def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequence[Path]) -> Run:
     """The stored run of a configuration, if possible the one on the data files as they are here; raises MissingRun."""
     folders = list(run_folders(among, f"{config.digest}-").values())
-    if not folders and is_without_encoder(config):
-        folders = [folder for folder, content in stored_runs(among) if content["config"] == config]
     if not folders:
         raise MissingRun(
             f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
@@ -112,11 +109,6 @@ def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequen
     if len(folders) > 1:
         folders.sort(key=lambda folder: is_of_files_here(folder.name, config, data))
     return read_run(folders[-1], config)
-
-
-def is_without_encoder(config: RunConfig) -> bool:
-    """Whether the folder of a run's encoder is missing, so that its digest differs from the one in the run's id."""
-    return config.encoder not in NAMED_ENCODERS and not Path(config.encoder).is_dir()
 
 
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
