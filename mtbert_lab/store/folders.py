@@ -6,11 +6,11 @@ results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, seco
 results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
 results/dev/                               ids and labels of the dev examples, see `examples`
 results/teachers/<run id>/                 what a run predicts as a teacher, see `teachers`
-results/scores.csv, results/curves.csv     a row per run, task, split and metric; a row per point of a learning curve
-results/SHA256SUMS                         checksums of these two tables, see `tables`
+results/scores.csv                         a row per run, task, split and metric, see `tables`
+results/SHA256SUMS                         its checksum
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
-by its configuration. `.lock` is held by the process that writes runs or the two tables.
+by its configuration. `.lock` is held by the process that writes runs or the table of them.
 """
 
 import glob
@@ -37,7 +37,7 @@ from mtbert_lab.store.run import Run, StoreError
 log = logging.getLogger(__name__)
 CONTENT, PREDICTIONS, COSINES = "run.json", "predictions.parquet", "cosines.parquet"
 NEEDED = {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"}  # in run.json
-TABLES = ("scores.csv", "curves.csv")
+SCORES = "scores.csv"
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
 CHECKSUMS_SINCE = (0, 5)  # the version from which on runs have them
 
@@ -100,14 +100,13 @@ def _write_files(run: Run, folder: Path, store: Path) -> None:
 
 @contextmanager
 def store_lock(store: Path) -> Iterator[None]:
-    """The lock for writing runs and tables; files that killed processes left half-written are removed first.
+    """The lock for writing runs and the table of them; files that killed processes left half-written are removed first.
 
     On a network the file system has to support locks, as NFS 4 does; see `run_lock`.
     """
     (store / "runs").mkdir(parents=True, exist_ok=True)
     with FileLock(store / ".lock"):
-        partial_tables = [f".{name}.*" for name in (*TABLES, CHECKSUMS)]
-        for pattern in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", *partial_tables):
+        for pattern in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", f".{SCORES}.*", f".{CHECKSUMS}.*"):
             for path in store.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""The two tidy tables of all runs of a store, `scores.csv` and `curves.csv`, which the notebooks read."""
+"""The tidy table of all runs of a store, `scores.csv`, for programs that read no run.json."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.files import checksum_faults, replacing, write_checksums
-from mtbert_lab.store.folders import TABLES, run_folders, store_lock, stored_runs
+from mtbert_lab.store.folders import SCORES, run_folders, store_lock, stored_runs
 
 log = logging.getLogger(__name__)
 # the parts of a run's cost that are columns of scores.csv
@@ -26,38 +26,36 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write the tidy tables from the folders of all runs, unless they are intact and have just these runs.
+    """Write scores.csv from the folders of all runs, unless it is intact and has just these runs.
 
     If the store cannot be written to, a warning says so, and the next call tries again.
     """
-    if _has_tables(store):
+    if _has_scores(store):
         return
     try:
         with store_lock(store):
-            if not _has_tables(store):  # another process may have written them meanwhile
-                _update_tables(store)
+            if not _has_scores(store):  # another process may have written it meanwhile
+                _write_scores(store)
     except OSError as error:
-        log.warning("%s of %s cannot be written (%s); the next call does it", " and ".join(TABLES), store, error)
+        log.warning("%s of %s cannot be written (%s); the next call does it", SCORES, store, error)
 
 
-def _has_tables(store: Path) -> bool:
-    """Whether the tidy tables have just the stored runs, and their checksums are right."""
+def _has_scores(store: Path) -> bool:
+    """Whether scores.csv has just the stored runs, and its checksum is right."""
     stored = run_folders([store]).keys()
-    paths = [store / name for name in TABLES]
-    if not stored and not any(path.exists() for path in paths):
+    path = store / SCORES
+    if not stored and not path.exists():
         return True
     try:
-        for path in paths:
-            _, *rows = path.read_text(encoding="utf8").splitlines()
-            if {row.partition(",")[0] for row in rows} != stored:
-                return False
-        return not checksum_faults(store, TABLES)
+        _, *rows = path.read_text(encoding="utf8").splitlines()
+        has_all = {row.partition(",")[0] for row in rows} == stored
+        return has_all and not checksum_faults(store, [SCORES])
     except (OSError, ValueError):
         return False
 
 
-def _update_tables(store: Path) -> None:
-    scores, curves = [], []
+def _write_scores(store: Path) -> None:
+    scores = []
     for _, content in stored_runs([store]):
         config, cost, provenance = content["config"], content["cost"], content["provenance"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
@@ -68,7 +66,5 @@ def _update_tables(store: Path) -> None:
         spent = {name: cost[name] for name in SPENT}
         where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
-        curves += [{"run_id": content["run_id"]} | row for row in content["curve"]]
-    for name, rows in zip(TABLES, (scores, curves), strict=True):
-        write_table(pd.DataFrame(rows), store / name)
-    write_checksums(store, TABLES)
+    write_table(pd.DataFrame(scores), store / SCORES)
+    write_checksums(store, [SCORES])

@@ -100,8 +100,7 @@ def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
         assert has_model(whole.run_id), folder.name
         left = [path.name for path in folder.rglob("*") if path.suffix == ".pt" or path.name.startswith(".")]
         assert left == [".lock"], folder.name
-        for table in ("scores.csv", "curves.csv"):
-            assert set(pd.read_csv(results_dir() / table)["run_id"]) == {whole.run_id}
+        assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {whole.run_id}
         run = load_or_run(config, device="cpu", progress=False)
         pd.testing.assert_frame_equal(run.predictions, whole.predictions, check_exact=True)
         kept = load_model(whole.run_id).state_dict()
@@ -127,13 +126,12 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
     assert not any(path.exists() for path in left)
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["scores.csv", "curves.csv"])
 @pytest.mark.parametrize("damage", ["a digit", "cut inside a run", "removed", "no checksums", "empty checksums"])
-def test_a_damaged_table_is_written_again(stored, table, damage):
-    path, sums = results_dir() / table, results_dir() / "SHA256SUMS"
+def test_a_damaged_table_is_written_again(stored, damage):
+    path, sums = results_dir() / "scores.csv", results_dir() / "SHA256SUMS"
     content = path.read_text()
     if damage == "a digit":
         path.write_text(content[:-3] + ("1" if content[-3] != "1" else "2") + content[-2:])
@@ -146,21 +144,21 @@ def test_a_damaged_table_is_written_again(stored, table, damage):
     else:
         sums.write_text("")
     load_or_run(stored.config, device="cpu", progress=False)
-    assert path.read_text() == content and table in sums.read_text()
+    assert path.read_text() == content and path.name in sums.read_text()
 
 
-def test_whole_tables_are_not_written_again(stored, monkeypatch):
+def test_a_whole_table_is_not_written_again(stored, monkeypatch):
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
     load_or_run(stored.config, device="cpu", progress=False)
 
 
-def test_tables_that_cannot_be_written_are_a_warning(tiny_config, course_data, monkeypatch, caplog):
+def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, monkeypatch, caplog):
     def fail(table, path):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", fail)
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    assert "scores.csv and curves.csv of" in caplog.text and "cannot be written ([Errno 28]" in caplog.text
+    assert "scores.csv of" in caplog.text and "cannot be written ([Errno 28]" in caplog.text
     monkeypatch.undo()
     assert run.score() > -1
 

@@ -110,27 +110,21 @@ def test_what_a_run_holds(config, course_data):
     assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
 
 
-def test_the_tidy_tables(config, course_data):
+def test_the_tidy_table(config, course_data):
     stored = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
-    scores, curves = (pd.read_csv(results_dir() / name) for name in ("scores.csv", "curves.csv"))
+    scores = pd.read_csv(results_dir() / "scores.csv")
     assert list(scores.columns) == [
         "run_id", "trained_on", "corpus", "encoder", "weights", "frozen", "plan", "adapter", "pooling", "pairs",
         "scheme", "sampling", "gradients", "precision", "seed", "other_fields",
         "task", "split", "metric", "value", "low", "high", "n", "steps", "tokens",
         "train_seconds", "peak_memory_mib", "parameters", "trained_parameters", "device", "mtbert",
     ]  # fmt: skip
-    assert list(curves.columns) == [
-        "run_id", "step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score",
-    ]  # fmt: skip
     for run in stored:
         rows = scores[scores["run_id"] == run.run_id]
         assert set(rows["seed"]) == {run.config.seed} and set(rows["trained_on"]) == {"sst"}
         assert json.loads(rows["other_fields"].iloc[0])["batch_size"] == 8, "every field that differs is stored"
         assert rows["value"].tolist() == pytest.approx(run.scores["value"].tolist(), abs=1e-6)
-        points = curves[curves["run_id"] == run.run_id]
-        assert points["step"].tolist() == [2, 5]
-        assert points["train_loss"].tolist() == pytest.approx(run.curve["train_loss"].tolist(), rel=1e-5)
-    assert len(scores) == 4 and len(curves) == 4
+    assert len(scores) == 4
 
 
 def stored_files() -> list[str]:
@@ -154,7 +148,6 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
     expected = [
         "SHA256SUMS",
         "SHA256SUMS",
-        "curves.csv",
         "predictions.parquet",
         "run.json",
         "scores.csv",
