@@ -12,7 +12,7 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.sharing import SharingPlan
 from mtbert_lab.paths import find_result
-from mtbert_lab.report import notebook, plots_sweeps, tables
+from mtbert_lab.report import notebook, plots_sweeps, tables, words
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.report.training import mean_scores
@@ -30,37 +30,7 @@ PREDICTIONS = {  # run -> the folder of the predictions that were scored, in res
     "44.3 M from the best": "predictions",
     "22.7 M from the best": "predictions/22M",
 }
-LABELS = {  # of runs, where their names in the grids are short for what they are
-    "1-bert from 3-bert": "1-bert from five 3-berts",
-    "1-bert from 3-bert, annealed": "1-bert from five 3-berts, then labels",
-    "1-bert from one 3-bert": "1-bert from one 3-bert",
-    "1-bert from one 3-bert, annealed": "1-bert from one 3-bert, then labels",
-    "1-bert from 1-bert": "1-bert from five 1-berts",
-    "1-bert from 1-bert, annealed": "1-bert from five 1-berts, then labels",
-    "hybrid-3 from one 3-bert, annealed": "hybrid-3 from one 3-bert, then labels",
-    "1-bert + PAL from one 3-bert, annealed": "1-bert + PAL from one 3-bert, then labels",
-    "hybrid-3 from 3-bert, annealed": "hybrid-3 from five 3-berts, then labels",
-    "1-bert + PAL from 3-bert, annealed": "1-bert + PAL from five 3-berts, then labels",
-    "1-bert, long": "1-bert, 4,800 steps",
-    "hybrid-3, long": "hybrid-3, 4,800 steps",
-    "3-bert, long": "3-bert, 4,800 steps",
-    "1-bert from short 3-bert, annealed, long": "1-bert from five short 3-berts, then labels, 4,800 steps",
-    "1-bert from 3-bert, long": "1-bert from three 3-berts, 4,800 steps",
-    "1-bert from 3-bert, annealed, long": "1-bert from three 3-berts, then labels, 4,800 steps",
-    "hybrid-3 from 3-bert, annealed, long": "hybrid-3 from three 3-berts, then labels, 4,800 steps",
-    "1-bert + PAL from 3-bert, annealed, long": "1-bert + PAL from three 3-berts, then labels, 4,800 steps",
-    BEST: "the best model",
-    "44.3 M from the best": "separate layers",
-    "22.7 M from the best": "one encoder",
-    "44.3 M from the best, 6000 steps": "separate layers, 6,000 steps",
-    "22.7 M from the best, 6000 steps": "one encoder, 6,000 steps",
-    "22.7 M from the best, temperature 2": "one encoder, teachers at temperature 2",
-    "44.3 M from the best, half": "separate layers, teachers count half to the end",
-    "22.7 M from the best, half": "one encoder, teachers count half to the end",
-    "22.7 M from the best, half, twice Quora": "one encoder, teachers count half, more of Quora",
-}
-
-
+LABELS = words.STUDENTS  # where the names of runs in the grids are short for what they are
 LONG_LABELS = {name: label.removesuffix(", 4,800 steps") for name, label in LABELS.items()}  # where all are as long
 
 

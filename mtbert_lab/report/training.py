@@ -13,10 +13,9 @@ import seaborn as sns
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
-from mtbert_lab.report import notebook, plots, tables
+from mtbert_lab.report import notebook, plots, tables, words
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.report.words import RECIPES, WORDS_OF_RECIPES
 from mtbert_lab.statistics import MEAN_MARGIN, decide
 from mtbert_lab.store import Run, stack_predictions
 
@@ -27,24 +26,7 @@ RECIPE = (
     *("weight_decay", "weighting", "pretrain", "pos_features"),
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
-LABELS = {  # of other runs, where their names in the grids are short for what they are
-    "sequence": "SST → Quora → STS",
-    "sequence, GEM": "SST → Quora → STS, GEM",
-    "sequence, A-GEM": "SST → Quora → STS, A-GEM",
-    "sequence, PAL": "SST → Quora → STS with PALs",
-    "sequence, PAL, GEM": "SST → Quora → STS with PALs, GEM",
-    "reverse sequence": "STS → Quora → SST",
-    "reverse sequence, GEM": "STS → Quora → SST, GEM",
-    "in turn, linear": "linear",
-    "in turn, onecycle": "one-cycle",
-    "in turn, cosine": "cosine",
-    "in turn, cosine, decay .001": "cosine, weight decay 0.001",
-    "in turn, no schedule": "constant",
-    "in turn, no schedule, decay .0001": "constant, weight decay 0.0001",
-    "in turn, no schedule, decay .001": "constant, weight decay 0.001",
-    "in turn, no schedule, decay .01": "constant, weight decay 0.01",
-    **WORDS_OF_RECIPES,
-}
+LABELS = words.TRAINING  # where the names of runs in the grids are short for what they are
 
 
 def has_gain(differences: pd.DataFrame) -> str:
@@ -66,11 +48,11 @@ def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
 
 
 def in_groups(differences: pd.DataFrame) -> pd.DataFrame:
-    """A table of differences with its runs in the groups of RECIPES, those that are in none behind them."""
-    others = differences[~differences["run"].isin(WORDS_OF_RECIPES)]
+    """A table of differences with its runs in the groups of words.RECIPES, those that are in none behind them."""
+    others = differences[~differences["run"].isin(words.WORDS_OF_RECIPES)]
     if len(others) == len(differences):
         return notebook.labelled(differences, LABELS)
-    return pd.concat([notebook.in_words(differences, RECIPES), others.assign(group="Other runs")])
+    return pd.concat([notebook.in_words(differences, words.RECIPES), others.assign(group="Other runs")])
 
 
 def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:

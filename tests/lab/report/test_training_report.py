@@ -7,7 +7,7 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report import notebook, students, tables, training
+from mtbert_lab.report import notebook, students, tables, training, words
 from mtbert_lab.report.sentences import fact, tell, the_verdict
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.store import read_grid
@@ -44,7 +44,7 @@ def test_labels_are_of_runs_and_tell_them_apart():
     assert len(set(training.LABELS.values())) == len(training.LABELS)
     assert len(set(students.LABELS.values())) == len(students.LABELS)
     recipes = {name for name in names_of("heads_schedules") if "in turn" not in name and "concat" not in name}
-    in_groups = {name for runs in training.RECIPES.values() for name in runs}
+    in_groups = {name for runs in words.RECIPES.values() for name in runs}
     assert recipes - in_groups == {"1-bert", "1-bert, sigmoid of cosine"}  # notebook 05 has the pairs
 
 
