@@ -22,7 +22,6 @@ START = "00_start.ipynb"
 QUANTITIES = {
     "overall": "overall score",
     "average": "average score",
-    "parameters": "parameters",
     "train_cpu_seconds": "processor time of the training",
 }
 COMPARED = {  # a check of two runs, in words

@@ -16,7 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mtbert.bert import BertConfig, part_sizes
@@ -44,8 +43,6 @@ from mtbert_lab.statistics import (
 from mtbert_lab.store import MissingRun, Run, difference, stack_predictions, summarize, write_table
 
 COST_MARGIN = math.log(1.1)
-TIMES = ("train_seconds", "train_cpu_seconds")  # on a CPU a run has a core of its own; a GPU trains several at once
-EXACT = ("parameters", "trained_parameters")  # costs that are the same in every run of a configuration
 COLUMNS = [
     "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
     "seeds", "uses_prior", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
@@ -214,9 +211,9 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         return row | {"verdict": "not measured yet"}
     if check == "cost":
         places = sorted(set(map(trained_by, chain(*runs))))
-        if len(places) > 1 and what not in EXACT:
+        if len(places) > 1:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
-        if what in TIMES and not all(run.is_on_cpu for run in chain(*runs)):
+        if not all(run.is_on_cpu for run in chain(*runs)):  # a GPU trains several runs at once
             return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":
@@ -245,8 +242,6 @@ def _check_forgetting(claim: dict, grids: Grids) -> dict:
 def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
     """The logarithm of a ratio against 0, or against that of the claimed ratio."""
     found = log_cost_ratio(*runs, quantity)
-    if quantity in EXACT:
-        found = replace(found, variances=np.zeros(1), is_decided=True)
     expected = 0.0
     if claimed == "equal":
         expected = math.log(float(claim.get("number", 1)))
