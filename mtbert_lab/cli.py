@@ -70,7 +70,6 @@ def _options(
 def data_check(
     data: DataDir = None,
     task: Annotated[list[str] | None, typer.Option(help="only this task; can be repeated")] = None,
-    strict: Annotated[bool, typer.Option(help="fail if a row is rejected")] = False,
 ) -> None:
     """Count the rows of every file and of every class.
 
@@ -92,16 +91,15 @@ def data_check(
         tables = {}
         for split in TASKS[name].splits(folder):
             try:
-                rejects = _check_file(name, split, folder, tables)
-                failed |= strict and rejects > 0
+                _check_file(name, split, folder, tables)
             except DataError as error:
                 typer.echo(f"{name} {split}: {for_command_line(error)}", err=True)
                 failed = True
     raise typer.Exit(1 if failed else 0)
 
 
-def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataFrame]") -> int:
-    """Print what is in a file; the number of its rejects. Raises DataError where training would.
+def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataFrame]") -> None:
+    """Print what is in a file. Raises DataError where training would.
 
     tables: split -> the table of a split of the task that was read; this one is added.
     """
@@ -125,7 +123,6 @@ def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataF
             typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
             raise DataError(fault)
-    return len(report.rejects)
 
 
 @data_app.command("fetch")
