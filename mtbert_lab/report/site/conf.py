@@ -53,7 +53,9 @@ python_maximum_signature_line_length = 80
 suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still being executed
 
 PAGES = ("index.md", "params.md", "fields.md", "api.md", "api_lab.md")  # templates
-GUIDES = ("commands", "python", "take_only_this", "own_data", "store", "clusters", "docker")  # in reading order
+GUIDES = (  # pages of docs/, in reading order
+    "commands.md", "python.md", "take_only_this.md", "own_data.md", "store.md", "clusters.md", "docker.md",
+)  # fmt: skip
 LIVE = (nodes.raw, nodes.image, download_reference)
 records: dict[str, dict] = {}  # what is known of the pages; no value of Sphinx's, which would render all of them again
 
@@ -80,7 +82,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
     for file in sorted(folder.glob("*.ipynb")):
         if record := read_page(file):
             records[file.stem] = record
-    docs = [Path(shutil.copy2(page, folder)).name for page in sorted((REPOSITORY / "docs").glob("*.md"), key=_place)]
+    docs = [Path(shutil.copy2(REPOSITORY / "docs" / page, folder)).name for page in GUIDES]
     config.include_patterns = [*PAGES, *docs, *(f"{name}.ipynb" for name in records)]
     context = {"records": records, "versions": versions(), "docs": docs, "fields": field_table()}
     context["hero"] = figure_of_front_page(folder)
@@ -91,12 +93,6 @@ def write_pages(app: Sphinx, config: Config) -> None:
         text = templates.get_template(page).render(context)
         if not (folder / page).exists() or (folder / page).read_text("utf8") != text:  # else Sphinx reads it again
             write_text(folder / page, text)
-
-
-def _place(page: Path) -> tuple[int, str]:
-    """Where a page of docs/ stands among the others; one that GUIDES does not name comes last."""
-    is_known = page.stem in GUIDES
-    return (GUIDES.index(page.stem) if is_known else len(GUIDES), page.stem)
 
 
 def figure_of_front_page(folder: Path) -> str:

@@ -118,6 +118,8 @@ def test_a_site_without_notebooks_says_so(tmp_path, quick_site):
     (tmp_path / "executed").mkdir()
     front = _build_site(tmp_path / "executed").read_text(encoding="utf8")
     assert "The notebooks are being executed" in front
+    guides = [page.stem for page in (REPOSITORY / "docs").glob("*.md")]
+    assert [name for name in guides if f'href="{name}.html"' not in front] == []
 
 
 def test_the_api_page_has_signature_and_docstring_of_what_each_room_exports(tiny):
