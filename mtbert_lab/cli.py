@@ -244,9 +244,8 @@ def train(
         from mtbert_lab.cost import predict_runs
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
-    if not in_order:
-        missing.sort(key=_expected_minutes, reverse=True)
-    missing.sort(key=lambda run: sweep.generation(run.config))  # teachers before their students
+    if not in_order:  # teachers before their students, then the longest first
+        missing.sort(key=lambda run: (sweep.generation(run.config), -_expected_minutes(run)))
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))
