@@ -17,11 +17,12 @@ from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
 from mtbert_lab.cost.forecast import Cost, cost_key, predict_costs
 from mtbert_lab.paths import shipped, stores
-from mtbert_lab.store import overall_interval, read_grid, read_run, stored_runs
+from mtbert_lab.store import overall_interval, read_grid, read_run, stored_runs, training_key
 
 COLUMNS = [  # of `plan_table`; of a run that does not fit name, fits and why are known
     "name", "fits", "why", "score", "low", "high", "steps", "minutes", "mib", "parameters", "trained_parameters",
 ]  # fmt: skip
+SAME_SCORE = ("accumulation",)  # fields that change no score; see `training_key`
 
 
 class BudgetError(ValueError):
@@ -63,7 +64,7 @@ def plan_table(
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
     stored: dict[str, list[Path]] = {}
     for folder, content in stored_runs(stores()):
-        stored.setdefault(_score_key(content["config"]), []).append(folder)
+        stored.setdefault(training_key(content["config"], SAME_SCORE), []).append(folder)
     costs = predict_costs(configs.items(), device, threads, data)
     rows = []
     for name, config in configs.items():
@@ -72,7 +73,7 @@ def plan_table(
         row["fits"] = not row["why"]
         if row["fits"]:
             row |= asdict(cost) | {"minutes": cost.minutes}
-            runs = [read_run(folder) for folder in stored.get(_score_key(config), [])]
+            runs = [read_run(folder) for folder in stored.get(training_key(config, SAME_SCORE), [])]
             if runs:
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
@@ -117,8 +118,3 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
 
 def _gigabytes(mib: float) -> str:
     return f"{mib * MIB / 1e9:.2f}"
-
-
-def _score_key(config: RunConfig) -> str:
-    """The digest of a configuration without what changes its scores by the seed variance alone."""
-    return config.model_copy(update={"seed": 1, "accumulation": 1}).digest
