@@ -3,7 +3,7 @@
 results/runs/<run id>/run.json             configuration, tasks, scores, learning curve, cost, provenance
 results/runs/<run id>/predictions.parquet  a row per dev example: task, predicted, confidence
 results/runs/<run id>/cosines.parquet      if recorded: step, layer, first, second, cosine of the tasks' gradients
-results/runs/<run id>/SHA256SUMS           checksums of these files; runs of versions before 0.5.0 have none
+results/runs/<run id>/SHA256SUMS           checksums of these files
 results/dev/                               ids and labels of the dev examples, see `examples`
 results/teachers/<run id>/                 what a run predicts as a teacher, see `teachers`
 results/scores.csv                         a row per run, task, split and metric, see `tables`
@@ -39,7 +39,6 @@ CONTENT, PREDICTIONS, COSINES = "run.json", "predictions.parquet", "cosines.parq
 NEEDED = {"run_id", "config", "scores", "curve", "cost", "provenance", "examples"}  # in run.json
 SCORES = "scores.csv"
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
-CHECKSUMS_SINCE = (0, 5)  # the version from which on runs have them
 
 
 class UnknownName(StoreError):
@@ -188,9 +187,9 @@ def _read_content(folder: Path) -> dict:
     """The content of run.json, its `config` a RunConfig; raises StoreError if it or another file is damaged."""
     path = folder / CONTENT
     try:
-        has_checksums = _check_sums(folder)
+        _check_sums(folder)
         content = json.loads(path.read_text(encoding="utf8"))
-        _check_content(content, folder, has_checksums)
+        _check_content(content, folder)
         return content | {"config": RunConfig.from_params(content["config"])}
     except StoreError:
         raise
@@ -200,10 +199,8 @@ def _read_content(folder: Path) -> dict:
         raise StoreError(f"{path} is damaged ({error}); {REMEDY}") from error
 
 
-def _check_sums(folder: Path) -> bool:
-    """Whether a run has checksums; raises StoreError if they are not those of its files."""
-    if not (folder / CHECKSUMS).exists():
-        return False
+def _check_sums(folder: Path) -> None:
+    """Raises StoreError unless a run has checksums, and they are those of its files."""
     files = [CONTENT, PREDICTIONS]
     if (folder / COSINES).exists():
         files.append(COSINES)
@@ -211,19 +208,14 @@ def _check_sums(folder: Path) -> bool:
         raise StoreError(f"{folder}: {'; '.join(faults)}; {REMEDY}")
     if others := {path.name for path in folder.glob("[!.]*")} - {*files, CHECKSUMS}:
         log.warning("%s: no part of the run, and not read: %s", folder, ", ".join(sorted(others)))
-    return True
 
 
-def _check_content(content: dict, folder: Path, has_checksums: bool) -> None:
+def _check_content(content: dict, folder: Path) -> None:
     """Raises ValueError or StoreError unless run.json is complete, of this folder, and about tasks as they are here."""
     if missing := NEEDED - content.keys():
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
     if content["run_id"] != folder.name:
         raise ValueError(f"it is of run {content['run_id']!r}")
-    version = content["provenance"]["mtbert"]
-    numbers = tuple(map(int, version.split(".")[:2]))
-    if not has_checksums and numbers >= CHECKSUMS_SINCE:
-        raise StoreError(f"{folder}: {CHECKSUMS} is missing, which runs of version {version} have; {REMEDY}")
     if unknown := unknown_names(content["config"]):
         raise UnknownName(folder, unknown)
     if changed := changed_tasks(content.get("tasks", {})):

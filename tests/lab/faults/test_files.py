@@ -67,14 +67,6 @@ def folder_of(run: Run) -> Path:
     return results_dir() / "runs" / run.run_id
 
 
-def as_of_version(version: str, folder: Path) -> None:
-    """Change a stored run into one of this version, without checksums."""
-    content = json.loads((folder / "run.json").read_text())
-    content["provenance"]["mtbert"] = version
-    (folder / "run.json").write_text(json.dumps(content))
-    (folder / "SHA256SUMS").unlink()
-
-
 def test_no_flipped_bit_of_a_run_is_read(stored):
     folder = folder_of(stored)
     assert sorted(path.name for path in folder.iterdir()) == ["SHA256SUMS", "predictions.parquet", "run.json"]
@@ -104,14 +96,9 @@ def test_the_message_says_what_to_do(stored, config):
     pd.testing.assert_frame_equal(load_or_run(config, device="cpu", progress=False).predictions, stored.predictions)
 
 
-def test_runs_of_earlier_versions_have_no_checksums(stored, config):
-    as_of_version("0.4.0", folder_of(stored))
-    assert read_run(folder_of(stored), config).cost == stored.cost
-
-
 def test_checksums_that_a_run_had_are_missed(stored):
-    as_of_version("0.5.0", folder_of(stored))
-    with pytest.raises(StoreError, match=r"SHA256SUMS is missing, which runs of version 0\.5\.0 have"):
+    (folder_of(stored) / "SHA256SUMS").unlink()
+    with pytest.raises(StoreError, match=r"SHA256SUMS is missing; restore it"):
         read_run(folder_of(stored))
 
 
@@ -167,10 +154,10 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(stored, monkeypatch):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "{}", '{"config": {"seed": "x"}}', '{"config": {}}', "[" * 10_000, "\0"]
 )
-def test_an_old_run_whose_file_cannot_be_read_is_named(stored, text):
+def test_a_run_whose_file_cannot_be_read_is_named(stored, text):
     folder = folder_of(stored)
-    (folder / "SHA256SUMS").unlink()
     (folder / "run.json").write_text(text)
+    write_checksums(folder)
     with pytest.raises(StoreError, match=re.escape(f"{folder / 'run.json'} is damaged")):
         read_run(folder)
 
@@ -182,10 +169,10 @@ def test_a_run_under_another_name_is_refused(stored):
         read_run(folder)
 
 
-def test_damaged_predictions_of_an_old_run_are_named(stored):
+def test_damaged_predictions_are_named(stored):
     folder = folder_of(stored)
-    as_of_version("0.4.0", folder)
     (folder / "predictions.parquet").write_bytes(b"PAR1")
+    write_checksums(folder)
     with pytest.raises(StoreError, match=r"predictions\.parquet is damaged .*restore it"):
         read_run(folder)
 
