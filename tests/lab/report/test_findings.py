@@ -113,14 +113,16 @@ def test_a_sentence_without_its_runs_is_left_out(sentence, tmp_path):
     assert findings.told(sentence, tmp_path) == ""
 
 
-def test_the_readme_has_the_sizes_that_stored_runs_read():
+def test_readme_and_start_have_the_sizes_that_stored_runs_read():
+    start = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text("utf8")
     rows = {}
     for name in ("hybrids", "single_task"):
         grid = read_runs("cpu", name, store=REPOSITORY / "results", train_missing=False)
         for runs in grid.runs.values():
             rows |= runs[0].provenance["rows"]
     for task in ("sst", "quora", "sts", "cfimdb"):
-        assert f"{rows[f'train {task}']:,} / {rows[f'dev {task}']:,}" in README
+        sizes = f"{rows[f'train {task}']:,} / {rows[f'dev {task}']:,}"
+        assert sizes in README and sizes in start
 
 
 def test_a_difference_is_marked_with_its_verdict(plans):
