@@ -4,7 +4,7 @@ from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import ReadProgress, Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.graphs import graphs_are_on
-from mtbert.training.loop import LOG, TRAIN_ROWS, TrainedRun, evaluation_steps, train
+from mtbert.training.loop import TRAIN_ROWS, TrainedRun, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.passes import Shapes, batch_shapes, step_parts, weighted_tokens
 from mtbert.training.step import Trainer
@@ -12,7 +12,6 @@ from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_
 
 __all__ = [
     "KEPT_FROM",
-    "LOG",
     "TRAIN_ROWS",
     "ReadProgress",
     "Shapes",

@@ -21,7 +21,6 @@ from torch import Tensor
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
-from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
@@ -34,7 +33,6 @@ from mtbert.training.task_data import TaskRows, task_rows
 
 log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
-LOG, LOG_POINTS = "log.csv", 100  # next to the checkpoint: the points of the curve, and of the loss between them
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, next to that of the run
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
 
@@ -60,7 +58,6 @@ class _RunProgress(Progress):
     """
 
     losses: list[Losses] = field(default_factory=list)  # of the steps since the last evaluation
-    log: list[dict] = field(default_factory=list)  # the rows of LOG
     best: dict[str, dict] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
 
@@ -89,7 +86,7 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    the caller removes it. LOG is written next to it. progress: show a bar; None: on a terminal.
+    the caller removes it. progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite.
     """
@@ -219,7 +216,6 @@ class _Run:
             trainer.remember(drawn)
 
         marks = evaluation_steps(config, self.sizes)
-        log_every = math.ceil(self.total_steps / LOG_POINTS)
         predictions = {}
         unread: _Unread = []
         read = functools.partial(self.read_losses, state, unread)
@@ -227,18 +223,14 @@ class _Run:
         for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
             with state.clocked():
                 self.take_step(trainer, rows, drawn, state, unread)
-                is_point = state.step in marks or state.step % log_every == 0
-                if is_point or not is_on_gpu:
+                if state.step in marks or not is_on_gpu:
                     read()
             if state.step in marks:
                 trainer.swap_average()
                 predictions = self.evaluate(trainer.model, rows, state)
                 trainer.swap_average()
                 point = state.curve[-1]
-                self.write_log(state, point)
                 bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
-            elif state.step % log_every == 0:
-                self.write_log(state, self.log_point(state, state.losses[-log_every:]))
         return state, predictions
 
     def take_step(self, trainer: Trainer, rows: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:
@@ -288,8 +280,17 @@ class _Run:
             predictions[task] = table
             scores[task] = float(score)
         several = len(scores) > 1
-        point = self.log_point(state, state.losses)
-        point |= {"metric": "overall" if several else name, "dev_score": overall(scores)}
+        by_step = [np.mean(list(by_task.values())) for by_task in state.losses]
+        point = {
+            "step": state.step,
+            "epoch": round(state.step / self.epoch_steps, 4),
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 2),
+            "cpu_seconds": round(state.cpu_seconds, 2),
+            "train_loss": float(np.mean(by_step)),  # the mean over steps of the mean of their tasks
+            "metric": "overall" if several else name,
+            "dev_score": overall(scores),
+        }
         if several:
             point |= {f"dev_{task}": score for task, score in scores.items()}
             point |= {f"train_loss_{task}": _mean_loss_of(task, state.losses) for task in scores}
@@ -297,18 +298,6 @@ class _Run:
         state.losses = []
         self.note_best(model, {"overall": point["dev_score"], **scores}, predictions, state)
         return predictions
-
-    def log_point(self, state: _RunProgress, losses: list[Losses]) -> dict:
-        """How far the run has come, and the mean over steps of the mean of their losses."""
-        by_step = [np.mean(list(by_task.values())) for by_task in losses]
-        return {
-            "step": state.step,
-            "epoch": round(state.step / self.epoch_steps, 4),
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 2),
-            "cpu_seconds": round(state.cpu_seconds, 2),
-            "train_loss": float(np.mean(by_step)),
-        }
 
     def note_best(
         self, model: MultitaskBert, scores: dict[str, float], predictions: Predictions, state: _RunProgress
@@ -328,18 +317,6 @@ class _Run:
                 if name != "overall" and state.kept:
                     names = trained & model.own_weights(name)
                 state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
-
-    def write_log(self, state: _RunProgress, row: dict) -> None:
-        """Append a row to LOG, next to the checkpoint; where it cannot be written, that is a warning."""
-        state.log.append(row)
-        if self.checkpoint is None:
-            return
-        path = self.checkpoint.with_name(LOG)
-        try:
-            with replacing(path) as partial:
-                pd.DataFrame(state.log).to_csv(partial, index=False, float_format="%.6g")
-        except OSError as error:
-            log.warning("%s cannot be written (%s); training goes on", path, error.strerror)
 
     def keep(self, model: MultitaskBert, state: _RunProgress) -> dict[str, float]:
         """Make the model of the last step the one that is kept, pretrained where it is to be; the cost of that."""

@@ -112,7 +112,7 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
     config = tiny_config.but(epochs=1, frozen=True)
     run_id = load_or_run(config, device="cpu", progress=False).run_id
     folder = model_folder(run_id)
-    left = [folder / "checkpoint.pt", folder / ".log.csv.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
+    left = [folder / "checkpoint.pt", folder / ".checkpoint.pt.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
     for path in left:
         path.touch()
     with run_lock(run_id):
