@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
@@ -17,6 +18,7 @@ from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.training.metrics import metrics_of
 from mtbert.training.task_data import load_corpus
+from mtbert_lab.cli import app
 from mtbert_lab.remarks import remarks_of
 from mtbert_lab.store.runs import data_root
 
@@ -578,8 +580,8 @@ def test_the_courses_tasks():
 
 
 @pytest.mark.lab
-def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated):
-    """In a process of its own: nothing but the YAML file and the data are added."""
+def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated, monkeypatch):
+    """In processes of their own, to which nothing but the YAML file and the data are added."""
     grid = isolated / "grid.yaml"
     grid.write_text(
         f"base: {{corpus: course, encoder: {tiny_encoder}, tasks: [sst, topics], plan: S1 I1, epochs: 1}}\n"
@@ -593,19 +595,10 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
     assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
     (folder / "topics-test.csv").unlink()  # users need not have one
-    command = [
-        sys.executable,
-        "-m",
-        "mtbert_lab",
-        "predict",
-        path.parent.name,
-        "--data",
-        course_folder,
-        "--out",
-        folder,
-    ]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    asked = ["predict", path.parent.name, "--data", str(course_folder), "--out", str(folder)]
+    predicted = CliRunner().invoke(app, asked)
+    assert predicted.exit_code == 0, predicted.stderr
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
     assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()

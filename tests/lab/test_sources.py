@@ -8,12 +8,15 @@ import sys
 
 import pytest
 import torch
+from click.testing import Result
+from typer.testing import CliRunner
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert.samplers import SAMPLERS, proportional
 from mtbert.sharing.adapters import PAL, Adapter
 from mtbert.sources import SourceError, is_own, source_digest
+from mtbert_lab.cli import app
 from mtbert_lab.own_code import import_files
 
 FUNCTION = """
@@ -93,18 +96,14 @@ def test_a_notebooks_class_without_methods_is_refused(shell):
         source_digest(shell.user_ns["mine"])
 
 
-COMMANDS = """
-import json, sys
-from typer.testing import CliRunner
-from mtbert_lab.cli import app
-
-results = [CliRunner().invoke(app, arguments) for arguments in json.loads(sys.argv[1])]
-print(json.dumps([[result.stdout, result.stderr] for result in results]))
-"""
+def mtbert(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
 
 
-def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, course_folder, isolated):
-    """Commands with the file and commands without it in processes of their own; a worker trains the run."""
+def test_code_of_ones_own_is_imported_for_a_command(
+    tmp_path, tiny_encoder, course_folder, isolated, monkeypatch, caplog
+):
+    """A worker of another process trains the run; then this process has commands without the file, and with it."""
     (tmp_path / "ext.py").write_text(
         "from mtbert.samplers import SAMPLERS\n\n\n"
         "def cubes(sizes, epoch, epochs):\n    return sizes**3.0\n\n\nSAMPLERS['cubes'] = cubes\n"
@@ -112,29 +111,31 @@ def test_code_of_ones_own_is_imported_for_a_command(tmp_path, tiny_encoder, cour
     base = f"corpus: course, encoder: {tiny_encoder}, epochs: 1, scheme: sampled, tasks: [sst, cfimdb]"
     (tmp_path / "grid.yaml").write_text(f"base: {{{base}}}\nruns: {{mine: {{sampling: cubes}}}}\n")
     (tmp_path / "other.yaml").write_text(f"base: {{{base}}}\nruns: {{plain: {{}}}}\n")
-
-    def python(*arguments: str) -> str:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, *arguments]
-        process = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
-        return process.stdout
-
-    def mtbert(*commands: list[str]) -> list[tuple[str, str]]:
-        """stdout and stderr of some commands in one process."""
-        return json.loads(python("-c", COMMANDS, json.dumps(commands)))
-
+    monkeypatch.chdir(tmp_path)
     code, data = ["--import", "ext.py"], ["--data", str(course_folder)]
-    python("-m", "mtbert_lab", "train", "grid.yaml", *code, *data, "--in-order")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "mtbert_lab", "train", "grid.yaml", *code, *data, "--in-order"]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     [path] = (isolated / "results").rglob("run.json")
     assert json.loads(path.read_text())["provenance"]["imports"] == ["ext.py"]
-    text = ["--task", "sst", "--text", "a dull day"]
-    listed, predicted = mtbert(["runs", "--grid", "grid.yaml", *code], ["predict", path.parent.name, *text, *code])
-    assert "mine" in listed[0] and "cubes" not in listed[1]
-    assert predicted[0].startswith("predicted,confidence\n"), predicted[1]
-    others, unknown = mtbert(["runs", "--grid", "other.yaml"], ["runs"])
-    assert others[0].startswith("0 runs") and "cubes" not in others[1], "another grid's concern"
-    assert "sampling: cubes is not registered here; --import FILE.py" in unknown[1]
+
+    assert mtbert("runs", "--grid", "other.yaml").stdout.startswith("0 runs")
+    assert "cubes" not in caplog.text, "another grid's concern"
+    mtbert("runs")
+    assert "sampling: cubes is not registered here; --import FILE.py" in caplog.text
+    caplog.clear()
+
+    monkeypatch.setattr("mtbert_lab.own_code.imported", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        listed = mtbert("runs", "--grid", "grid.yaml", *code)
+        predicted = mtbert("predict", path.parent.name, "--task", "sst", "--text", "a dull day", *code)
+    finally:
+        SAMPLERS.pop("cubes", None)
+        sys.modules.pop("ext", None)
+    assert "mine" in listed.stdout and "cubes" not in caplog.text
+    assert predicted.stdout.startswith("predicted,confidence\n"), predicted.stderr
 
 
 def test_a_file_is_run_once_however_it_is_named(tmp_path, monkeypatch, capsys):

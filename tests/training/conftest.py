@@ -27,9 +27,9 @@ def write_encoder(folder: Path, dropout: float) -> str:
 
 
 @pytest.fixture(scope="session")
-def small_encoder(tmp_path_factory) -> str:
-    """An encoder of few words with dropout."""
-    return write_encoder(tmp_path_factory.mktemp("small-encoder"), dropout=0.1)
+def tiny_encoder(tmp_path_factory) -> str:
+    """The encoder of all tests of this folder: of few words, with dropout."""
+    return write_encoder(tmp_path_factory.mktemp("tiny-encoder"), dropout=0.1)
 
 
 @pytest.fixture(scope="session")

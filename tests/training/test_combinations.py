@@ -171,8 +171,8 @@ def prepared():
 @settings(max_examples=30, derandomize=True)
 @given(params=VALID)
 @example(params=params_of(Random(11103)))  # a slow upstream head with attention to one other
-def test_a_step_changes_what_the_plan_says(params, small_encoder, corpus):
-    fixed = {"encoder": small_encoder, "max_length": 32, "epochs": 4, "schedule": "none", "weight_decay": 0.1}
+def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus):
+    fixed = {"encoder": tiny_encoder, "max_length": 32, "epochs": 4, "schedule": "none", "weight_decay": 0.1}
     config = RunConfig.from_params({**params, **fixed, "learning_rate": 1e-3})
     torch.manual_seed(config.seed)
     model = MultitaskBert(config)
@@ -199,8 +199,8 @@ def test_a_step_changes_what_the_plan_says(params, small_encoder, corpus):
 
 @settings(max_examples=15, derandomize=True)
 @given(params=VALID)
-def test_every_scored_task_gets_predictions(params, small_encoder, corpus):
-    config = RunConfig.from_params({**params, "encoder": small_encoder, "max_length": 32})
+def test_every_scored_task_gets_predictions(params, tiny_encoder, corpus):
+    config = RunConfig.from_params({**params, "encoder": tiny_encoder, "max_length": 32})
     model = MultitaskBert(config)
     for task in config.scored:
         table = corpus.train[task]

@@ -30,7 +30,7 @@ SETTINGS = RunConfig(tasks=("sst",), pretrain_epochs=2, pretrain_learning_rate=1
 
 def corpus(n: int) -> list[str]:
     draw = random.Random(1)
-    adjectives, things = ("bright", "dull", "tender", "clumsy"), ("lantern", "violin", "garden", "kitchen")
+    adjectives, things = ("bright", "dark", "young", "strange"), ("house", "river", "garden", "kitchen")
     return [" and ".join(f"a {draw.choice(adjectives)} {draw.choice(things)}" for _ in range(draw.randint(1, 5)))
             for _ in range(n)]  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_loss_falls_and_the_curve_tells(encoder, tiny_encoder):
     texts = tokenize_texts(corpus(120), tiny_encoder)
     curve = pretrain(encoder, texts, SETTINGS.but(pretrain_epochs=12, pretrain_learning_rate=3e-3, batch_size=16))
     assert list(curve) == ["step", "epoch", "tokens", "loss", "accuracy"]
-    assert curve["loss"].iloc[0] > 9  # log 30522 = 10.3
+    assert curve["loss"].iloc[0] > 8  # log 5000 = 8.5
     assert curve["loss"].iloc[-8:].mean() < 3
     assert curve["accuracy"].iloc[-8:].mean() > 0.3 > curve["accuracy"].iloc[0]
     assert curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 12 * 8

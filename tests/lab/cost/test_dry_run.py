@@ -31,7 +31,6 @@ def dry(config: RunConfig, **options) -> DryRun:
         ({}, (16, 96)),
         ({"plan": "3-bert", **PAL}, (8, 64)),
         ({"gradients": "pcgrad"}, (4, 32)),
-        ({"plan": "frozen"}, (16, 96)),
         ({"accumulation": 4, "r_drop": 1.0, "ema": 0.99}, (16, 96)),
         ({"gradients": "agem", "scheme": "sampled"}, (4, 32)),
         ({"gradients": "gem"}, (4, 32)),

@@ -39,14 +39,40 @@ def ctrl_c(monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def grid(tiny_config, tmp_path) -> Path:
-    """Two runs of some seconds, and four short ones after them."""
-    path = tmp_path / "grid.yaml"
-    base = f"{{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8, epochs: 1, steps_per_epoch: 200}}"
+def write_grid(path: Path, encoder: str, steps: int) -> Path:
+    """Two runs of this many steps, and four short ones after them."""
+    base = f"{{corpus: course, encoder: {encoder}, batch_size: 8, epochs: 1, steps_per_epoch: {steps}}}"
     runs = "{one: {}, two: {pooling: cls}, short: {steps_per_epoch: 9, seeds: [1, 2, 3, 4]}}"
     path.write_text(f"base: {base}\nruns: {runs}\n")
     return path
+
+
+@pytest.fixture
+def grid(tiny_config, tmp_path) -> Path:
+    """Two runs of some seconds, and four short ones after them."""
+    return write_grid(tmp_path / "grid.yaml", tiny_config.encoder, 200)
+
+
+@pytest.fixture
+def quick_grid(tiny_config, tmp_path) -> Path:
+    """Two runs of a second, and four short ones after them."""
+    return write_grid(tmp_path / "grid.yaml", tiny_config.encoder, 30)
+
+
+HELD = """
+import time
+from pathlib import Path
+from mtbert.training.step import Trainer
+
+step = Trainer.step
+
+def held(self, number, drawn):
+    while number > 20 and not Path({go_on!r}).exists():
+        time.sleep(0.05)
+    return step(self, number, drawn)
+
+Trainer.step = held
+"""
 
 
 @pytest.fixture
@@ -134,14 +160,24 @@ def check_all(runs: list[SweepRun], undisturbed: Callable[[SweepRun], tuple[Run,
         assert model.keys() == weights.keys() and all(torch.equal(model[name], weights[name]) for name in weights)
 
 
-def test_a_killed_worker_loses_no_run(grid, course_data, start, undisturbed):
-    runs = runs_of(grid)
-    sweep = start("train", grid, *OPTIONS, "--workers", 2)
+def test_two_sweeps_at_once_train_every_run_once_though_a_worker_is_killed(
+    quick_grid, course_data, start, undisturbed, tmp_path
+):
+    """Both long runs wait behind their first checkpoint until the worker of one sweep has been killed."""
+    code, go_on = tmp_path / "held.py", tmp_path / "go_on"
+    code.write_text(HELD.format(go_on=str(go_on)))
+    runs = runs_of(quick_grid)
+    sweeps = [start("train", quick_grid, *OPTIONS, "--workers", 1, "--import", code) for _ in range(2)]
     wait_for(lambda: all(checkpoint_of(run).exists() for run in runs[:2]))
-    os.kill(processes_of(sweep.pid, "spawn_main")[0], signal.SIGKILL)
-    output, errors = sweep.communicate(timeout=300)
-    assert sweep.returncode == 0 and output.count(": dev ") == 6, errors
-    assert errors.count("is lost; its run goes on elsewhere from its checkpoint") == 1
+    os.kill(processes_of(sweeps[0].pid, "spawn_main")[0], signal.SIGKILL)
+    go_on.touch()
+    outputs = [sweep.communicate(timeout=300) for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], outputs
+    trained = [line for output, _ in outputs for line in output.splitlines() if " min)" in line]
+    names = sorted(line.split("] ")[1].split(": dev")[0] for line in trained)
+    assert names == sorted(map(str, runs)), outputs
+    lost = "is lost; its run goes on elsewhere from its checkpoint"
+    assert [errors.count(lost) for _, errors in outputs] == [1, 0]
     check_all(runs, undisturbed)
 
 
@@ -174,14 +210,14 @@ def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_o
     check_all(runs, undisturbed)
 
 
-def test_workers_end_with_the_sweep_while_a_step_takes_long(grid, course_data, start, tmp_path):
+def test_workers_end_with_the_sweep_while_a_step_takes_long(quick_grid, course_data, start, tmp_path):
     code = tmp_path / "endless.py"
     code.write_text(
         "import time\nfrom mtbert_lab import sweep\nfrom mtbert_lab.store import runs\n"
         "sweep.GRACE = 1.0\nruns.train = lambda *a, **k: time.sleep(600)\n"
     )
-    [run, *_] = runs_of(grid)
-    sweep = start("train", grid, *OPTIONS, "--workers", 1, "--import", code)
+    [run, *_] = runs_of(quick_grid)
+    sweep = start("train", quick_grid, *OPTIONS, "--workers", 1, "--import", code)
     wait_for(lambda: not is_free(run))
     workers = processes_of(sweep.pid, "spawn_main")
     sweep.terminate()
@@ -201,16 +237,6 @@ def is_free(run: SweepRun) -> bool:
             return True
     except Timeout:
         return False
-
-
-def test_two_sweeps_at_once_train_every_run_once(grid, course_data, start, undisturbed):
-    sweeps = [start("train", grid, *OPTIONS, "--workers", 1) for _ in range(2)]
-    outputs = [sweep.communicate(timeout=300) for sweep in sweeps]
-    assert [sweep.returncode for sweep in sweeps] == [0, 0], outputs
-    trained = [line for output, _ in outputs for line in output.splitlines() if " min)" in line]
-    names = sorted(line.split("] ")[1].split(": dev")[0] for line in trained)
-    assert names == sorted(map(str, runs_of(grid))), outputs
-    check_all(runs_of(grid), undisturbed)
 
 
 class OnATerminal:

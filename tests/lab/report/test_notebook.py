@@ -3,21 +3,31 @@
 import ast
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
 import nbformat
 import pandas as pd
 import papermill
 import pytest
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, read_tasks
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report import notebook
+from mtbert_lab.report import notebook, plots
 from mtbert_lab.store import load_or_run, read_grids
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -63,18 +73,45 @@ def test_unknown_and_wrong_parameters_are_named(values, message):
         notebook.parameters(namespace(**values))
 
 
-def test_papermill_injects_declared_parameters_and_others_are_refused(tmp_path):
+@pytest.fixture
+def run_cells(isolated, monkeypatch) -> Iterator[Callable[[Path, dict], str]]:
+    """Runs the cells of a notebook with papermill's parameters; gives what they print and show.
+
+    They run in this process, as a kernel would import all again. An error of a cell is raised.
+    """
+    monkeypatch.setenv("IPYTHONDIR", str(isolated / "ipython"))
+    monkeypatch.setattr(plots, "_shown", [])
+
+    def run_cells(path: Path, values: dict) -> str:
+        given = parameterize_notebook(load_notebook_node(str(path)), values)
+        InteractiveShell.clear_instance()
+        shell = InteractiveShell.instance()
+        with capture_output() as captured:
+            for cell in given.cells:
+                shell.run_cell(cell.source, store_history=True).raise_error()
+        return "\n".join([captured.stdout, *(shown_text({"data": output.data}) for output in captured.outputs)])
+
+    with plt.rc_context(), pd.option_context("display.max_colwidth", pd.get_option("display.max_colwidth")):
+        yield run_cells
+    InteractiveShell.clear_instance()
+
+
+def shown_text(output: dict) -> str:
+    """What a reader sees of a cell's output, or what it printed."""
+    data = output.get("data", {})
+    return data.get("text/markdown", "") or data.get("text/html", "") or output.get("text", "")
+
+
+def test_papermill_injects_declared_parameters_and_others_are_refused(run_cells, tmp_path):
     cells = [
-        "seed: int = 1  # a number",
-        "from mtbert_lab.report import notebook\nprint(notebook.parameters(globals()))",
+        new_code_cell("seed: int = 1  # a number", metadata={"tags": ["parameters"]}),
+        new_code_cell("from mtbert_lab.report import notebook\nprint(notebook.parameters(globals()))"),
     ]
-    cells = [new_code_cell(cells[0], metadata={"tags": ["parameters"]}), new_code_cell(cells[1])]
-    nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "a.ipynb")
-    how = dict(input_path=tmp_path / "a.ipynb", output_path=None, kernel_name="python3", progress_bar=False)
-    *_, printed = papermill.execute_notebook(**how, parameters={"seed": 2}).cells
-    assert printed.outputs[0].text == "{'seed': 2}\n"
-    with pytest.raises(papermill.PapermillExecutionError, match="sed: no parameter of this notebook; it has seed"):
-        papermill.execute_notebook(**how, parameters={"sed": 2})
+    kernel = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), tmp_path / "a.ipynb")
+    assert run_cells(tmp_path / "a.ipynb", {"seed": 2}).strip() == "{'seed': 2}"
+    with pytest.raises(ConfigError, match="sed: no parameter of this notebook; it has seed"):
+        run_cells(tmp_path / "a.ipynb", {"sed": 2})
 
 
 def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
@@ -138,11 +175,8 @@ def next_seed(source: str) -> str:
     return re.sub(r"(?<=seed: int = )\d+", lambda default: str(int(default[0]) + 1), source)
 
 
-SHORT = "03_single_task_baselines"  # the others, some of which take minutes, run twice with --slow
-marked = [pytest.param(path, marks=() if path.stem == SHORT else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
-
-
-@pytest.mark.parametrize("path", marked)
+@pytest.mark.slow  # all of them take minutes
+@every_notebook
 def test_a_notebook_runs_twice_in_one_kernel_with_a_changed_parameter(path, isolated, monkeypatch):
     monkeypatch.setenv("MTBERT_RESULTS", str(REPOSITORY / "results"))
     monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
@@ -167,34 +201,30 @@ runs:
 """
 
 
-def shown_text(output: dict) -> str:
-    """What a reader sees of a cell's output, or what it printed."""
-    data = output.get("data", {})
-    return data.get("text/markdown", "") or data.get("text/html", "") or output.get("text", "")
-
-
 @pytest.fixture
-def executed_for_own_grid(tiny_encoder, isolated, monkeypatch):
+def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch):
     """Executes some cells of a notebook for a grid of one's own; gives the texts that they show.
 
-    trained: whether the runs are trained before, in this process, where all is imported.
+    in_kernel: in a kernel, which trains the runs, too; they are trained before, in this process, otherwise.
     """
     monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     grid = isolated / "mine.yaml"
 
-    def execute(name: str, cells: list[int], own: str = OWN_GRID, trained: bool = True) -> str:
+    def execute(name: str, cells: list[int], own: str = OWN_GRID, in_kernel: bool = False) -> str:
         grid.write_text(own.format(encoder=tiny_encoder))
-        for _, config in read_grids([grid]) if trained else ():
-            load_or_run(config, device="cpu", progress=False)
-        notebook = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4)
-        notebook.cells = [notebook.cells[i] for i in cells]
-        nbformat.write(notebook, isolated / "some.ipynb")
-        about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
+        content, some = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4), isolated / "some.ipynb"
+        content.cells = [content.cells[i] for i in cells]
+        nbformat.write(content, some)
         given = dict(grid=str(grid), train_missing=True, device="cpu")
-        if "profile" in papermill.inspect_notebook(isolated / "some.ipynb"):
+        if "profile" in papermill.inspect_notebook(some):
             given["profile"] = "demo"
-        done = papermill.execute_notebook(isolated / "some.ipynb", isolated / "done.ipynb", given, **about)
+        if not in_kernel:
+            for _, config in read_grids([grid]):
+                load_or_run(config, device="cpu", progress=False)
+            return run_cells(some, given)
+        about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
+        done = papermill.execute_notebook(some, isolated / "done.ipynb", given, **about)
         shown = [output for cell in done.cells for output in cell.get("outputs", ())]
         return "\n".join(shown_text(output) for output in shown)
 
@@ -255,7 +285,7 @@ def tickets(isolated, monkeypatch):
 
 def test_the_encoders_of_a_grid_are_compared(executed_for_own_grid, tickets):
     """It had no runs of its questions; the rejected rows were listed, and no metric of the user's was named."""
-    text = executed_for_own_grid(COMPARE, [1, 2, 4, 6], TWO_ENCODERS, trained=False)
+    text = executed_for_own_grid(COMPARE, [1, 2, 4, 6], TWO_ENCODERS, in_kernel=True)
     assert "The score of these runs is accuracy on SST and macro F1 on tickets. *overall* is the mean" in text
     assert "**Answer.**" in text and re.search(r"other( and slow)? minus first, ", text)
     assert ">encoder<" in text and ">learning_rate<" in text and ">warmup<" not in text, "what the runs differ in"
