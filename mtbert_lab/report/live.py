@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
@@ -30,7 +31,7 @@ class LiveCurves:
 
     def __init__(self, baselines: Mapping[str, float]) -> None:
         self.baselines = dict(baselines)
-        self.logs: dict[str, list[dict]] = {}  # name of a run -> its rows so far, those of the training loop's log
+        self.logs: dict[str, list[dict]] = {}  # name of a run -> a row per step, with scores at the points of its curve
         self.steps = 1  # of the longest run
         self._handle: DisplayHandle | None = None
         self._drawn = -math.inf  # when
@@ -86,7 +87,12 @@ class LiveCurves:
     def _after_step(self, name: str, progress: ReadProgress, total: int) -> bool:
         """What the training loop calls after every step; False: it goes on."""
         now = progress()
-        self.logs[name] = now["log"]
+        losses = now["losses"]  # by task, of the steps since the last point of the curve
+        if losses:
+            row = {"step": now["step"], "train_loss": fmean(losses[-1].values())}
+        else:
+            row = now["curve"][-1]
+        self.logs[name].append(row)
         self.steps = max(self.steps, total)
         if time.monotonic() - self._drawn >= SECONDS:
             self._draw(f"{name}: step {now['step']} of {total}")
