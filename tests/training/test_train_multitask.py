@@ -113,7 +113,7 @@ def test_pretraining_before_and_after(run, config, tmp_path):
     both = run(config, checkpoint=path, checkpoint_seconds=0)
     assert both.cost["pretrain_before_tokens"] == both.cost["pretrain_after_tokens"] > 0
     names = ("checkpoint", "pretraining_before", "pretraining_after")
-    assert {file.stem for file in tmp_path.iterdir()} == {"log", *names, *(f"{name}_previous" for name in names)}
+    assert {file.stem for file in tmp_path.iterdir()} == {*names, *(f"{name}_previous" for name in names)}
     before = run(config.but(pretrain="before"))
     pd.testing.assert_frame_equal(both.curve.drop(columns=["seconds", "cpu_seconds"]),
                                   before.curve.drop(columns=["seconds", "cpu_seconds"]))  # fmt: skip
