@@ -4,7 +4,6 @@ A run is a function of its RunConfig, its data and the machine: two runs of one 
 """
 
 import functools
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -31,7 +30,6 @@ from mtbert.training.progress import Progress, steps_left
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
 
-log = logging.getLogger(__name__)
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, next to that of the run
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
