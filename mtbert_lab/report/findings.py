@@ -43,6 +43,7 @@ from mtbert_lab.store import BASELINES, overall_interval, summarize
 
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
+UPSIDE_DOWN = {"I3 S3": "hybrid-3", "I2 S4": "hybrid-4", "I1 S5": "hybrid-5"}  # own lower layers -> own upper ones
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
@@ -113,12 +114,12 @@ def recommendation(store: Path | None = None) -> str:
         "A-GEM. None of their {count} differences is shown to be a gain above the margin.",
         **no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))])),
     )
-    return f"{share} {split}{told(_at_papers_size, larger)} {leave}"
+    return " ".join(filter(None, [share, split, told(_at_papers_size, larger), leave]))
 
 
 def _at_papers_size(plans: Comparison) -> str:
     return tell(
-        " With MPNet, an encoder of the papers' size, there are too few runs to tell.",
+        "With MPNet, an encoder of the papers' size, there are too few runs to tell.",
         three=place(plans, "3-bert", TOO_FEW),
         half=place(plans, "hybrid-6", TOO_FEW),
     )
@@ -127,8 +128,7 @@ def _at_papers_size(plans: Comparison) -> str:
 def in_use(store: Path | None = None) -> str:
     """What a prediction costs under the plans; raises KeyError without the runs."""
     read = partial(read_runs, "cpu", store=store, train_missing=False)
-    lower_own = {"I3 S3": "hybrid-3", "I2 S4": "hybrid-4", "I1 S5": "hybrid-5"}  # as in notebook 05
-    halves = Comparison(read("frozen_shared_individual") | read("hybrids"), lower_own)
+    halves = Comparison(read("frozen_shared_individual") | read("hybrids"), UPSIDE_DOWN)
     return tell(
         "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times; under "
         "*hybrid-3* it passes through the lower half once. Splitting the lower half instead is shown to make no "
