@@ -293,6 +293,16 @@ def test_digest_changes_with_every_field(name):
 def test_a_field_without_effect_names_no_run():
     assert RunConfig(adapter_size=96, memory_batch=9, upstream="free").digest == RunConfig().digest
     assert RunConfig(adapter_size=96, adapter="pal").digest != RunConfig(adapter="pal").digest
+    attention = RunConfig.from_params({**FEEDS, "combine": "attention"})
+    assert attention.but(head_width=8).digest != attention.digest, "attention in front of a head has this width"
+
+
+def test_the_metric_that_chooses_the_kept_model_names_the_run(monkeypatch):
+    best, last = RunConfig(), RunConfig(keep="last")
+    before = best.digest, last.digest
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "macro_f1"}))
+    assert best.digest != before[0], "another step may be the best one"
+    assert last.digest == before[1]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(OTHER_VALUES)), st.none() | st.integers() | st.floats() | st.text()))

@@ -15,7 +15,16 @@ from mtbert.bert.hub import (
     locate,
     mpnet_folder,
 )
-from mtbert.bert.model import BertConfig, BertEmbeddings, BertLayer, BertModel, LayerHooks, SelfAttention, part_sizes
+from mtbert.bert.model import (
+    BertConfig,
+    BertEmbeddings,
+    BertLayer,
+    BertModel,
+    LayerHooks,
+    SelfAttention,
+    check_sizes,
+    part_sizes,
+)
 from mtbert.bert.shapes import init_empty_weights
 
 __all__ = [
@@ -33,6 +42,7 @@ __all__ = [
     "Linear",
     "Mask",
     "SelfAttention",
+    "check_sizes",
     "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",

@@ -22,12 +22,12 @@ from mtbert.runtime import from_proc
 
 STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
-HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-WITHOUT_BFLOAT16 = torch.backends.cpu.get_cpu_capability() == "AVX2"  # no fast products of it
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+WITHOUT_BFLOAT16 = CAPABILITY == "AVX2"  # no fast products of it
 # The one private operation of torch in this library; without it products are torch's own. Its public callers are
 # compiled models alone.
 HAS_PRODUCT = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-ONEDNN = IS_AMD and HAS_AVX512 and HAS_PRODUCT
+ONEDNN = IS_AMD and CAPABILITY == "AVX512" and HAS_PRODUCT
 
 
 class Linear(nn.Linear):

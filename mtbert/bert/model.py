@@ -348,16 +348,10 @@ class BertModel(nn.Module):
         shape = tuple(input_ids.shape)
         if input_ids.dim() != 2 or input_ids.numel() == 0:
             raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {shape}")
-        if input_ids.size(1) > config.positions:
-            raise ValueError(
-                f"sequence of {input_ids.size(1)} tokens, but the encoder has {config.positions} positions; "
-                "truncate the input (RunConfig.max_length)"
-            )
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             if tensor is not None and tensor.shape != input_ids.shape:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {shape}")
-        if token_type_ids is not None and not config.type_vocab_size:
-            raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
+        check_sizes(config, input_ids, token_type_ids)
         if input_ids.device.type != "cpu":  # on a GPU a comparison would wait for the device in every step
             return
         _check_ids("input_ids", input_ids, config.vocab_size)
@@ -395,6 +389,18 @@ class BertModel(nn.Module):
         source = self.source if tokenizer is None else locate(tokenizer)
         write_tokenizer(source, folder, max_length or self.config.positions)
         write_checksums(folder, present(folder))
+
+
+def check_sizes(config: BertConfig, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
+    """Raises ValueError for a sequence that is too long for an encoder, and for token types that it does not have."""
+    T = input_ids.size(1)
+    if config.positions < T:
+        raise ValueError(
+            f"sequence of {T} tokens, but the encoder has {config.positions} positions; truncate the input "
+            "(RunConfig.max_length)"
+        )
+    if token_type_ids is not None and not config.type_vocab_size:
+        raise ValueError("token_type_ids are given, but the encoder has no token types; leave them out")
 
 
 def _check_ids(name: str, ids: Tensor, size: int) -> None:

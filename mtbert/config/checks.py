@@ -68,7 +68,11 @@ def _of_heads(config: "RunConfig") -> Iterator[str]:
 def _of_cosine(config: "RunConfig") -> Iterator[str]:
     if not config.two_encodings:
         yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
-    is_fixed = config.encoder_is_fixed and config.adapter == "none" and not config.head_norm
+    levels = dict(config.parsed_plan.levels)
+    if config.pooling != "pooler":
+        levels.pop("pooler", None)
+    is_frozen = all(level.is_frozen for level in levels.values())
+    is_fixed = is_frozen and config.adapter == "none" and not config.head_norm
     if is_fixed and any(TASKS[task].kind == "similarity" for task in config.tasks):
         yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
 

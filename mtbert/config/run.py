@@ -38,7 +38,7 @@ from mtbert.config.values import (
 )
 from mtbert.data import TASKS
 from mtbert.gradients import MEMORIES, PROJECTIONS
-from mtbert.metrics import OWN_METRICS
+from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, SharingPlan
@@ -287,14 +287,6 @@ class RunConfig(BaseModel):
         return SharingPlan.parse(self.plan_text, self.scored)
 
     @property
-    def encoder_is_fixed(self) -> bool:
-        """Whether the plan freezes every level that an embedding comes from."""
-        levels = dict(self.parsed_plan.levels)
-        if self.pooling != "pooler":
-            levels.pop("pooler", None)
-        return all(level.is_frozen for level in levels.values())
-
-    @property
     def has_deep_heads(self) -> bool:
         """Whether a head has several layers, its own or attention in front of them, and starts as torch's do."""
         return self.head_layers > 1 or (bool(self.feeds) and self.combine == "attention")
@@ -354,7 +346,7 @@ class RunConfig(BaseModel):
             unused |= {"adapter_size", "adapter_heads"}
         if self.soft_sharing == "none":
             unused |= {"soft_strength"}
-        if self.head_layers == 1:
+        if not self.has_deep_heads:
             unused |= {"head_width"}
         if not self.feeds:
             unused |= {"upstream", "combine"}
@@ -367,6 +359,16 @@ class RunConfig(BaseModel):
     @property
     def _teacher_digests(self) -> list[str]:
         return [teacher.digest for teacher in self.teachers]
+
+    @property
+    def chosen_metrics(self) -> dict[str, str]:
+        """Training task -> the metric by which its kept model is chosen, where it is not the first of its kind."""
+        chosen = {}
+        for task in self.tasks if self.keep != "last" else ():
+            _, *others = METRICS[TASKS[task].kind]
+            if TASKS[task].metric in others:  # one of a user's own is `own_code`
+                chosen[task] = TASKS[task].metric
+        return chosen
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -405,6 +407,8 @@ class RunConfig(BaseModel):
             fields["encoder"] = content_name(self.encoder)
             if fields["encoder"] == MINILM:
                 del fields["encoder"]
+        if self.chosen_metrics:
+            fields["metrics"] = self.chosen_metrics
         if self.own_code:
             fields["own_code"] = self.own_code
         text = json.dumps(fields, sort_keys=True)

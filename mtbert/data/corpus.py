@@ -11,7 +11,7 @@ import pandas as pd
 
 from mtbert.data.reports import fault_of, remarks_on_range
 from mtbert.data.tables import fingerprint, load_table
-from mtbert.data.tasks import TASKS, DataError
+from mtbert.data.tasks import TASKS, DataError, Task
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +71,17 @@ def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str]:
     """The table, and its fault."""
     path = TASKS[task].path(split, root)
     changed = path.stat().st_mtime_ns if path.exists() else 0  # else load_table says what is wrong
-    table, fault = _load_once(task, split, root, changed)
+    table, fault = _load_once(task, split, root, changed, TASKS[task])
     return table.copy(deep=False), fault  # pandas copies what is written to
 
 
 @functools.lru_cache(16)
-def _load_once(task: str, split: str, root: Path, changed: int) -> tuple[pd.DataFrame, str]:
+def _load_once(task: str, split: str, root: Path, changed: int, about: Task) -> tuple[pd.DataFrame, str]:
+    """changed: when the file was, in ns; about: the task, which may be registered again with another definition."""
     table, report = load_table(task, split, root)
     if report.rejects:
         log.warning("%s", report.summary)
-    if TASKS[task].is_number:
+    if about.is_number:
         for remark in remarks_on_range(task, table):
             log.warning("%s: %s", report.path.name, remark)
     return table, fault_of(task, split, table, report)

@@ -3,7 +3,7 @@
 from mtbert.gradients.cagrad import cagrad
 from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
 from mtbert.gradients.gem import broken_constraints, gem_project
-from mtbert.gradients.gram import FlatGradients, combine, gram_matrix, in_double
+from mtbert.gradients.gram import FlatGradients, GradientError, combine, gram_matrix, in_double
 from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
@@ -13,6 +13,7 @@ __all__ = [
     "WEIGHTS",
     "EpisodicMemory",
     "FlatGradients",
+    "GradientError",
     "broken_constraints",
     "cagrad",
     "check_options",

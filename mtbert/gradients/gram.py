@@ -43,13 +43,11 @@ class FlatGradients:
             place.view_as(parameter).copy_(parameter.detach())
         return flat
 
-    def take(self, flat: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Move every `.grad` into a float32 vector (P,), zeros where there is none; every `.grad` is None after.
+    def take(self, flat: Tensor) -> Tensor:
+        """Move every `.grad` into flat (P,), zeros where there is none; every `.grad` is None after.
 
-        flat: where to, by default a new vector. Returns it and `used`, bool, on the CPU: which parameters had one.
+        Returns which parameters had one: bool, on the CPU.
         """
-        if flat is None:
-            flat = self.empty(1)[0]
         used = torch.zeros(len(self.parameters), dtype=torch.bool)
         for i, (name, parameter) in enumerate(self.parameters.items()):
             place = flat[self.spans[name]]
@@ -59,7 +57,7 @@ class FlatGradients:
                 place.view_as(parameter).copy_(parameter.grad)
                 parameter.grad = None
                 used[i] = True
-        return flat, used
+        return used
 
     def put(self, flat: Tensor, used: Tensor) -> None:
         """Make `.grad` of the used parameters a view of flat (P,), and None elsewhere.
@@ -124,8 +122,12 @@ def describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
 
+class GradientError(ValueError):
+    """Gradients that are not finite; the message says which."""
+
+
 def check_finite(gram: Tensor, names: Sequence[str]) -> None:
-    """Raises ValueError for gradients that are not finite.
+    """Raises GradientError for gradients that are not finite.
 
     A row with an infinity or nan has a norm that is one, and float64 squares every finite float32.
     """
@@ -134,4 +136,4 @@ def check_finite(gram: Tensor, names: Sequence[str]) -> None:
         if not math.isfinite(square):
             bad.append(name)
     if bad:
-        raise ValueError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")
+        raise GradientError(f"gradients must be finite, with norms below 1e150; not so: {', '.join(bad)}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mtbert.bert import Batch, BertModel, LayerHooks, init_empty_weights, pack, unpack
+from mtbert.bert import Batch, BertModel, LayerHooks, check_sizes, init_empty_weights, pack, unpack
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, PlanError, SharingPlan
 
@@ -56,7 +56,7 @@ class Copies(nn.ModuleList):
 class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
-    Frozen levels take no gradient.
+    Frozen levels take no gradient. It takes over the modules of `base` and changes them: two encoders need one each.
     checkpoint_layers: in training keep only the inputs of layers, and compute each layer again in the backward pass
     (gradient checkpointing, Chen et al. 2016).
     """
@@ -79,7 +79,7 @@ class SharedEncoder(nn.Module):
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
 
         prefix: what `prefix_states` gives, for the tasks where that is at hand. Raises PlanError for a task that the
-        plan does not have.
+        plan does not have, ValueError for sequences that are too long and for token types that the encoder lacks.
         """
         if unknown := batches.keys() - {*self.plan.tasks}:
             raise PlanError(f"the plan has no task {', '.join(sorted(unknown))}; it has {', '.join(self.plan.tasks)}")
@@ -100,6 +100,8 @@ class SharedEncoder(nn.Module):
 
     def _embed(self, batches: dict[str, Batch]) -> States:
         """The outputs of the embeddings, task -> (B, T, d)."""
+        for batch in batches.values():
+            check_sizes(self.config, batch.input_ids, batch.token_type_ids)
         words: States = {}
         for tasks, embed in self.embeddings.used_by(batches).items():
             # One look-up for all tasks of a copy: its gradient is as large as the whole table.

@@ -117,7 +117,7 @@ class Checkpoint:
             return
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             content["cuda_rng"] = torch.cuda.get_rng_state()
         try:
             with replacing_sealed(self.path) as partial:

@@ -102,7 +102,10 @@ class StepGraphs:
 
     def _most_graphs(self, captured: _Captured, device: torch.device) -> int:
         """How many graphs like this one are kept."""
-        size = sum(gradient.numel() * gradient.element_size() for _, gradient in captured.gradients)
+        held = [gradient for _, gradient in captured.gradients]
+        if isinstance(captured.result, tuple):  # losses, G (T, P), uses
+            held.append(captured.result[1])
+        size = sum(tensor.numel() * tensor.element_size() for tensor in held)
         room = GRADIENTS_SHARE * torch.cuda.get_device_properties(device).total_memory
         return max(2, min(MOST_GRAPHS, int(room / max(size, 1))))
 

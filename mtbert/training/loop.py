@@ -4,6 +4,8 @@ A run is a function of its RunConfig, its data and the machine: two runs of one 
 """
 
 import functools
+import hashlib
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from torch import Tensor
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.gradients import GradientError
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
@@ -31,7 +34,7 @@ from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
 
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
-PRETRAINING = "pretraining_{}.pt"  # the checkpoint of pretraining before or after, next to that of the run
+PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
 
 
@@ -84,12 +87,14 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    the caller removes it. progress: show a bar; None: on a terminal.
+    the caller removes it, and the files beside it whose names begin like its own.
+    progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
-    Raises TrainingError at the first loss that is not finite.
+    Raises TrainingError at the first loss or gradient that is not finite, and for a corpus of other tasks.
     """
     place = pick_device(device)
     run = _Run(config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    run.check_corpus()
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
     memory = PeakMemory(place)
@@ -124,6 +129,7 @@ def train(
     cost["score_seconds"] = round(score_seconds, 2)
     cost["peak_memory_mib"] = round(memory.mib(), 1)
     cost |= run.costs(state, rows) | parameter_counts(model)
+    model.heads.offsets.clear()  # zeros, which would not move with the model to another device
     cost |= {f"constraints_{name}": count for name, count in trainer.constraints.items()}
     return TrainedRun(
         model=model.eval(),
@@ -159,6 +165,22 @@ class _Run:
     def total_steps(self) -> int:
         return self.config.epochs * self.epoch_steps
 
+    @property
+    def tasks_digest(self) -> str:
+        """Hex digits that name what the tasks mean, and by which metric their points are compared."""
+        tasks = {task: TASKS[task].definition | {"metric": TASKS[task].metric} for task in self.config.scored}
+        return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()[:10]
+
+    def check_corpus(self) -> None:
+        """Raises TrainingError unless the corpus has the tables of the configuration, in its order."""
+        given = tuple(self.corpus.train), tuple(self.corpus.dev)
+        needed = self.config.tasks, self.config.scored
+        if given != needed:
+            text = (
+                f"corpus: has tables of {given}, but needs {needed} (training, dev), as `load_corpus` reads"
+            )
+            raise TrainingError(text)
+
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
         """Raises TrainingError unless there are logits for all training rows where there are teachers."""
         needed = {task: len(table) for task, table in self.corpus.train.items()} if self.config.teachers else {}
@@ -177,7 +199,7 @@ class _Run:
         tokens = tokenize_texts(texts, config.encoder, config.max_length)
         path = None
         if self.checkpoint is not None:
-            path = self.checkpoint.with_name(PRETRAINING.format(stage))
+            path = self.checkpoint.with_name(PRETRAINING.format(self.checkpoint.stem, stage))
         curve = pretrain(encoder, tokens, config, self.place, path, self.checkpoint_seconds, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
@@ -204,7 +226,7 @@ class _Run:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
-        identity = f"{config.digest} {self.corpus.fingerprint} {names}"
+        identity = f"{config.digest} {self.corpus.fingerprint} {self.tasks_digest} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
         state = _RunProgress(**(saver.restore() or {}))
@@ -235,7 +257,11 @@ class _Run:
         """Train on the rows drawn and note it in the state; the losses are read by `read_losses`."""
         step = state.step + 1
         rate = trainer.learning_rate
-        losses = trainer.step(step, drawn)
+        try:
+            losses = trainer.step(step, drawn)
+        except GradientError as error:  # of a finite loss
+            text = f"step {step}: {error}; its learning rate is {rate:.3g}, a lower one or max_grad_norm may help"
+            raise TrainingError(text) from error
         unread.append((step, rate, drawn, losses))
         state.step = step
         for task, part in drawn.items():

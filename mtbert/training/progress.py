@@ -48,7 +48,8 @@ def steps_left(
     """
 
     def content() -> dict[str, Any]:
-        settle()
+        with state.clocked():  # on a GPU this waits for the steps
+            settle()
         return vars(state)
 
     is_hidden = None if shown is None else not shown

@@ -196,8 +196,7 @@ class Trainer:
         G = self.shared.empty(len(rows))
         for flat, (task, part) in zip(G, rows.items(), strict=True):
             losses |= self._backward(number, {task: part}, length)
-            _, used = self.shared.take(flat)
-            uses.append(used)
+            uses.append(self.shared.take(flat))
         return losses, G, torch.stack(uses)
 
     def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,7 +83,7 @@ def differences_by_task(
     label: str,
     drawings: Mapping[str, pd.DataFrame] | None = None,
 ) -> plt.Figure:
-    """Differences with intervals, a panel per task on one scale: columns task, run, value, low, high, verdict.
+    """Differences with intervals, a panel per task with its own scale: columns task, run, value, low, high, verdict.
 
     Column margin, where it is: a grey band has the differences that do not matter. Column group: the rows of a group
     have its name above them. drawings: run -> the table of its plan, drawn beside the name. A row without a value has
@@ -99,21 +99,20 @@ def differences_by_task(
         widths = [0.35, *widths]
         size = (size[0] + 0.8, 0.33 * len(lines) + 1.5)
     figure, [axes] = plt.subplots(1, len(widths), figsize=size, squeeze=False, sharey=True, width_ratios=widths)
-    limits = _limits(table)
     looks = {}
     for verdict, look in VERDICTS.items():
         looks[verdict] = {"ms": 6, "capsize": 2, "lw": 1.2, **look}
     table = table.assign(kind=table["verdict"]).set_index("run")
     panels = axes[len(axes) - len(tasks) :]
-    low, high = limits
-    room = 0.04 * (high - low)
     for ax, task in zip(panels, tasks, strict=True):
         ax.axvline(0, color="black", lw=1)
-        part = table[table["task"] == task].reindex(lines)
-        part = part.rename_axis("label").reset_index()
+        part = table[table["task"] == task]
+        low, high = limits = _limits(part)
+        part = part.reindex(lines).rename_axis("label").reset_index()
         if "margin" in part:
             margin = part["margin"].max()
             ax.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
+            low, high = limits = min(low, -1.1 * margin), max(high, 1.1 * margin)
         value = part["value"]
         is_outside = value.notna() & ~value.between(*limits)
         inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
@@ -123,6 +122,7 @@ def differences_by_task(
         ax.set_title(TASK_LABELS[task], fontsize="medium")
         ax.tick_params(labelsize="small")
         ax.xaxis.set_major_locator(MaxNLocator(3 if len(tasks) > 1 else 8, steps=[1, 2, 5, 10]))
+        room = 0.04 * (high - low)
         ax.set_xlim(low - room, high + room)
     if drawings:
         _draw_plans(axes[0], drawings, lines)

@@ -464,6 +464,14 @@ def test_labels_in_a_small_part_of_their_range_are_told_before_training(topics, 
     assert remarks_of("topics", table) == [], "equal labels are a fault of their own"
 
 
+def test_a_task_that_is_defined_again_is_read_again(folder, monkeypatch):
+    labels = []
+    for names in (("sport", "weather", "science"), ("weather", "sport", "science")):
+        monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"].model_copy(update={"class_names": names}))
+        labels.append(Corpus.load(Path("elsewhere"), [], ["topics"]).dev["topics"]["label"].head(3).tolist())
+    assert labels == [[0, 1, 2], [1, 0, 2]]
+
+
 def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MTBERT_TASKS", str(tmp_path / "none"))
     with pytest.raises(DataError, match="MTBERT_TASKS: there is no folder"):

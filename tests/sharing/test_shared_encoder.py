@@ -192,6 +192,13 @@ def test_a_task_that_the_plan_does_not_have_is_named():
         encoder(batches_of(THREE))
 
 
+def test_a_sequence_that_is_too_long_is_named():
+    encoder = encoder_of("S4", ("sst", "sts"))
+    ids = torch.ones(1, SIZES.positions + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"sequence of \d+ tokens, but the encoder has"):
+        encoder({"sst": Batch(ids, torch.ones_like(ids).bool(), None)})
+
+
 def test_shared_layers_run_once(monkeypatch):
     encoder = encoder_of("S2 S1(sst,quora|sts) I1", THREE)
     calls = []

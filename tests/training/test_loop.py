@@ -175,6 +175,25 @@ def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, 
     assert_same_bits(run(tiny_config), resumed)
 
 
+@pytest.mark.parametrize("task, change", [("sts", {"label_range": (0, 10)}), ("sst", {"metric": "macro_f1"})])
+def test_a_checkpoint_of_a_task_that_meant_something_else_is_passed_over(
+    run, tiny_config, tmp_path, caplog, monkeypatch, task, change
+):
+    config = tiny_config.but(tasks=(task,), keep="last")
+    checkpoint = tmp_path / "checkpoint.pt"
+    run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+    monkeypatch.setitem(TASKS, task, TASKS[task].model_copy(update=change))
+    with caplog.at_level(logging.WARNING):
+        run(config, checkpoint=checkpoint)
+    assert "training starts from the beginning" in caplog.text
+
+
+def test_tables_of_other_tasks_than_the_configurations_are_named(tiny_config, course_folder):
+    corpus = load_corpus(tiny_config.but(tasks=("sts", "sst")), course_folder)
+    with pytest.raises(TrainingError, match=r"corpus: has tables of .*'sts', 'sst'.* but needs .*'sst', 'sts'"):
+        module.train(tiny_config.but(tasks=("sst", "sts")), corpus, device="cpu")
+
+
 def test_a_checkpoint_of_a_version_with_other_fields_is_passed_over(run, tiny_config, tmp_path, caplog, monkeypatch):
     checkpoint = tmp_path / "checkpoint.pt"
     with monkeypatch.context() as patch:

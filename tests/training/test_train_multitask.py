@@ -112,7 +112,7 @@ def test_pretraining_before_and_after(run, config, tmp_path):
     path = tmp_path / "checkpoint.pt"
     both = run(config, checkpoint=path, checkpoint_seconds=0)
     assert both.cost["pretrain_before_tokens"] == both.cost["pretrain_after_tokens"] > 0
-    names = ("checkpoint", "pretraining_before", "pretraining_after")
+    names = ("checkpoint", "checkpoint_pretraining_before", "checkpoint_pretraining_after")
     assert {file.stem for file in tmp_path.iterdir()} == {*names, *(f"{name}_previous" for name in names)}
     before = run(config.but(pretrain="before"))
     pd.testing.assert_frame_equal(both.curve.drop(columns=["seconds", "cpu_seconds"]),
@@ -222,6 +222,21 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
     step, rows = steps[1]  # the second of its batches
     ids = ", ".join(train["quora"]["id"].iloc[rows[:4]])
     assert f"the loss of quora is nan at step {step} (epoch 1, batch of 8 rows, ids {ids}, ...)" in str(error.value)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(run, config, monkeypatch):
+    """With the sum the next loss is not finite; a method that looks at gradients says it at once."""
+    backward = trainer.Trainer._backward
+
+    def broken(self, number, rows, length):
+        losses = backward(self, number, rows, length)
+        if number == 3:
+            next(iter(self.shared.parameters.values())).grad.fill_(math.inf)
+        return losses
+
+    monkeypatch.setattr(trainer.Trainer, "_backward", broken)
+    with pytest.raises(TrainingError, match=r"step 3: gradients must be finite.*max_grad_norm may help"):
+        run(config.but(scheme="unified", gradients="pcgrad"))
 
 
 @pytest.mark.parametrize("fields", [dict(), dict(scheme="in_turn"), dict(scheme="unified"), dict(gradients="gem")])
