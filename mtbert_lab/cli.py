@@ -1,6 +1,7 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import csv
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -245,17 +246,12 @@ def train(
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:  # teachers before their students, then the longest first
-        missing.sort(key=lambda run: (sweep.generation(run.config), -_expected_minutes(run)))
+        missing.sort(key=lambda run: (sweep.generation(run.config), -(run.minutes or math.inf)))
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))
     else:
         _train_on_workers(runs, workers, threads, data, device, scheduler)
-
-
-def _expected_minutes(run: "SweepRun") -> float:
-    """The predicted minutes of a run; without a prediction it counts as the longest."""
-    return float("inf") if run.minutes is None else run.minutes
 
 
 def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:

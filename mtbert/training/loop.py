@@ -176,9 +176,7 @@ class _Run:
         given = tuple(self.corpus.train), tuple(self.corpus.dev)
         needed = self.config.tasks, self.config.scored
         if given != needed:
-            text = (
-                f"corpus: has tables of {given}, but needs {needed} (training, dev), as `load_corpus` reads"
-            )
+            text = f"corpus: has tables of {given}, but needs {needed} (training, dev), as `load_corpus` reads"
             raise TrainingError(text)
 
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:

@@ -17,7 +17,15 @@ from mtbert.runtime import MIB
 from mtbert.sharing import PlanError
 from mtbert_lab.cost.forecast import Cost, cost_key, predict_costs
 from mtbert_lab.paths import shipped, stores
-from mtbert_lab.store import overall_interval, read_grid, read_run, stored_runs, training_key
+from mtbert_lab.statistics import interval_text
+from mtbert_lab.store import (
+    is_of_files_here,
+    overall_interval,
+    read_grid,
+    read_run,
+    seeds_of_configurations,
+    training_key,
+)
 
 COLUMNS = [  # of `plan_table`; of a run that does not fit name, fits and why are known
     "name", "fits", "why", "score", "low", "high", "steps", "minutes", "mib", "parameters", "trained_parameters",
@@ -56,15 +64,16 @@ def plan_table(
 ) -> pd.DataFrame:
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
-    data, device, threads: see `predict_costs`. The scores are those of stored runs. Rows are sorted by fit, score and
+    data, device, threads: see `predict_costs`. The scores are those of stored runs, on the data here if there are some
+    on several versions. Rows are sorted by fit, score and
     minutes. A configuration for which a run would raise ConfigError, PlanError or CheckpointError does not fit. Raises
     BudgetError unless minutes are above 0, and DataError.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored: dict[str, list[Path]] = {}
-    for folder, content in stored_runs(stores()):
-        stored.setdefault(training_key(content["config"], SAME_SCORE), []).append(folder)
+    stored: dict[str, list[list[Path]]] = {}  # configuration -> its seeds on each version of the data
+    for (key, _), seeds in seeds_of_configurations(stores(), SAME_SCORE).items():
+        stored.setdefault(key, []).append([folder for folder, _ in seeds.values()])
     costs = predict_costs(configs.items(), device, threads, data)
     rows = []
     for name, config in configs.items():
@@ -73,8 +82,11 @@ def plan_table(
         row["fits"] = not row["why"]
         if row["fits"]:
             row |= asdict(cost) | {"minutes": cost.minutes}
-            runs = [read_run(folder) for folder in stored.get(training_key(config, SAME_SCORE), [])]
-            if runs:
+            versions = stored.get(training_key(config, SAME_SCORE), [])
+            if len(versions) > 1:
+                versions.sort(key=lambda folders: not is_of_files_here(folders[0].name, config, data))
+            if versions:
+                runs = [read_run(folder) for folder in versions[0]]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)
@@ -98,7 +110,7 @@ def describe(table: pd.DataFrame, memory: str, minutes: float) -> str:
     """The plans of `plan_table` that fit, and the reasons why the others do not, as lines of text."""
     rows = []
     for row in table[table["fits"]].itertuples(index=False):
-        score = "" if math.isnan(row.score) else f"{row.score:.3f} ({row.low:.3f} to {row.high:.3f})"
+        score = "" if math.isnan(row.score) else interval_text(row.score, row.low, row.high)
         rows.append(
             {
                 "plan": row.name,

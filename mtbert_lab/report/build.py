@@ -31,7 +31,7 @@ from sphinx.util.docutils import docutils_namespace
 from traitlets.config import Config
 
 from mtbert.files import write_text
-from mtbert.paths import REPOSITORY
+from mtbert.paths import REPOSITORY, folder_of
 from mtbert.runtime import pick_device
 from mtbert.strict_yaml import read_yaml
 from mtbert_lab import sweep
@@ -39,8 +39,10 @@ from mtbert_lab.cost import predict_runs
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import read_grids
 
+FOLDERS = ("MTBERT_DATA", "MTBERT_RESULTS", "MTBERT_CACHE", "MTBERT_FIGURES", "MTBERT_TASKS")  # variables that name one
 MOST_WORKERS = 4  # by default; a run takes up to 1.5 GiB of memory
 ATTEMPTS = 3  # to execute a notebook whose kernel dies
+PROFILES = ("cpu", "demo", "gpu")  # the folders of params/ with parameters of notebooks
 COMMITTED = "cpu"  # the profile of the outputs that the repository holds
 
 
@@ -102,6 +104,9 @@ def build_report(
     pages = _read_pages(_select(notebooks, only), params, folder, data, grids)
     folder.mkdir(parents=True, exist_ok=True)
     environment = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "OMP_NUM_THREADS": "1"}  # no kernel of the user's
+    for name in FOLDERS:
+        if named := folder_of(name):
+            environment[name] = str(named.resolve())  # pages are executed in another folder
     if profile == "demo":
         store = _demo_store(root, folder, force, dry_run)
         environment |= {"MTBERT_RESULTS": str(store), "MTBERT_FIGURES": str(folder / "figures")}
@@ -126,8 +131,8 @@ def build_report(
 
 def _params_folder(root: Path, profile: str) -> Path:
     """The folder of the profile's parameters."""
-    known = sorted(path.name for path in (root / "params").glob("*") if path.is_dir())
-    if profile not in known:  # "" and .. would be folders, too
+    known = [name for name in PROFILES if (root / "params" / name).is_dir()]
+    if profile not in known:
         raise ReportError(f"unknown profile {profile!r}; params/ has: {', '.join(known)}")
     return root / "params" / profile
 

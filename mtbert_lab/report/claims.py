@@ -35,7 +35,6 @@ from mtbert_lab.statistics import (
     TOO_FEW,
     Difference,
     benjamini_hochberg,
-    holm,
     judge,
     margin_of,
     welch,
@@ -44,7 +43,7 @@ from mtbert_lab.store import MissingRun, Run, difference, stack_predictions, sum
 
 COST_MARGIN = math.log(1.1)
 COLUMNS = [
-    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q", "holm",
+    "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q",
     "seeds", "uses_prior", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
 ]  # fmt: skip
 SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
@@ -112,7 +111,7 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
 
     store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
-    corrected by Benjamini and Hochberg's method, which gives the verdict; holm: by Holm's. is_small: an order is shown,
+    corrected by Benjamini and Hochberg's method, which gives the verdict. is_small: an order is shown,
     by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
@@ -143,7 +142,7 @@ def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY /
 
 def _as_table(rows: list[dict]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = table[["our_number", "low", "high", "margin", "p", "q", "holm", "seeds_needed"]].astype(float).round(6)
+    numbers = table[["our_number", "low", "high", "margin", "p", "q", "seeds_needed"]].astype(float).round(6)
     return table.assign(**numbers, seeds=table["seeds"].astype("Int64"))
 
 
@@ -169,11 +168,10 @@ def _judge(rows: list[dict]) -> None:
     comparisons = {row["check"]: row["compared"] for row in rows}
     claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
-    by_holm = dict(zip(comparisons, judge(claims, holm), strict=True))
     for row in rows:
         one, verdict = row["compared"], judged[row["check"]]
         row |= one.in_numbers(verdict.low, verdict.high)
-        row |= {"p": verdict.p, "q": verdict.corrected, "holm": by_holm[row["check"]].corrected}
+        row |= {"p": verdict.p, "q": verdict.corrected}
         row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
         row |= {"uses_prior": one.found.uses_prior, "cautious": verdict.cautious}
         if verdict.cautious == verdict.verdict:

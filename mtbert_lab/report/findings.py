@@ -110,8 +110,9 @@ def recommendation(store: Path | None = None) -> str:
         three=millions["3-bert"],
     )
     leave = tell(
-        "**Do not bother** with PALs and other adapters, nor in steps of all tasks with PCGrad, CAGrad, GEM and "
-        "A-GEM. None of their {count} differences is shown to be a gain above the margin.",
+        "**We saw no reason** for PALs and other adapters, nor for PCGrad, CAGrad, GEM and A-GEM where every step has "
+        "all tasks: none of {count} differences is shown to be a gain above the margin, and {few} have too few runs to "
+        "tell.",
         **no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))])),
     )
     return " ".join(filter(None, [share, split, told(_at_papers_size, larger), leave]))
@@ -229,8 +230,8 @@ def three_runs_buy(plans: Comparison) -> str:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
     return tell(
-        "The mean prediction of three runs of one encoder gains {quora:size} on Quora and {sts:size} on STS over one "
-        "run, both less than the margin. On Quora it is still {behind:size} behind *3-bert*, which is as large.",
+        "The mean prediction of three runs of one encoder gains {quora:size4} on Quora and {sts:size} on STS over one "
+        "run, both less than the margin. One *3-bert*, as large as the three, is still {behind:size} better on Quora.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         behind=against("3-bert", "quora", "worse"),
@@ -267,9 +268,8 @@ def samplers_trade(samplers: Comparison) -> str:
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
-        "PALs and other adapters, and in steps of all tasks PCGrad, CAGrad, GEM and A-GEM: none of {count} differences "
-        "on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the gradient "
-        "methods are shown not to matter.",
+        "Adapters, and gradient methods where a step has all tasks: the {count} differences above. Overall the "
+        "gradient methods are shown not to matter.",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(pd.concat([adapters.differences, gradients.differences])),
     )
@@ -280,6 +280,8 @@ def gem_is_for(gradients: Grid) -> str:
     runs = gradients.runs
     orders = [(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES]
     found = less_forgotten(orders)
+    if not found.seeds:
+        raise KeyError("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
         "Where tasks are trained one after the other, earlier tasks keep {kept:size} more of their score with "
@@ -308,8 +310,8 @@ def _claims_checked(store: Path | None) -> str:
     waiting = int((claims["verdict"] == "not measured yet").sum())
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another {waiting} "
-        "claims wait for their runs.",
+        "{contradicted}{how} ({names}). Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
+        "{waiting} claims wait for their runs.",
         waiting=waiting,
         **findings_checked(claims),
     )
@@ -319,19 +321,21 @@ def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
     """The places of a sentence on the papers' findings that runs check, from `claims_table`.
 
     Their count, and how many are reproduced, small (reproduced by less than the margin), contradicted, equal, or have
-    too few runs; how: whether all that are contradicted are so by less than the margin.
+    too few runs; how: whether all that are contradicted are so by less than the margin; names: which these are.
     """
     checked = facts(claims)
     checked = checked[checked["kind"] == "finding"]
     counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     small = checked.loc[checked["is_small"].eq(True), "verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     contradicted = counts[CONTRADICTED]
+    names = checked.loc[checked["verdict"] == CONTRADICTED, "claim"]
     return {
         "count": len(checked),
         "reproduced": counts[REPRODUCED],
         "small": small[REPRODUCED],
         "contradicted": contradicted,
         "how": ", by less than the margin" if 0 < contradicted == small[CONTRADICTED] else "",
+        "names": "; ".join(f"*{name}*" for name in names) or "none",
         "equal": counts[NO_DIFFERENCE],
         "few": counts[TOO_FEW],
     }

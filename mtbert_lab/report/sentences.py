@@ -20,14 +20,18 @@ SMALL = verdict_text("better", is_small=True)
 
 @dataclass(frozen=True)
 class Place:
-    """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size."""
+    """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size.
+
+    `{x:size4}` has a digit more, for a size that would round to the margin.
+    """
 
     row: Any  # of `decide`; None where its runs are not stored
     verdict: str  # that the sentence rests on; "better" includes SMALL
 
     def __format__(self, spec: str) -> str:
-        if spec == "size":
-            return f"{abs(self.row.value):.3f}"
+        if spec.startswith("size"):
+            digits = spec.removeprefix("size") or "3"
+            return f"{abs(self.row.value):.{digits}f}"
         return signed(self.row) if spec == "+" else unsigned(self.row)
 
 

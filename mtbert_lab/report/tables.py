@@ -6,6 +6,7 @@ by Holm's method.
 
 import logging
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from mtbert_lab.statistics import (
     PAIRED_SEEDS,
     Difference,
     decide,
+    interval_text,
     margin_of,
     paired,
     verdict_text,
@@ -99,7 +101,7 @@ class Grid:
         text = f"{there} of {wanted} runs of this question ({files}) are stored"
         if there < wanted:
             others = "the others" if there else "them"
-            command = f"mtbert train {' '.join(self.paths)}"
+            command = f"mtbert train {shlex.join(map(str, self.paths))}"
             text += f"; {code(command)} trains {others}"
         return f"{text}." if there else f"Not measured yet: {text}."
 
@@ -249,7 +251,7 @@ class Comparison:
         count = f"{fewest} to {most}" if fewest < most else str(most)
         shown = ", ".join(deviations)
         return (
-            f"Runs of few seeds take the variance between seeds from {count} configurations of the same scheme "
+            f"Runs of few seeds take the variance between seeds from {count} configurations that are alike "
             f"(standard deviation {shown})."
         )
 
@@ -316,13 +318,13 @@ def said(row: Any) -> str:
 
 def signed(row: Any) -> str:
     """A difference with its interval."""
-    return f"{row.value:+.3f} ({row.low:+.3f} to {row.high:+.3f})"
+    return interval_text(row.value, row.low, row.high, "+.3f")
 
 
 def unsigned(row: Any) -> str:
     """The size of a difference with its interval, without signs."""
     low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
-    return f"{abs(row.value):.3f} ({low:.3f} to {high:.3f})"
+    return interval_text(abs(row.value), low, high)
 
 
 def score_points(run: Run) -> pd.DataFrame:
@@ -460,7 +462,7 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
         by_seed += [{run.config.seed: forgetting(run) for run in runs} for runs in (plain, method)]
     seeds = sorted(set(by_seed[0]).intersection(*by_seed[1:]))
     losses = np.array([[one[seed] for one in by_seed] for seed in seeds])
-    losses = losses.reshape(len(seeds), -1, 2)  # (S, orders, without and with)
+    losses = losses.reshape(len(seeds), len(orders), 2)  # (S, orders, without and with)
     gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
     return paired(gaps, PAIRED_SEEDS)
 
@@ -553,10 +555,14 @@ def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Differ
 
 
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
-    """Ratio of the costs of two configurations and its 95 % interval, which one seed on a side does not have."""
+    """Ratio of the costs of two configurations and its 95 % interval.
+
+    One seed on a side has none, nor have runs of several versions or machines, which differ by more than chance.
+    """
     found = log_cost_ratio(first, second, quantity)
     low = high = np.nan
-    if found.is_decided:
+    is_of_one_place = len(set(map(trained_by, [*first, *second]))) == 1
+    if found.is_decided and is_of_one_place:
         low, high = found.interval()
     return tuple(np.exp([found.value, low, high]).tolist())
 

@@ -16,7 +16,7 @@ from mtbert.data import TASKS
 from mtbert_lab.report import notebook, plots, tables, words
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.statistics import MEAN_MARGIN, decide
+from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text
 from mtbert_lab.store import Run, stack_predictions
 
 METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
@@ -112,12 +112,12 @@ def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **ends, **pairs}
 
 
-def conflicts(cosines: pd.DataFrame, parts: int = 6) -> pd.DataFrame:
+def conflicts(cosines: pd.DataFrame) -> pd.DataFrame:
     """The share of levels in conflict (cosine below 0) in each step: columns until, step, pair, share.
 
-    until: the last step of the part of the run that the step is in, of so many equal parts.
+    until: the last step of the sixth of the run that the step is in.
     """
-    length = -(-cosines["step"].max() // parts)  # rounded up
+    length = -(-cosines["step"].max() // 6)  # rounded up
     table = cosines.assign(until=-(-cosines["step"] // length) * length, share=cosines["cosine"] < 0)
     return table.groupby(["until", "step", "pair"], sort=False)["share"].mean().reset_index()
 
@@ -154,7 +154,7 @@ def method_costs(comparison: Comparison) -> pd.DataFrame:
 
 def method_costs_text(costs: pd.DataFrame) -> pd.DataFrame:
     """The table of `method_costs` for reading."""
-    speed = [ratio_text(*row) for row in costs[["speed", "low", "high"]].itertuples(index=False)]
+    speed = [interval_text(*row, ".2f") for row in costs[["speed", "low", "high"]].itertuples(index=False)]
     shares = costs[["projected", "broken"]].map(lambda share: "–" if pd.isna(share) else f"{share:.0%}")
     return costs[["run", "seeds"]].assign(speed=speed, **shares)
 
@@ -169,11 +169,6 @@ def constraint_places(costs: pd.DataFrame) -> dict[str, float]:
     changed, broken = table["projected"], table["broken"]
     ends = {"least": changed.min(), "most": changed.max(), "fewest": broken.min(), "broken": broken.max()}
     return ends | {"speed": table["speed"].max()}
-
-
-def ratio_text(value: float, low: float, high: float) -> str:
-    """A ratio with its interval, which one seed does not have."""
-    return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 # Forgetting
@@ -287,7 +282,9 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
         predicted, labels = stack_predictions(runs, "sts")  # (S, N), (N,)
         slopes = [np.polyfit(one, labels, 1)[0] for one in predicted]
         at_ends = np.isin(np.rint(np.clip(predicted, 0, 5)), (0, 5)).mean()
-        reference = comparison.runs.get(comparison.references.get(name, ""))
+        longer = "–"
+        if reference := comparison.runs.get(comparison.references.get(name, "")):
+            longer = interval_text(*tables.cost_ratio(runs, reference, "train_cpu_seconds"), ".2f")
         rows.append(
             {
                 "run": name,
@@ -295,9 +292,7 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
                 "sd of the labels": f"{labels.std():.2f}",
                 "slope": f"{np.mean(slopes):.2f}",
                 "nearest to 0 or 5": f"{at_ends:.1%}",
-                "times as long": ratio_text(*tables.cost_ratio(runs, reference, "train_cpu_seconds"))
-                if reference
-                else "–",
+                "times as long": longer,
                 "seeds": str(len(runs)),
             }
         )

@@ -38,7 +38,7 @@ from mtbert.config import RunConfig
 from mtbert.multitask import encoder_config
 from mtbert_lab.report import notebook, plots
 from mtbert_lab.report.tables import Grid
-from mtbert_lab.statistics import count_seeds
+from mtbert_lab.statistics import count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval, summarize
 
 CAPTION_OF_HEADS = (
@@ -167,10 +167,10 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
 
 def _plan_facts(runs: list[Run]) -> dict[str, str]:
     """What the runs of a plan scored and used, for reading: scores with 95 % intervals, costs with their range."""
-    facts = {"overall score": _interval(*overall_interval(runs))}
+    facts = {"overall score": interval_text(*overall_interval(runs))}
     for task in runs[0].config.tasks:
         score = summarize(runs, task)
-        facts[plots.TASK_LABELS[task]] = _interval(score["value"], score["low"], score["high"])
+        facts[plots.TASK_LABELS[task]] = interval_text(score["value"], score["low"], score["high"])
     minutes, memory = [], []
     for run in runs:
         seconds = run.cost["train_cpu_seconds"] + run.cost.get("feature_cpu_seconds", 0)
@@ -180,10 +180,6 @@ def _plan_facts(runs: list[Run]) -> dict[str, str]:
     facts["memory of the whole process"] = f"{_range(memory, ',.0f')} MiB"
     facts["stored runs"] = count_seeds(len(runs))
     return facts
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _range(values: list[float], form: str) -> str:

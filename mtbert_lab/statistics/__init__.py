@@ -50,7 +50,7 @@ Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
 from mtbert_lab.statistics.differences import Difference, count_seeds, difference, paired, welch
-from mtbert_lab.statistics.intervals import Scored, example_share, scores_and_covariance, seed_mean
+from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance, seed_mean
 from mtbert_lab.statistics.resamples import Estimate, Resamples
 from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
 from mtbert_lab.statistics.verdicts import (
@@ -97,6 +97,7 @@ __all__ = [
     "draw_variances",
     "example_share",
     "holm",
+    "interval_text",
     "judge",
     "judge_estimates",
     "margin_of",

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from mtbert_lab.statistics.intervals import Scored, example_share, scores_and_covariance
+from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance
 from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles, draw_variances
 
 LEVEL = 0.05
@@ -32,11 +32,10 @@ class Difference:
     sides: tuple[Side, ...] = ()
 
     def __repr__(self) -> str:
-        low, high = self.interval()
         seeds = count_seeds(self.seeds)
         if not self.is_decided:
             seeds += ", too few for a verdict"
-        return f"<Difference {self.value:+.4f} ({low:+.4f} to {high:+.4f}), p {self.p:.2g}, {seeds}>"
+        return f"<Difference {interval_text(self.value, *self.interval(), '+.4f')}, p {self.p:.2g}, {seeds}>"
 
     def _p_of(self, distance: float) -> float:
         """Probability of an estimate that is off by more than this in one direction."""
@@ -106,8 +105,7 @@ class Difference:
 
     def text(self) -> str:
         """'+0.007 (+0.002 to +0.012)'."""
-        low, high = self.interval()
-        return f"{self.value:+.3f} ({low:+.3f} to {high:+.3f})"
+        return interval_text(self.value, *self.interval(), "+.3f")
 
 
 def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
@@ -178,7 +176,7 @@ def paired(gaps: Sequence[float], needed: int) -> Difference:
     """Mean of what pairs of the same seed differ by, by Student's t-test; decided from so many pairs on."""
     values = np.asarray(gaps, dtype=float)
     S = len(values)
-    value = _rounded(values.mean())
+    value = _rounded(values.mean()) if S else np.nan
     if S < 2:
         return Difference(value, np.zeros(1), S, is_decided=False)
     drawn = draw_variances(values, prior=None) / S

@@ -14,6 +14,13 @@ _OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
 Scored = tuple[Metric, list[ndarray], ndarray]
 
 
+def interval_text(value: float, low: float, high: float, form: str = ".3f") -> str:
+    """'0.489 (0.472 to 0.506)'; the value alone where its interval is not known."""
+    if np.isnan(low):
+        return f"{value:{form}}"
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
 def takes_left_out(metric: Metric) -> bool:
     """Whether a metric is one of mtbert's, maybe with some of its arguments given by functools.partial."""
     function = metric.func if isinstance(metric, functools.partial) else metric

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
+from mtbert_lab.statistics.intervals import interval_text
+
 
 class Estimate(NamedTuple):
     """A value, its 95 % interval (percentiles 2.5 and 97.5), and the two-sided p-value of being 0."""
@@ -36,8 +38,7 @@ class Estimate(NamedTuple):
 
     def text(self, digits: int = 3, sign: str = "") -> str:
         """Value and interval; sign: "+" for a difference."""
-        form = f"{sign}.{digits}f"
-        return f"{self.value:{form}} ({self.low:{form}} to {self.high:{form}})"
+        return interval_text(self.value, self.low, self.high, f"{sign}.{digits}f")
 
     def percent(self, digits: int = 0) -> str:
         """A share and its interval, as in "79% (75 to 82%)"."""

@@ -159,7 +159,6 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
     """
     if np.isnan(found.value) or not found.sides:
         return math.nan
-    of_one_seed = sum(side.variance_of_one_seed for side in found.sides)
     size = abs(found.value)
     if claimed in ORDERS:
         distances = [(size, level / 2), (margin - size, equal_level)]  # from what the interval must exclude
@@ -167,9 +166,10 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
         distances = [(abs(margin - size), level)]
     else:
         distances = [(abs(margin - found.value), level)]
-    fewest = 1 + max(len(side.scores) for side in found.sides)
+    fewest = 1 + min(len(side.scores) for side in found.sides)
     for seeds in range(max(SEEDS, fewest), MOST_SEEDS + 1):
-        error = math.sqrt(found.of_examples + of_one_seed / seeds)
+        of_seeds = sum(side.variance_of_one_seed / max(seeds, len(side.scores)) for side in found.sides)
+        error = math.sqrt(found.of_examples + of_seeds)
         if any(distance > -NormalDist().inv_cdf(alpha) * error for distance, alpha in distances):
             return seeds
     return math.inf

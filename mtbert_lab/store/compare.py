@@ -97,11 +97,13 @@ def difference(
 ) -> Difference:
     """Mean dev score of one configuration minus that of another on the same examples.
 
-    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in it, 0.5 in
-    `overall` (paper 002), 1 in a plain mean. among: stores whose runs give the priors; default: `stores()`.
+    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in a mean of
+    several, 0.5 in `overall` (paper 002), 1 in a plain mean. among: stores whose runs give the priors;
+    default: `stores()`.
     """
     both = [name for name in first[0].config.scored if name in second[0].config.scored]
     tasks = [task] if task else both
+    pearson = pearson if len(tasks) > 1 else 1.0
     priors = (prior_of(first, tasks, pearson, among), prior_of(second, tasks, pearson, among))
     return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
 
@@ -124,7 +126,6 @@ def prior_of(
     if not strata or not set(tasks) <= set(config.tasks):
         return None
     among = tuple(among or stores())
-    pearson = pearson if len(tasks) > 1 else 1.0
     prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), pearson)
     if prior is None:
         return None
@@ -161,24 +162,40 @@ def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
     return [(config.corpus, config.encoder, steps, scheme) for scheme in schemes]
 
 
+def seeds_of_configurations(
+    among: Sequence[Path], without: Sequence[str] = ()
+) -> dict[tuple[str, str], dict[int, tuple[Path, dict]]]:
+    """Configuration and data -> seed -> folder and run.json of its stored run.
+
+    A configuration is its `training_key`, `without` some fields; runs on other versions of the data are apart. A run
+    whose cosines are recorded, too, counts once.
+    """
+    found: dict[tuple[str, str], dict[int, tuple[Path, dict]]] = {}
+    for folder, content in stored_runs(among):
+        config = content["config"]
+        data = json.dumps(content["examples"], sort_keys=True)  # names what it was scored on
+        if config.train_rows is None:  # else every seed draws rows of its own
+            data += folder.name.partition("-")[2]
+        seeds = found.setdefault((training_key(config, without), data), {})
+        seeds.setdefault(config.seed, (folder, content))
+    return found
+
+
 @functools.lru_cache(maxsize=2)
 def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
     """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
 
     names: `_names_of_runs`, for the cache.
     """
-    found: dict[tuple[Stratum, str], dict[str, dict[int, Path]]] = {}
-    for folder, content in stored_runs(among):
+    found: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
+    for (key, data), seeds in seeds_of_configurations(among).items():
+        if len(seeds) < 2:
+            continue
+        (_, content), *_ = seeds.values()
         config = content["config"]
-        strata = strata_of(config, content["cost"]["steps"])
-        for place in product(strata, config.tasks):
-            groups = found.setdefault(place, {})
-            seeds = groups.setdefault(training_key(config), {})
-            seeds.setdefault(config.seed, folder)  # a run whose cosines are recorded, too, counts once
-    several: dict[tuple[Stratum, str], dict[str, list[Path]]] = {}
-    for place, groups in found.items():
-        several[place] = {key: list(seeds.values()) for key, seeds in groups.items() if len(seeds) > 1}
-    return several
+        for place in product(strata_of(config, content["cost"]["steps"]), config.tasks):
+            found.setdefault(place, {})[key + data] = [folder for folder, _ in seeds.values()]
+    return found
 
 
 @functools.lru_cache

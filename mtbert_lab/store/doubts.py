@@ -46,7 +46,8 @@ def _below(group: Sequence[Run], task: str, baselines: pd.DataFrame | None) -> l
     for row in baselines[is_own].itertuples():
         if score < row.value:
             baseline = NAMES.get(row.baseline, row.baseline)
-            found.append(f"is below {baseline} ({score:.3f} against {row.value:.3f})")
+            digits = 3 if f"{score:.3f}" != f"{row.value:.3f}" else 5
+            found.append(f"is below {baseline} ({score:.{digits}f} against {row.value:.{digits}f})")
     return found
 
 

@@ -6,10 +6,11 @@ from mtbert.bert import NAMED_ENCODERS, CheckpointError
 from mtbert.data import DataError
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir
+from mtbert.training import load_corpus
 from mtbert_lab.store.folders import read_run, run_folder
 from mtbert_lab.store.listing import find_run
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import load_or_run
+from mtbert_lab.store.runs import data_root, load_or_run, run_id_of
 
 
 def load_model(
@@ -29,9 +30,10 @@ def load_model(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
                 f"again, which took {found.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
-        again = load_or_run(found.config, data, device=device, again=True, accept_rejects=True).run_id
-        if again != run_id:
-            raise DataError(f"{run_id}: was trained on other data than those that are here, which make {again}")
+        here = run_id_of(found.config, load_corpus(found.config, data_root(found.config, data)))
+        if here != run_id:
+            raise DataError(f"{run_id}: was trained on other data than those that are here, which make {here}")
+        load_or_run(found.config, data, device=device, again=True, accept_rejects=True)
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
     needs_folder = model.tokenizer == config.encoder and config.encoder not in NAMED_ENCODERS

@@ -56,7 +56,7 @@ def keep_model(model: MultitaskBert, folder: Path) -> bool:
 
 def tell_limit(folder: Path) -> None:
     """Warn if the new model in this folder has brought the cache above its limit."""
-    with suppress(OSError):  # another process removes files meanwhile
+    with suppress(OSError):
         total = size_of(cache_dir())
         if total > CACHE_LIMIT >= total - size_of(folder):
             text = "%s has %.1f GB: `mtbert cache --clear` removes models that can be trained again, down to %g GB"
@@ -65,5 +65,8 @@ def tell_limit(folder: Path) -> None:
 
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(FileNotFoundError):  # another process removes it meanwhile
+            total += file.stat().st_size if file.is_file() else 0
+    return total

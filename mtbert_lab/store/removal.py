@@ -13,7 +13,7 @@ from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
 from mtbert_lab.store.models import has_model, model_folder, run_lock, size_of
 from mtbert_lab.store.run import StoreError
-from mtbert_lab.store.runs import data_root
+from mtbert_lab.store.runs import is_of_files_here
 from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TEACHERS
 
@@ -61,8 +61,8 @@ def remove_unused(days: float) -> tuple[int, float]:
 def clear_models(limit: int) -> dict[str, int]:
     """Remove models of stored runs, the oldest first, until the cache has at most `limit` bytes; run id -> its bytes.
 
-    A model stays if its run could not be trained again: if it is not stored, its code or encoder has changed, or its
-    data are not here. A model also stays while another process trains its run.
+    A model stays if its run could not be trained again: if it is not stored, its code or encoder has changed, or the
+    data here are not those that it was trained on. A model also stays while another process trains its run.
     """
     excess = sum(size for _, size, _ in cache_contents()) - limit
     removed = {}
@@ -88,11 +88,11 @@ def _trainable_again() -> list[str]:
     for folder, content in stored_runs(stores()):
         config = content["config"]
         try:
-            data_root(config)
-            if has_model(folder.name) and folder.name.startswith(config.digest):
+            is_same = folder.name.startswith(config.digest)
+            if has_model(folder.name) and is_same and is_of_files_here(folder.name, config):
                 changed = (model_folder(folder.name) / "run_config.json").stat().st_mtime_ns
                 found.append((changed, folder.name))
-        except ValueError:  # no data, or code without a source
+        except ValueError:  # code without a source
             continue
     return [run_id for _, run_id in sorted(found)]
 
@@ -114,6 +114,8 @@ def forget(run_id: str) -> list[Path]:
             with store_lock(own):
                 for folder in in_store:
                     shutil.rmtree(folder, ignore_errors=True)
+                for table in own.glob(f"*/{run_id}-*.parquet"):  # what was computed with its model
+                    table.unlink()
             shutil.rmtree(model_folder(run_id), ignore_errors=True)
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None

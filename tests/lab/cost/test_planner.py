@@ -75,6 +75,7 @@ def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, mo
 
 def test_the_score_is_that_of_all_seeds_of_a_run(config, speeds, course_data):
     runs = [load_or_run(config.but(seed=seed), device="cpu", progress=False) for seed in (1, 2)]
+    load_or_run(config.but(seed=2, cosine_every=1), device="cpu", progress=False)  # the same training
     like = {"alike": config.but(seed=3, accumulation=2), "unlike": config.but(epochs=2)}
     table = plan_table(like, data=course_data).set_index("name")
     assert table["score"]["alike"] == pytest.approx((runs[0].score() + runs[1].score()) / 2)

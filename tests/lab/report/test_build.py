@@ -177,6 +177,20 @@ def test_notebooks_are_stale_when_a_later_one_stores_results(root, monkeypatch, 
     assert executions(root) == 2, "and is not any more"
 
 
+def test_folders_that_variables_name_are_those_of_the_caller(root, monkeypatch, no_site, in_process):
+    """Pages are executed in another folder."""
+    monkeypatch.chdir(root)
+    for name in build.FOLDERS:
+        monkeypatch.setenv(name, "mine")
+    monkeypatch.delenv("MTBERT_CACHE")
+    write_notebook(root, "01_tiny", f"import os\nseen = [os.environ.get(name) for name in {build.FOLDERS}]\n"
+                   f"open({str(root / 'seen')!r}, 'w').write(str(seen))")  # fmt: skip
+    build_report("cpu", root=root)
+    folders = [None if name == "MTBERT_CACHE" else str(root / "mine") for name in build.FOLDERS]
+    assert (root / "seen").read_text() == str(folders)
+    assert os.environ["MTBERT_DATA"] == "mine"
+
+
 def test_demo_results_of_other_code_are_thrown_away(root, no_site, in_process):
     write_notebook(root, "01_tiny")
     build_report("demo", root=root)

@@ -329,6 +329,10 @@ def test_too_few_runs_say_how_many_would_tell():
     seeds = needed(0.01)
     halves = 1.96 * np.sqrt(2 * variance / np.array([seeds - 1, seeds]))  # of the interval
     assert halves[1] < 0.01 < halves[0]
+    more = np.array([0.80, 0.81, 0.79] * 4)
+    few = difference([(mean_of_numbers, parts_of(scores + 0.01, more), np.arange(50))])
+    [judged] = judge([("greater", few, 0.002)], holm)
+    assert 3 < judged.seeds_needed < seeds, "the side with twelve seeds needs no more"
     assert needed(0.0021) == np.inf, "neither 0 nor the margin is far enough away"
     assert verdict_text(TOO_FEW, seeds_needed=seeds) == f"too few runs to tell ({seeds} seeds would tell)"
     assert verdict_text(TOO_FEW, seeds_needed=np.inf) == "too few runs to tell (not even 30 seeds would)"
@@ -342,6 +346,8 @@ def test_pairs_are_judged_by_students_t_once_there_are_enough():
     assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.1), "by quantiles"
     assert found.is_decided and not paired(gaps[:5], needed=6).is_decided
     assert not paired(gaps[:1], needed=6).is_decided
+    none = paired([], needed=6)
+    assert np.isnan(none.value) and not none.is_decided
 
 
 def test_a_cautious_verdict_takes_the_lower_bound_of_d0():

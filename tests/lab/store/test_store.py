@@ -7,6 +7,7 @@ import logging
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from mtbert.training import loop
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import removal, runs
-from mtbert_lab.store.compare import scored, stack_predictions
+from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
@@ -469,6 +470,35 @@ def test_models_without_data_stay(config, course_data, monkeypatch):
     assert clear_models(0) == {} and has_model(run.run_id)
 
 
+def test_models_of_runs_on_other_data_stay(config, course_data, tmp_path, monkeypatch):
+    run = run_of(config)
+    monkeypatch.setenv("MTBERT_DATA", str(with_fewer_rows(course_data, tmp_path)))
+    assert clear_models(0) == {} and has_model(run.run_id)
+
+
+def with_fewer_rows(data: Path, folder: Path) -> Path:
+    """A copy of the data whose training split of SST lacks three rows."""
+    other = shutil.copytree(data, folder / "other")
+    path = other / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    return other
+
+
+def test_seeds_on_other_data_are_of_another_configuration(config, course_data, tmp_path, monkeypatch):
+    three = config.but(tasks=("sst", "quora"), scheme="unified", keep="last", frozen=False)
+    stored = [run_of(three.but(seed=seed)) for seed in (1, 2)]
+    run_of(three.but(seed=2, cosine_every=1))
+    monkeypatch.setenv("MTBERT_DATA", str(with_fewer_rows(course_data, tmp_path)))
+    other = run_of(three)
+    found = []
+    for seeds in seeds_of_configurations([results_dir()]).values():
+        found.append({seed: folder.name for seed, (folder, _) in seeds.items()})
+    ids = [run.run_id for run in stored]
+    assert sorted(map(len, found)) == [1, 2]
+    [alone], [both] = ([seeds for seeds in found if len(seeds) == count] for count in (1, 2))
+    assert alone == {1: other.run_id} and both[1] == ids[0] and both.keys() == {1, 2}
+
+
 def test_a_run_prints_in_a_line(config, course_data):
     run = run_of(config)
     assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
@@ -477,8 +507,11 @@ def test_a_run_prints_in_a_line(config, course_data):
 def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
     run, other = run_of(config), run_of(config.but(seed=2))
     folder = results_dir() / "runs" / run.run_id
+    derived = results_dir() / "probabilities" / f"{run.run_id}-sst.parquet"  # of its model
+    derived.parent.mkdir()
+    derived.touch()
     assert forget(run.run_id) == [folder, model_folder(run.run_id)]
-    assert not folder.exists() and not model_folder(run.run_id).exists()
+    assert not folder.exists() and not model_folder(run.run_id).exists() and not derived.exists()
     assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
 
 
@@ -505,12 +538,11 @@ def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, ca
     assert load_model(run.run_id).run_config == run.config
 
 
-def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
+def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path, monkeypatch):
     run = run_of(config)
     shutil.rmtree(model_folder(run.run_id))
-    other = shutil.copytree(course_data, tmp_path / "other")
-    path = other / "ids-sst-train.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    other = with_fewer_rows(course_data, tmp_path)
+    monkeypatch.setattr(runs, "train", refuse)
     with pytest.raises(DataError, match=f"{run.run_id}: was trained on other data than those that are here"):
         load_model(run.run_id, train_missing=True, data=other, device="cpu")
 
@@ -518,6 +550,12 @@ def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path):
 def test_a_model_that_is_not_in_the_cache_is_named():
     with pytest.raises(MissingRun, match="'0123456789-01234567' fits 0 runs; `mtbert runs` lists them"):
         load_model("0123456789-01234567")
+
+
+def test_a_correlation_alone_is_compared_as_it_is(config, course_data):
+    """In a mean of tasks it counts as (1 + r) / 2."""
+    one, other = (run_of(config.but(tasks=("sts",), seed=seed)) for seed in (1, 2))
+    assert difference([one], [other], pearson=0.5).value == pytest.approx(one.score() - other.score())
 
 
 def test_predictions_of_several_seeds(config, course_data):
