@@ -26,6 +26,14 @@ def test_every_paper_has_a_card_and_every_notebook_a_link():
     assert set(re.findall(r"\]\((\w+\.ipynb)\)", text)) == others
 
 
+def test_the_figure_of_the_labels_names_what_a_model_has_to_beat():
+    table = pd.read_csv(REPOSITORY / "results" / "baselines.csv")
+    table = table.query("baseline == 'most frequent' and metric == 'accuracy'").set_index("task")["value"]
+    caption = f"{table['sst']:.3f} on SST and {table['quora']:.3f} on Quora: what a model has to beat"
+    assert caption in START.read_text(encoding="utf8")
+    assert f"{table['cfimdb']:.3f} by the most frequent label" in (REPOSITORY / "figures/00_labels.svg").read_text()
+
+
 def test_links_to_cards_lead_to_a_heading():
     headings = {"#" + title.replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text_of(START), re.MULTILINE)}
     links = re.findall(r"\]\((#[^)]+)\)", text_of(START))
