@@ -246,7 +246,9 @@ def train(
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:  # teachers before their students, then the longest first
-        missing.sort(key=lambda run: (sweep.generation(run.config), -(run.minutes or math.inf)))
+        missing.sort(
+            key=lambda run: (sweep.generation(run.config), -(math.inf if run.minutes is None else run.minutes))
+        )
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))

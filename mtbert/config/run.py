@@ -407,8 +407,8 @@ class RunConfig(BaseModel):
             fields["encoder"] = content_name(self.encoder)
             if fields["encoder"] == MINILM:
                 del fields["encoder"]
-        if self.chosen_metrics:
-            fields["metrics"] = self.chosen_metrics
+        if chosen := self.chosen_metrics:
+            fields["metrics"] = chosen
         if self.own_code:
             fields["own_code"] = self.own_code
         text = json.dumps(fields, sort_keys=True)

@@ -87,10 +87,11 @@ def train(
 
     checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
     (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    the caller removes it, and the files beside it whose names begin like its own.
+    the caller removes it, and beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
-    Raises TrainingError at the first loss or gradient that is not finite, and for a corpus of other tasks.
+    Raises TrainingError at the first loss that is not finite, with a method that looks at gradients also at the first
+    such gradient; and for a corpus of other tasks.
     """
     place = pick_device(device)
     run = _Run(config, corpus, place, checkpoint, checkpoint_seconds, progress)
@@ -257,7 +258,8 @@ class _Run:
         rate = trainer.learning_rate
         try:
             losses = trainer.step(step, drawn)
-        except GradientError as error:  # of a finite loss
+        except GradientError as error:
+            self.read_losses(state, unread)  # on a GPU a loss may have been the first that is not finite
             text = f"step {step}: {error}; its learning rate is {rate:.3g}, a lower one or max_grad_norm may help"
             raise TrainingError(text) from error
         unread.append((step, rate, drawn, losses))

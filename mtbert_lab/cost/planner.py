@@ -65,15 +65,14 @@ def plan_table(
     """A row per named configuration: its needs, whether it fits the budget, its expected score.
 
     data, device, threads: see `predict_costs`. The scores are those of stored runs, on the data here if there are some
-    on several versions. Rows are sorted by fit, score and
-    minutes. A configuration for which a run would raise ConfigError, PlanError or CheckpointError does not fit. Raises
-    BudgetError unless minutes are above 0, and DataError.
+    on several versions. Rows are sorted by fit, score and minutes. A configuration for which a run would raise
+    ConfigError, PlanError or CheckpointError does not fit. Raises BudgetError unless minutes are above 0, and DataError.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored: dict[str, list[list[Path]]] = {}  # configuration -> its seeds on each version of the data
+    stored: dict[str, list[list[tuple[Path, dict]]]] = {}  # configuration -> its seeds on each version of the data
     for (key, _), seeds in seeds_of_configurations(stores(), SAME_SCORE).items():
-        stored.setdefault(key, []).append([folder for folder, _ in seeds.values()])
+        stored.setdefault(key, []).append(list(seeds.values()))
     costs = predict_costs(configs.items(), device, threads, data)
     rows = []
     for name, config in configs.items():
@@ -84,13 +83,18 @@ def plan_table(
             row |= asdict(cost) | {"minutes": cost.minutes}
             versions = stored.get(training_key(config, SAME_SCORE), [])
             if len(versions) > 1:
-                versions.sort(key=lambda folders: not is_of_files_here(folders[0].name, config, data))
+                versions.sort(key=lambda seeds: not _is_here(*seeds[0], data))
             if versions:
-                runs = [read_run(folder) for folder in versions[0]]
+                runs = [read_run(folder) for folder, _ in versions[0]]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
+
+
+def _is_here(folder: Path, content: dict, data: str | Path | None) -> bool:
+    """Whether a stored run was trained on the data files as they are here."""
+    return is_of_files_here(folder.name, content["config"], data)
 
 
 def _why_not(cost: Cost | Exception, memory_mib: float, minutes: float) -> str:

@@ -110,10 +110,11 @@ def recommendation(store: Path | None = None) -> str:
         three=millions["3-bert"],
     )
     gains = no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))]))
+    few = gains.pop("few")
     leave = tell(
         "**We saw no reason** for PALs and other adapters, nor for PCGrad, CAGrad, GEM and A-GEM where every step has "
-        "all tasks, though for most of them there are too few runs to tell.",
-        few=fact("most" if 2 * gains.pop("few") > gains["count"] else "some", "most"),
+        "all tasks, though most of their differences on tasks have too few runs to tell.",
+        few=fact("most" if 2 * few > gains["count"] else "some", "most"),
         **gains,
     )
     return " ".join(filter(None, [share, split, told(_at_papers_size, larger), leave]))
@@ -312,7 +313,7 @@ def _claims_checked(store: Path | None) -> str:
     waiting = int((claims["verdict"] == "not measured yet").sum())
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how} ({names}). Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
+        "{contradicted}{how}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
         "{waiting} claims wait for their runs.",
         waiting=waiting,
         **findings_checked(claims),

@@ -112,7 +112,6 @@ def differences_by_task(
         if "margin" in part:
             margin = part["margin"].max()
             ax.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
-            low, high = limits = min(low, -1.1 * margin), max(high, 1.1 * margin)
         value = part["value"]
         is_outside = value.notna() & ~value.between(*limits)
         inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
@@ -197,7 +196,10 @@ def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:
 
 
 def _limits(table: pd.DataFrame) -> tuple[float, float]:
-    """The ends of the axis of differences: 0 and all intervals, if none reaches far beyond the others."""
+    """The ends of the axis of a task's differences: all intervals, if none reaches far beyond the others.
+
+    It also has 0 and, where there is one, the band of the margin.
+    """
     reach = table[["low", "high"]].abs().max(axis=1)
     most, usual = reach.max(), reach.median()
     if most > 8 * usual:
@@ -205,6 +207,9 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
     lowest = min(0, table["low"].min())
     highest = max(0, table["high"].max())
     low, high = max(lowest, -most), min(highest, most)
+    if "margin" in table:
+        band = 1.1 * table["margin"].max()
+        low, high = min(low, -band), max(high, band)
     return (low, high) if low < high else (-0.01, 0.01)  # all are 0, or none is known
 
 

@@ -167,8 +167,9 @@ def seeds_of_configurations(
 ) -> dict[tuple[str, str], dict[int, tuple[Path, dict]]]:
     """Configuration and data -> seed -> folder and run.json of its stored run.
 
-    A configuration is its `training_key`, `without` some fields; runs on other versions of the data are apart. A run
-    whose cosines are recorded, too, counts once.
+    A configuration is its `training_key`, `without` some fields. Runs on other versions of the data are apart; where
+    seeds draw training rows of their own, those with another dev split. A run whose cosines are recorded, too, counts
+    once.
     """
     found: dict[tuple[str, str], dict[int, tuple[Path, dict]]] = {}
     for folder, content in stored_runs(among):
@@ -183,7 +184,7 @@ def seeds_of_configurations(
 
 @functools.lru_cache(maxsize=2)
 def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], dict[str, list[Path]]]:
-    """(stratum, task) -> training key -> folders of the seeds, for configurations with two seeds or more.
+    """(stratum, task) -> training key and data -> folders of the seeds, for configurations with two seeds or more.
 
     names: `_names_of_runs`, for the cache.
     """

@@ -31,7 +31,10 @@ def load_model(
                 f"again, which took {found.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
         here = run_id_of(found.config, load_corpus(found.config, data_root(found.config, data)))
-        if here != run_id:
+        digest, _, of_data = run_id.partition("-")
+        if not here.startswith(digest):
+            raise DataError(f"{run_id}: its settings, its code or its encoder now name another run, {here}; train that")
+        if not here.endswith(of_data):
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {here}")
         load_or_run(found.config, data, device=device, again=True, accept_rejects=True)
     model = MultitaskBert.load(model_folder(run_id))

@@ -1,6 +1,7 @@
 """The models of runs. They are kept in the cache, as they are too large to commit."""
 
 import logging
+import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
@@ -65,8 +66,11 @@ def tell_limit(folder: Path) -> None:
 
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
+    files = [path]
+    if path.is_dir():
+        files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     total = 0
-    for file in path.rglob("*") if path.is_dir() else [path]:
+    for file in files:
         with suppress(FileNotFoundError):  # another process removes it meanwhile
-            total += file.stat().st_size if file.is_file() else 0
+            total += file.stat().st_size
     return total

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
+from mtbert.config import RunConfig
 from mtbert.files import remove_leftovers
 from mtbert.paths import cache_dir
 from mtbert_lab.paths import stores
@@ -68,9 +69,11 @@ def clear_models(limit: int) -> dict[str, int]:
     removed = {}
     if excess <= 0:
         return removed
-    for run_id in _trainable_again():
+    for run_id, config in _with_model():
         if excess <= 0:
             break
+        if not is_of_files_here(run_id, config):
+            continue
         try:
             with run_lock(run_id, blocking=False):
                 size = size_of(model_folder(run_id))
@@ -82,23 +85,24 @@ def clear_models(limit: int) -> dict[str, int]:
     return removed
 
 
-def _trainable_again() -> list[str]:
-    """The stored runs that have a model and could be trained again, the oldest model first."""
+def _with_model() -> list[tuple[str, RunConfig]]:
+    """The stored runs that have a model, and whose code and encoder are as they were, the oldest model first."""
     found = []
     for folder, content in stored_runs(stores()):
         config = content["config"]
         try:
-            is_same = folder.name.startswith(config.digest)
-            if has_model(folder.name) and is_same and is_of_files_here(folder.name, config):
+            if has_model(folder.name) and folder.name.startswith(config.digest):
                 changed = (model_folder(folder.name) / "run_config.json").stat().st_mtime_ns
-                found.append((changed, folder.name))
+                found.append((changed, folder.name, config))
         except ValueError:  # code without a source
             continue
-    return [run_id for _, run_id in sorted(found)]
+    return [(run_id, config) for _, run_id, config in sorted(found, key=lambda one: one[:2])]
 
 
 def forget(run_id: str) -> list[Path]:
-    """Delete a run, and its outputs as a teacher, from the store that is written to, and its model from the cache.
+    """Delete a run, its outputs as a teacher and what was computed with its model from the store that is written to.
+
+    Its model is deleted from the cache.
 
     Returns the folders deleted. Raises StoreError for a run of a store that is only read, and for one that is being
     trained.

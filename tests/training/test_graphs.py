@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from mtbert.data.tokens import tokenize
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import TrainingError, train
 from mtbert.training.batches import training_steps
-from mtbert.training.graphs import StepGraphs, graphs_are_on, reason_for_eager
+from mtbert.training.graphs import GRADIENTS_SHARE, StepGraphs, _Captured, graphs_are_on, reason_for_eager
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import load_corpus, task_rows
 
@@ -62,6 +63,17 @@ def trainers(config: RunConfig, device: torch.device, *graphs: bool) -> Iterator
             own = own.double()
         tables = {task: task_rows(own, task, table, device, passes=4) for task, table in corpus.train.items()}
         yield Trainer(own, tables, total_steps=20, graphs=is_graphed)
+
+
+def test_graphs_that_hold_the_gradients_of_every_task_are_fewer(monkeypatch):
+    device = SimpleNamespace(total_memory=400)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: device)
+    graphs = StepGraphs([], {}, 16)
+    parameter = torch.zeros(5)
+    of_sum = _Captured(None, parameter, {"sst": parameter}, [(parameter, parameter)])  # 20 bytes
+    of_tasks = _Captured(None, parameter, ({}, torch.zeros(2, 5), parameter), [])  # 40 bytes
+    assert graphs._most_graphs(of_sum, CPU) == GRADIENTS_SHARE * 400 / 20
+    assert graphs._most_graphs(of_tasks, CPU) == int(GRADIENTS_SHARE * 400 / 40)
 
 
 def take_steps(trainer: Trainer, count: int) -> list[dict[str, float]]:

@@ -1,6 +1,7 @@
 """What fits into a budget, in which order, with which expected score."""
 
 import math
+import shutil
 
 import pandas as pd
 import pytest
@@ -80,6 +81,17 @@ def test_the_score_is_that_of_all_seeds_of_a_run(config, speeds, course_data):
     table = plan_table(like, data=course_data).set_index("name")
     assert table["score"]["alike"] == pytest.approx((runs[0].score() + runs[1].score()) / 2)
     assert math.isnan(table["score"]["unlike"])
+
+
+def test_the_score_is_that_of_the_data_that_are_here(config, speeds, course_data, tmp_path):
+    load_or_run(config, device="cpu", progress=False)
+    other = shutil.copytree(course_data, tmp_path / "other")
+    path = other / "ids-sst-dev.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    for folder in (course_data, other):
+        run = load_or_run(config, data=folder, device="cpu", progress=False)
+        [score] = plan_table({"one": config}, data=folder)["score"]
+        assert score == pytest.approx(run.score())
 
 
 def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_data):

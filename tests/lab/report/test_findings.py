@@ -72,6 +72,11 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     assert "On CPUs it takes 6 times the time, and it keeps 64 examples of each." in told
 
 
+def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences):
+    with pytest.raises(KeyError, match="a seed"):
+        gem_is_for(synthetic_sequences(0))
+
+
 def test_processor_times_are_compared_on_cpus_of_one_kind_by_one_version(synthetic):
     def run(seed: int, seconds: float, device: str = "cpu (A)", version: str = "1") -> Run:
         run = synthetic(RunConfig(seed=seed), 0.8)

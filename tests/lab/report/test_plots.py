@@ -201,7 +201,8 @@ def test_differences_have_a_panel_per_task_with_the_same_lines():
         value = (place + 1) / 100
         assert drawn(first) >= {(value, place), (round(value - 0.02, 6), place), (round(value + 0.03, 6), place)}
     assert (0.01, 0) in drawn(second) and (0.02, 1) not in drawn(second)  # plan 2 has no STS
-    assert first.get_ylim() == second.get_ylim() and first.get_xlim() == second.get_xlim()
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_xlim()[1] > 0.07 > second.get_xlim()[1] > 0.04, "each on its own scale"
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(VERDICTS)
 
@@ -223,6 +224,9 @@ def test_groups_have_their_names_above_them_and_margins_are_bands():
     assert list(labels) == ["first", "plan 1", "second", "plan 2", "alone"]
     assert [name for name, weight in labels.items() if weight == "bold"] == ["first", "second"]
     [band] = [patch for patch in ax.patches if patch.get_alpha()]
+    wide = table.assign(margin=0.5)
+    [other] = plots_sweeps.differences_by_task(wide, "minus 1-bert").axes
+    assert other.get_xlim()[0] < -0.5 and other.get_xlim()[1] > 0.5, "the whole band is shown"
     assert (band.get_x(), band.get_width()) == (-0.005, 0.01)
 
 

@@ -1,5 +1,7 @@
 """What notebooks 06 and 11 show: their tables on synthetic runs, labels that are names of runs, sentences that hold."""
 
+from dataclasses import replace
+
 import nbformat
 import numpy as np
 import pandas as pd
@@ -114,6 +116,16 @@ def test_the_share_of_levels_in_conflict(synthetic, cosines):
     assert shares.loc["Quora and STS", "until"].tolist() == [1, 2, 3, 4, 5, 6]
     [ax] = training.conflict_figure(shares.reset_index()).axes
     assert len(ax.get_legend().get_texts()) == 3  # two pairs, and random directions
+
+
+def test_costs_of_two_versions_have_no_interval(synthetic):
+    runs = [synthetic(BASE.but(seed=seed), 0.8) for seed in (1, 2)]
+    for run in runs:
+        run.cost["tokens_per_cpu_second"] = 100.0 * run.config.seed
+    older = [replace(run, provenance=run.provenance | {"mtbert": "0.1.0"}) for run in runs]
+    assert not np.isnan(tables.cost_ratio(runs, runs, "tokens_per_cpu_second")).any()
+    ratio, low, high = tables.cost_ratio(runs, older, "tokens_per_cpu_second")
+    assert ratio == pytest.approx(1) and np.isnan([low, high]).all()
 
 
 def test_what_gradient_methods_cost(synthetic):
