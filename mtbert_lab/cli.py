@@ -246,9 +246,8 @@ def train(
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
     if not in_order:  # teachers before their students, then the longest first
-        missing.sort(
-            key=lambda run: (sweep.generation(run.config), -(math.inf if run.minutes is None else run.minutes))
-        )
+        longest = {run.run_id: math.inf if run.minutes is None else run.minutes for run in missing}
+        missing.sort(key=lambda run: (sweep.generation(run.config), -longest[run.run_id]))
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))

@@ -66,7 +66,8 @@ def plan_table(
 
     data, device, threads: see `predict_costs`. The scores are those of stored runs, on the data here if there are some
     on several versions. Rows are sorted by fit, score and minutes. A configuration for which a run would raise
-    ConfigError, PlanError or CheckpointError does not fit. Raises BudgetError unless minutes are above 0, and DataError.
+    ConfigError, PlanError or CheckpointError does not fit. Raises DataError, and BudgetError unless minutes are
+    above 0.
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
