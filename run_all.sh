@@ -109,7 +109,7 @@ test)
   ;;
 "" | --*)
   set_up
-  exec "$python" -m mtbert_lab report "$@"
+  exec "$python" -m mtbert_lab report --out "$root/build" "$@"
   ;;
 *) fail "unknown command '$1'; see ./run_all.sh --help" ;;
 esac

@@ -35,7 +35,7 @@ class Training:
     def step(self, rows: dict[str, np.ndarray] | None = None) -> None:
         """One optimizer step on the examples at these indices, by default on all."""
         losses = self.trainer.step(1, self.all_rows if rows is None else rows)
-        if not np.isfinite([*losses.values()]).all():  # then there was no update
+        if not np.isfinite([float(loss) for loss in losses.values()]).all():  # then there was no update
             raise FloatingPointError(f"a loss is not finite: {losses}")
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy import ndarray
 
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
-from mtbert_lab.analysis.probabilities import dev_table, kept
+from mtbert_lab.analysis.probabilities import cached_table, dev_table
 from mtbert_lab.statistics import Resamples
 from mtbert_lab.store import Run, data_root
 
@@ -108,7 +108,7 @@ def known_features(run: Run, task: str, data: str | Path | None = None) -> pd.Da
         dev = dev_table(run, task, data)
         return features(task, train, dev)
 
-    return kept(f"features/{task}-{digest}", compute)
+    return cached_table(f"features/{task}-{digest}", compute)
 
 
 def groups(table: pd.DataFrame) -> dict[str, ndarray]:

@@ -20,7 +20,7 @@ from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.runtime import pick_device
 from mtbert.training import TaskRows, task_logits, task_rows
 from mtbert_lab.analysis.groups import at_equal_labels
-from mtbert_lab.analysis.probabilities import dev_table, kept
+from mtbert_lab.analysis.probabilities import cached_table, dev_table
 from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import Run, data_root, load_model
 
@@ -69,7 +69,7 @@ def conflicts(
                         found.append((task, other, number, round(cosine, 4)))
         return pd.DataFrame(found, columns=["task", "other", "row", "cosine"])
 
-    return kept(f"conflicts/{run.run_id}-{examples}", compute)
+    return cached_table(f"conflicts/{run.run_id}-{examples}", compute)
 
 
 def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd.DataFrame:

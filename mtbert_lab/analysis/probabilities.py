@@ -24,7 +24,7 @@ DIGITS = 4
 SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision
 
 
-def kept(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
+def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
     """The table of this name in the results store; where there is none it is computed and written.
 
     None where the data or the model that `compute` needs are not here.
@@ -75,7 +75,7 @@ def probabilities(
         p = logits.float().softmax(-1).cpu().numpy()
         return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 
-    found = kept(f"probabilities/{run.run_id}-{task}", compute)
+    found = cached_table(f"probabilities/{run.run_id}-{task}", compute)
     if found is None:
         return None
     p = found.to_numpy(dtype=float)

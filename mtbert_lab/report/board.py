@@ -5,6 +5,7 @@ ones are headlines, and where a claim's runs or numbers are shown.
 """
 
 import html
+import math
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mtbert_lab.report.claims import read_claims
 from mtbert_lab.report.notebook import SORT
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.plots_sweeps import CLAIM_COLOURS
-from mtbert_lab.statistics import CONTRADICTED, REPRODUCED, count_seeds, seeds_text
+from mtbert_lab.statistics import CONTRADICTED, REPRODUCED, count_seeds, interval_text, seeds_text
 
 START = "00_start.ipynb"
 QUANTITIES = {
@@ -29,6 +30,7 @@ COMPARED = {  # a check of two runs, in words
     "gap": "{first} minus {second}, {what}: score on training rows minus score on dev",
     "loss": "{first} minus {second}, training loss of {what}",
     "extremes": "{first} minus {second}, {what}: share of predictions within half a point of 0 or 5",
+    "unsteadiness": "{first} minus {second}, {what}: standard deviation on dev over the points of the last third",
     "cost": "{first} divided by {second}, {what}",
 }
 FORGETTING = "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"
@@ -93,9 +95,9 @@ def found(row: dict, check: str) -> str:
     if pd.isna(value):
         return {REPRODUCED: "true", CONTRADICTED: "not true"}.get(row["verdict"], "–")
     form = _form(check, value)
-    text = format(value, form)
-    if pd.notna(low) and format(low, form) != format(high, form):
-        text += f" ({low:{form}} to {high:{form}})"
+    if pd.notna(low) and format(low, form) == format(high, form):
+        low = high = math.nan
+    text = interval_text(value, low, high, form)
     return f"{text} times" if check == "cost" else text
 
 
@@ -103,6 +105,8 @@ def _form(check: str, value: float) -> str:
     """How a number is written: differences with their sign, counts in full."""
     if check in ("difference", "gap", "loss", "extremes", "forgetting"):
         return "+.3f"
+    if check == "unsteadiness":
+        return "+.4f"
     if check != "arithmetic":
         return ".3f"
     if float(value).is_integer():

@@ -221,7 +221,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     else:
         quantity = BY_SEED[check]
         found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
-    margin = 0.0 if check == "loss" else margin_of(what)  # a loss has no margin
+    margin = margin_of(what) if check in WITH_MARGIN else 0.0
     return row | {"compared": Compared(claimed, found, margin)}
 
 
@@ -257,6 +257,17 @@ def _loss(run: Run, what: int | str) -> float:
     """Training loss of all tasks around a step, or of one: 'sts at 1200'."""
     task, _, step = str(what).rpartition(" at ")
     return run.curve.set_index("step").at[int(step), f"train_loss_{task}" if task else "train_loss"]
+
+
+def _unsteadiness(run: Run, what: str) -> float:
+    """Standard deviation of the dev score, overall or of a task, over the points in the last third of the steps."""
+    steps = run.curve["step"]
+    late = run.curve[steps >= 2 / 3 * steps.max()]
+    if len(late) < 3:
+        raise ConfigError(
+            f"{run.run_id}: its curve has {len(late)} points in the last third of its steps; 3 are needed"
+        )
+    return float(late["dev_score" if what == "overall" else f"dev_{what}"].std())
 
 
 def _extremes(run: Run, task: str) -> float:
@@ -333,7 +344,9 @@ def _names(grids: Grids) -> dict[str, Any]:
     return {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": layer, "min": min, "max": max}
 
 
-BY_SEED = {"gap": _gap, "loss": _loss, "extremes": _extremes}  # checks of two runs by a number that every seed has
+# checks of two runs by a number that every seed has
+BY_SEED = {"gap": _gap, "loss": _loss, "extremes": _extremes, "unsteadiness": _unsteadiness}
+WITH_MARGIN = ("difference", "gap", "extremes")  # of the checks of two runs but costs, which have COST_MARGIN
 CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what is `compared` for a verdict
     "arithmetic": _check_arithmetic,
     "score": _check_score,
@@ -342,6 +355,7 @@ CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what i
     "gap": _check_two_runs,
     "loss": _check_two_runs,
     "extremes": _check_two_runs,
+    "unsteadiness": _check_two_runs,
     "forgetting": _check_forgetting,
     "none": _cannot_be_checked,
 }

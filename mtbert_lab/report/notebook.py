@@ -90,7 +90,7 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
         return [load_own(given)] * len(names)
     grids = _read_or_train(given, names)
     if given["profile"] == "demo":
-        say(SYNTHETIC)
+        display_markdown(SYNTHETIC)
     return grids
 
 
@@ -99,7 +99,7 @@ def load_own(given: dict[str, Any]) -> Grid:
     path = Path(given["grid"])
     file = path.resolve() if path.exists() else REPOSITORY / path
     [grid] = _read_or_train(given, [str(file)])
-    say(_scores_text(grid))
+    display_markdown(_scores_text(grid))
     return grid
 
 
@@ -111,7 +111,7 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
         missing = set().union(*(grid.missing for grid in grids))
         if not given["train_missing"] or not missing:
             return grids
-        say(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
+        display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
         return [read(file, train_missing=True) for file in files]
 
 
@@ -121,8 +121,8 @@ def teller(given: dict[str, Any]) -> Callable[..., None]:
     """
     is_part = any(given.get(name) for name in ("grid", "only", "seed"))
     if given["profile"] == "cpu" and not is_part:
-        return lambda sentence, **places: say(sentences.tell(sentence, **places))
-    say(OTHER_RUNS)
+        return lambda sentence, **places: display_markdown(sentences.tell(sentence, **places))
+    display_markdown(OTHER_RUNS)
     return lambda sentence, **places: None
 
 
@@ -210,7 +210,7 @@ def show_differences(
 ) -> None:
     """The table of a comparison's differences, folded; nothing where there are none."""
     if (differences := comparison.difference_table()) is not None:
-        folded(labelled(differences.rename_axis("run").reset_index(), labels), title)
+        collapsible(labelled(differences.rename_axis("run").reset_index(), labels), title)
 
 
 def show_scores(
@@ -218,9 +218,9 @@ def show_scores(
 ) -> None:
     """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
     if (scores := comparison.scores(constants)) is not None:
-        folded(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
+        collapsible(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
     found = doubts(comparison.runs, constants)
-    folded(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
+    collapsible(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
 
 
 def numbers(
@@ -229,7 +229,7 @@ def numbers(
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
     show_differences(comparison, labels)
     show_scores(comparison, labels, constants)
-    say(f"{comparison.stored} {comparison.prior}".strip())
+    display_markdown(f"{comparison.stored} {comparison.prior}".strip())
 
 
 def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:
@@ -239,9 +239,9 @@ def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -
         return
     first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]
     more = f"; {len(found) - 2} more are in the list below" if len(found) > 2 else ""
-    say(f"**Scores that say little:** {'; '.join(first)}{more}.")
+    display_markdown(f"**Scores that say little:** {'; '.join(first)}{more}.")
     if len(found) > 2:
-        folded(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
+        collapsible(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
 
 
 def provenance(*grids: Grid) -> None:
@@ -255,7 +255,7 @@ def provenance(*grids: Grid) -> None:
     table = pd.DataFrame(list(rows.values()), columns=["run", *ABOUT, "seeds", "run ids"])
     alike = table.groupby(["run", *ABOUT], sort=False, as_index=False)
     print(versions())
-    folded(alike.agg(", ".join), f"{len(rows)} stored runs")
+    collapsible(alike.agg(", ".join), f"{len(rows)} stored runs")
 
 
 def versions() -> str:
@@ -264,7 +264,7 @@ def versions() -> str:
     return ", ".join([f"mtbert {__version__}", f"Python {platform.python_version()}", *packages])
 
 
-def say(text: str) -> None:
+def display_markdown(text: str) -> None:
     """Show a finding as text that wraps, not as printed output; an empty one not at all."""
     if text:
         display(Markdown(text))
@@ -282,7 +282,7 @@ def listing(table: pd.DataFrame) -> None:
         display(HTML(_left_aligned(table)))
 
 
-def folded(table: pd.DataFrame, title: str) -> None:
+def collapsible(table: pd.DataFrame, title: str) -> None:
     """Show a long table that opens with a click on its title, and scrolls; sorted as in `listing`."""
     if table.empty:
         return

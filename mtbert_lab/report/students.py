@@ -107,7 +107,7 @@ def show_costs(
     table = notebook.labelled(table, labels).rename(
         columns={f"minus {name}": f"minus {labels.get(name, name)}" for name in references}
     )
-    notebook.folded(table, "What they score and cost")
+    notebook.collapsible(table, "What they score and cost")
 
 
 def front_points(runs: Mapping[str, list[Run]], reference: str, stored: Mapping[RunConfig, Run]) -> pd.DataFrame:

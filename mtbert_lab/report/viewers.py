@@ -162,7 +162,7 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
     data = html.escape(json.dumps(content, separators=(",", ":")))
     notebook.embed(f'<div class="plans" data-content="{data}"></div>', "plans")
     table = pd.DataFrame([{"plan": run["plan"], **run["facts"]} for run in stored])
-    notebook.folded(table, f"The {len(stored)} plans with stored runs")
+    notebook.collapsible(table, f"The {len(stored)} plans with stored runs")
 
 
 def _plan_facts(runs: list[Run]) -> dict[str, str]:
@@ -211,7 +211,7 @@ def error_browser(errors: pd.DataFrame) -> None:
     Where the sentences are not here, a hint says how to get them.
     """
     if len(errors) and not errors["text"].any():
-        notebook.say(NO_TEXTS)
+        notebook.display_markdown(NO_TEXTS)
     if not is_live():
         return
     controls = {}
@@ -237,9 +237,9 @@ def error_browser(errors: pd.DataFrame) -> None:
         previous.disabled = start == 1
         following.disabled = start + PAGE > len(keys)
         if len(page):
-            notebook.say(f"{start} to {start - 1 + len(page)} of {len(keys)} examples")
+            notebook.display_markdown(f"{start} to {start - 1 + len(page)} of {len(keys)} examples")
         else:
-            notebook.say("No such errors.")
+            notebook.display_markdown("No such errors.")
         notebook.listing(page)
 
     def turn(by: int) -> None:

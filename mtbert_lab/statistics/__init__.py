@@ -43,8 +43,12 @@ hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 fo
 by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and
 a test on pairs of a few seeds ignores the examples, on which every score depends, too.
 
-*Losses, gaps between train and dev, shares of extreme predictions, costs* are compared by Welch's t-test with two seeds
-or more on either side, costs on logarithms and only between runs of one version on one machine.
+*Stability.* How unsteady a run is: the standard deviation of its dev score over the points of the learning curve in the
+last third of its steps, at least three. A score that still rises there counts as unsteady, too.
+
+*Losses, gaps between train and dev, unsteadiness, shares of extreme predictions, costs* are compared by Welch's t-test
+with two seeds or more on either side, costs on logarithms and only between runs of one version on one machine. Losses
+and unsteadiness have no margin.
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 """

@@ -260,9 +260,24 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
     assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
 
 
+@pytest.fixture(scope="module")
+def trained_once(tiny_encoder, course_folder, tmp_path_factory):
+    """A run, and the folder with its store and its cache."""
+    folder = tmp_path_factory.mktemp("trained")
+    fields = dict(corpus="course", encoder=tiny_encoder, batch_size=8, learning_rate=1e-3, epochs=1)
+    config = RunConfig(**fields, score_tasks=("quora",), pairs="sum")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RESULTS", "CACHE"):
+            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+        return load_or_run(config, course_folder, device="cpu", progress=False), folder
+
+
 @pytest.fixture
-def trained(tiny_config, course_data):
-    return load_or_run(tiny_config.but(epochs=1, score_tasks=("quora",), pairs="sum"), device="cpu", progress=False)
+def trained(trained_once, isolated, course_data):
+    """The run, in this test's own store and cache."""
+    run, folder = trained_once
+    shutil.copytree(folder, isolated, dirs_exist_ok=True)
+    return run
 
 
 def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):

@@ -118,12 +118,12 @@ def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
     shown = []
     monkeypatch.setattr(notebook, "display", shown.append)
     table = pd.DataFrame({"claim": ["a < b"], "number": [None]})
-    notebook.say("")
+    notebook.display_markdown("")
     notebook.listing(table.iloc[:0])
     assert not shown
-    notebook.say("**Finding.** 3 of 4")
+    notebook.display_markdown("**Finding.** 3 of 4")
     notebook.listing(table)
-    notebook.folded(table, "1 claim & more")
+    notebook.collapsible(table, "1 claim & more")
     said, listed, folded = (output.data for output in shown)
     assert said == "**Finding.** 3 of 4" and "a &lt; b" in listed and ">nan<" not in listed.lower()
     assert folded.startswith("<details><summary>1 claim &amp; more</summary>") and "a &lt; b" in folded

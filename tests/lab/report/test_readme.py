@@ -137,8 +137,18 @@ GPU_STEPS = {
     "hybrid-3 of MiniLM's size, against ours without graphs": (MINILM, "hybrid-3, 8-48-8", EAGER),
     "1-bert with PALs of MiniLM's size, against ours without graphs": (MINILM, "PAL, 8-48-8", EAGER),
     "PCGrad of MiniLM's size, against TorchJD": (MINILM, "PCGrad, 3x12x40", "TorchJD"),
+    "one task of MiniLM's size, 24 texts, against transformers": (MINILM, "one task, 24x40", ONE_PASS),
+    "one task of bert-base's size, 256 texts, against transformers": (BASE, "one task, 256x40", ONE_PASS),
+    "hybrid-3 of bert-base's size, against ours without graphs": (BASE, "hybrid-3, 8-48-8", EAGER),
+    "1-bert with PALs of bert-base's size, against ours without graphs": (BASE, "PAL, 8-48-8", EAGER),
+    "PCGrad of bert-base's size, against TorchJD": (BASE, "PCGrad, 3x12x40", "TorchJD"),
 }
 ON_GPU = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["benchmark"] == "gpu"]
+
+
+def test_every_step_of_the_table_is_checked():
+    table = README.partition("| a step on a GPU |")[2].partition("\n\n")[0]
+    assert {*re.findall(r"^\| (\w[^|]*) \|", table, re.MULTILINE)} == {*GPU_STEPS}
 
 
 @pytest.mark.parametrize("label", GPU_STEPS)

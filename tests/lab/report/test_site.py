@@ -454,7 +454,7 @@ def evil(tmp_path_factory, synthetic, without_api):
         notebook.numbers(compared)
         best = [f"**Answer.** *{name}* is best, then {name}." for name in EVIL]  # as cells write it
         for text in [*best, "\n".join(f"- {name}" for name in EVIL)]:
-            notebook.say(text)
+            notebook.display_markdown(text)
     kinds = {"Markdown": "text_markdown", "HTML": "text_html"}
     outputs = [output(**{kinds[type(one).__name__]: one.data}) for one in shown]
     cells = [

@@ -160,8 +160,9 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
 def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
     run = run_of(config)
     before = stored_files()
-    write_run(run, results_dir())
+    write_run(replace(run, cost=run.cost | {"steps": 99}), results_dir())
     assert stored_files() == before
+    assert_same(run, run_of(config, train_missing=False))
 
 
 def test_what_killed_processes_left_is_removed(config, course_data):
