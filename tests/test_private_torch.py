@@ -1,4 +1,4 @@
-"""torch's private names: one in the library, and those of the dry run; what is lost where a later torch has them not."""
+"""torch's private names: one in the library, and those of the dry run; what is lost where a later torch lacks them."""
 
 import re
 

@@ -265,7 +265,7 @@ def _unsteadiness(run: Run, what: str) -> float:
     late = run.curve[steps >= 2 / 3 * steps.max()]
     if len(late) < 3:
         raise ConfigError(
-            f"{run.run_id}: its curve has {len(late)} points in the last third of its steps; 3 are needed"
+            f"{run.run_id}: its curve has {len(late)} points in the last third of the steps, 3 are needed"
         )
     return float(late["dev_score" if what == "overall" else f"dev_{what}"].std())
 

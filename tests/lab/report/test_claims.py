@@ -67,6 +67,16 @@ def checked(folders, **claim) -> pd.Series:
     return pd.Series(row)
 
 
+def test_how_unsteady_a_run_is(synthetic):
+    scores = [0.0, 0.5, 0.9, 0.7, 0.8, 0.75]  # of steps 50 to 300; the last third begins at 200
+    curve = pd.DataFrame({"step": range(50, 301, 50), "dev_score": scores, "dev_sst": scores[::-1]})
+    run = synthetic(RunConfig(), 0.9, curve=curve)
+    assert claims.BY_SEED["unsteadiness"](run, "overall") == pytest.approx(0.05)
+    assert claims.BY_SEED["unsteadiness"](run, "sst") == pytest.approx(np.std([0.9, 0.5, 0.0], ddof=1))
+    with pytest.raises(ConfigError, match="2 points in the last third of the steps, 3 are needed"):
+        claims.BY_SEED["unsteadiness"](replace(run, curve=curve.iloc[:5:2]), "overall")
+
+
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
 def test_a_claimed_order(folders, task):
     row = checked(folders, difference=["singles/good", "greater", "singles/bad", task])
@@ -279,7 +289,7 @@ def test_the_claims_of_the_papers_are_valid(tmp_path):
     for claim in claims:
         if "number" in claim:
             assert isinstance(claim["number"], str) and math.isfinite(float(claim["number"])), claim
-        if claim["check"] in ("difference", "cost", "gap", "loss", "extremes"):
+        if claim["check"] in ("difference", "cost", "gap", "loss", "extremes", "unsteadiness"):
             first, order, second, what = claim[claim["check"]]
             assert order in ("greater", "smaller", "equal", "not greater"), claim
             tasks = TASKS_IN_ALL if what in SIMILARITY else (what,)

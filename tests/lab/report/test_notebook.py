@@ -1,6 +1,7 @@
 """The notebooks as committed, and what they share (`mtbert.notebook`)."""
 
 import ast
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -138,6 +139,22 @@ def test_notebook_is_committed_executed_and_clean(path):
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
     assert any('<img class="figure"' in output.get("data", {}).get("text/html", "") for output in outputs)
     assert not re.search(r"(?<![\w.:/<-])/(home|root|work|tmp|Users)/", path.read_text(encoding="utf8"))
+    for cell in cells:  # folded in JupyterLab as on the site, but parameters, which a reader changes
+        tags = cell.metadata.get("tags", [])
+        is_folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert is_folded == ("hide-input" in tags and "parameters" not in tags)
+
+
+@every_notebook
+def test_code_in_the_text_imports_what_is_there(path):
+    """Solutions and examples, which nobody executes with the page."""
+    cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+    for block in re.findall(r"```python\n(.*?)```", "\n".join(cells), flags=re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("mtbert"):
+                module = importlib.import_module(node.module)
+                for name in node.names:
+                    assert hasattr(module, name.name), f"{node.module} has no {name.name}"
 
 
 @every_notebook
