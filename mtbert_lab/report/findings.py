@@ -213,8 +213,8 @@ def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
         "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, "
-        "less than the margin, and on SST the difference is shown not to matter. Our encoder was tuned on Quora's "
-        "duplicates, so this need not carry over.",
+        "less than the margin, and on SST the difference is shown not to matter. With an encoder that was not tuned on "
+        "Quora's duplicates this may differ.",
         quora=place(plans, "3-bert", "better", "quora"),
         sts=place(plans, "3-bert", SMALL, "sts"),
         sst=place(plans, "3-bert", NO_DIFFERENCE, "sst"),
@@ -288,10 +288,11 @@ def gem_is_for(gradients: Grid) -> str:
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
         "Where tasks are trained one after the other, earlier tasks keep {kept:size} more of their score with "
-        "GEM{seeds}. On CPUs it takes {times:.0f} times the time, and it keeps {memory} examples of each. In steps "
-        "of all tasks there is nothing to forget."
+        "GEM{seeds}. On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} "
+        "in a step. In steps of all tasks there is nothing to forget."
     )
-    about = {"times": times_as_long(orders), "memory": gradients.configs[f"{SEQUENCES[0]}, GEM"][0].memory_size}
+    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
+    about = {"times": times_as_long(orders), "memory": config.memory_size, "batch": config.memory_batch}
     if found.is_decided:
         return tell(keeps, kept=Place(row, "better"), seeds="", **about)
     seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"

@@ -69,7 +69,7 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     told = gem_is_for(synthetic_sequences(3))
     assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
     assert "so far" not in gem_is_for(synthetic_sequences(6))
-    assert "On CPUs it takes 6 times the time, and it keeps 64 examples of each." in told
+    assert "On CPUs it takes 6 times the time; it keeps 64 examples of each and reads 32 in a step." in told
 
 
 def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences):
