@@ -276,13 +276,6 @@ def test_teachers_name_a_run_by_their_digests():
     assert [generation(one) for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
 
 
-def test_a_stored_run_may_name_a_field_that_is_gone():
-    stored = RunConfig().model_dump(mode="json") | {"adapter_bias": True, "adapter_layers": [], "tensorboard": True}
-    assert RunConfig.from_params(stored) == RunConfig()
-    with pytest.raises(ConfigError, match="adapter_bias: unknown key"):
-        RunConfig.from_params(stored | {"adapter_bias": False})
-
-
 @pytest.mark.parametrize("name", sorted(RunConfig.model_fields))
 def test_digest_changes_with_every_field(name):
     changed = RunConfig.from_params(OTHER_RUNS.get(name) or {name: OTHER_VALUES[name]})

@@ -45,15 +45,6 @@ from mtbert.sharing import ADAPTERS, SharingPlan
 from mtbert.sources import SourceError, is_own, source_digest
 
 LONGEST = 2000  # characters of an error, which quotes what it is about
-# Fields of version 0.10 and earlier, which stored runs name -> the values under which a run is as it is without them.
-REMOVED: dict[str, tuple] = {
-    "adapter_bias": (True,),
-    "adapter_layers": ([], ()),
-    "upstream_rate": (0.1,),
-    "mask_rate": (0.15,),
-    "weight_decay_on": ("all",),
-    "tensorboard": (False, True),
-}
 
 
 def _teachers(value: Any) -> Any:
@@ -257,13 +248,6 @@ class RunConfig(BaseModel):
 
     # Chance.
     seed: int = Field(default=1, ge=0, lt=2**32, description="of new weights, batches and dropout")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict):
-            return fields
-        return {name: value for name, value in fields.items() if value not in REMOVED.get(name, ())}
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
