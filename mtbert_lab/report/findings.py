@@ -310,13 +310,16 @@ def twelve_layers(plans: Comparison) -> str:
 
 
 def _claims_checked(store: Path | None) -> str:
-    claims = pd.read_csv(find_result("claims.csv", [store] if store else None))
+    claims = pd.read_csv(find_result("claims.csv", [store] if store else None), dtype={"paper": str})
     waiting = int((claims["verdict"] == "not measured yet").sum())
+    is_finding = claims["run_ids"].notna() & (claims["kind"] == "finding")
+    of_heads = claims[is_finding & (claims["verdict"] == CONTRADICTED) & (claims["paper"] == "004")]
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how}. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
+        "{contradicted}{how}, four through the dropout behind paper 004's heads. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
         "{waiting} claims wait for their runs.",
         waiting=waiting,
+        four=fact(str(len(of_heads)), "4"),
         **findings_checked(claims),
     )
 
