@@ -316,7 +316,7 @@ def _claims_checked(store: Path | None) -> str:
     of_heads = claims[is_finding & (claims["verdict"] == CONTRADICTED) & (claims["paper"] == "004")]
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how}, four through the dropout behind one paper's heads. Shown not to matter: {equal} orders. "
+        "{contradicted}{how}, four where one paper adds layer norm and dropout. Shown not to matter: {equal} orders. "
         "Too few runs to tell: {few}. Another {waiting} claims wait for their runs.",
         waiting=waiting,
         four=fact(str(len(of_heads)), "4"),
