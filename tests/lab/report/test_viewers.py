@@ -125,7 +125,7 @@ def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, monkeypatch):
 def test_the_plan_explorer_has_the_stored_runs_of_its_tasks(monkeypatch, synthetic):
     shown, tables = [], []
     monkeypatch.setattr(notebook, "display", shown.append)
-    monkeypatch.setattr(viewers.notebook, "folded", lambda table, title: tables.append(table))
+    monkeypatch.setattr(viewers.notebook, "collapsible", lambda table, title: tables.append(table))
     fields = {"tasks": THREE, "scheme": "unified"}
     configs = {
         "1-bert": [RunConfig(**fields, seed=seed) for seed in (1, 2)],
@@ -183,7 +183,7 @@ def test_an_example_has_one_row_with_what_each_model_says():
 
 def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     said, shown = [], []
-    monkeypatch.setattr(viewers.notebook, "say", said.append)
+    monkeypatch.setattr(viewers.notebook, "display_markdown", said.append)
     monkeypatch.setattr(viewers.notebook, "listing", shown.append)
     viewers.error_browser(error_rows())
     *controls_, row, _ = live[-1].children
@@ -208,7 +208,7 @@ def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
 def test_where_the_sentences_are_missing_a_hint_stands(monkeypatch):
     said = []
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    monkeypatch.setattr(viewers.notebook, "say", said.append)
+    monkeypatch.setattr(viewers.notebook, "display_markdown", said.append)
     viewers.error_browser(error_rows(text=""))
     assert said == [viewers.NO_TEXTS]
     viewers.error_browser(error_rows())
