@@ -87,12 +87,24 @@ def _isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.delenv("MTBERT_DATA", raising=False)
 
 
+@contextmanager
+def _isolated_in(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, folder)
+        yield
+
+
+@pytest.fixture(scope="session")
+def isolated_in():
+    """isolated_in(folder): within this context caches, results and figures are below the folder, and no data known."""
+    return _isolated_in
+
+
 @pytest.fixture(scope="session", autouse=True)
 def isolated_session(tmp_path_factory):
     """Fixtures of a wider scope than a test write into temporary folders, too."""
     folder = tmp_path_factory.mktemp("session")
-    with pytest.MonkeyPatch.context() as patch:
-        _isolate(patch, folder)
+    with _isolated_in(folder):
         yield folder
 
 

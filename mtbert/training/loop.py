@@ -4,7 +4,6 @@ A run is a function of its RunConfig, its data and the machine: two runs of one 
 """
 
 import functools
-import hashlib
 import json
 import math
 import time
@@ -167,10 +166,10 @@ class _Run:
         return self.config.epochs * self.epoch_steps
 
     @property
-    def tasks_digest(self) -> str:
-        """Hex digits that name what the tasks mean, and by which metric their points are compared."""
+    def meaning(self) -> str:
+        """What the tasks mean, and by which metric their points are compared, as JSON."""
         tasks = {task: TASKS[task].definition | {"metric": TASKS[task].metric} for task in self.config.scored}
-        return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()[:10]
+        return json.dumps(tasks, sort_keys=True)
 
     def check_corpus(self) -> None:
         """Raises TrainingError unless the corpus has the tables of the configuration, in its order."""
@@ -225,7 +224,7 @@ class _Run:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
-        identity = f"{config.digest} {self.corpus.fingerprint} {self.tasks_digest} {names}"
+        identity = f"{config.digest} {self.corpus.fingerprint} {self.meaning} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
         state = _RunProgress(**(saver.restore() or {}))

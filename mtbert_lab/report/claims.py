@@ -111,8 +111,8 @@ def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params"
 
     store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
-    corrected by Benjamini and Hochberg's method, which gives the verdict. is_small: an order is shown,
-    by less than the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
+    corrected by Benjamini and Hochberg's method, which gives the verdict. is_small: an order is shown, by less than
+    the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
     """

@@ -312,8 +312,7 @@ def twelve_layers(plans: Comparison) -> str:
 def _claims_checked(store: Path | None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None), dtype={"paper": str})
     waiting = int((claims["verdict"] == "not measured yet").sum())
-    is_finding = claims["run_ids"].notna() & (claims["kind"] == "finding")
-    of_heads = claims[is_finding & (claims["verdict"] == CONTRADICTED) & (claims["paper"] == "004")]
+    of_heads = facts(claims).query("kind == 'finding' and verdict == @CONTRADICTED and paper == '004'")
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
         "{contradicted}{how}, four where one paper adds layer norm and dropout. Shown not to matter: {equal} orders. "

@@ -102,10 +102,8 @@ def _with_model() -> list[tuple[str, RunConfig]]:
 def forget(run_id: str) -> list[Path]:
     """Delete a run, its outputs as a teacher and what was computed with its model from the store that is written to.
 
-    Its model is deleted from the cache.
-
-    Returns the folders deleted. Raises StoreError for a run of a store that is only read, and for one that is being
-    trained.
+    Its model is deleted from the cache, too. Returns the folders deleted. Raises StoreError for a run of a store that
+    is only read, and for one that is being trained.
     """
     own, *only_read = stores()
     for store in only_read:
@@ -118,7 +116,7 @@ def forget(run_id: str) -> list[Path]:
             with store_lock(own):
                 for folder in in_store:
                     shutil.rmtree(folder, ignore_errors=True)
-                for table in own.glob(f"*/{run_id}-*.parquet"):  # what was computed with its model
+                for table in own.glob(f"*/{run_id}-*.parquet"):
                     table.unlink()
             shutil.rmtree(model_folder(run_id), ignore_errors=True)
     except Timeout:

@@ -261,14 +261,12 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
 
 
 @pytest.fixture(scope="module")
-def trained_once(tiny_encoder, course_folder, tmp_path_factory):
+def trained_once(tiny_encoder, course_folder, tmp_path_factory, isolated_in):
     """A run, and the folder with its store and its cache."""
     folder = tmp_path_factory.mktemp("trained")
     fields = dict(corpus="course", encoder=tiny_encoder, batch_size=8, learning_rate=1e-3, epochs=1)
     config = RunConfig(**fields, score_tasks=("quora",), pairs="sum")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RESULTS", "CACHE"):
-            patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
+    with isolated_in(folder):
         return load_or_run(config, course_folder, device="cpu", progress=False), folder
 
 

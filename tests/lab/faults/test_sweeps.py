@@ -129,17 +129,17 @@ def processes_of(parent: int, name: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Callable[[SweepRun], tuple[Run, dict[str, torch.Tensor]]]:
+def undisturbed(
+    tmp_path_factory, course_folder, isolated_in
+) -> Callable[[SweepRun], tuple[Run, dict[str, torch.Tensor]]]:
     """A run that nobody disturbs, and the weights of its model; each is trained once for all tests of this file."""
     folder = tmp_path_factory.mktemp("undisturbed")
     known: dict[str, tuple[Run, dict[str, torch.Tensor]]] = {}
 
     def train(run: SweepRun) -> tuple[Run, dict[str, torch.Tensor]]:
         if run.run_id not in known:
-            with pytest.MonkeyPatch.context() as patch:
-                for name in ("RESULTS", "CACHE"):
-                    patch.setenv(f"MTBERT_{name}", str(folder / name.lower()))
-                stored = load_or_run(run.config, device="cpu", progress=False)
+            with isolated_in(folder):
+                stored = load_or_run(run.config, course_folder, device="cpu", progress=False)
                 known[run.run_id] = stored, load_model(run.run_id).state_dict()
         return known[run.run_id]
 
