@@ -26,6 +26,7 @@ from mtbert.bert.model import (
     part_sizes,
 )
 from mtbert.bert.shapes import init_empty_weights
+from mtbert.bert.streams import side_by_side
 
 __all__ = [
     "MINILM",
@@ -53,6 +54,7 @@ __all__ = [
     "mpnet_folder",
     "pack",
     "part_sizes",
+    "side_by_side",
     "unpack",
     "write_tensors",
 ]

@@ -23,6 +23,7 @@ from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ou
 from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
 from mtbert.bert.shapes import init_empty_weights
+from mtbert.bert.streams import side_by_side
 from mtbert.files import write_checksums
 
 SIZES = (
@@ -240,8 +241,9 @@ class LayerHooks:
         if not hooks:
             return x
         parts = unpack(x, self.masks)  # (B, T, d) of each batch
-        for i, hook in hooks.items():
-            parts[i] = hook(self.depth, parts[i])
+        jobs = [functools.partial(hook, self.depth, parts[i]) for i, hook in hooks.items()]
+        for i, changed in zip(hooks, side_by_side(jobs, [x]), strict=True):
+            parts[i] = changed
         return pack(parts)
 
     def add(self, place: str, residual: Tensor, x: Tensor) -> Tensor:
@@ -250,9 +252,11 @@ class LayerHooks:
         if not hooks:
             return residual
         inputs = unpack(x, self.masks)
+        jobs = [functools.partial(hook, self.depth, inputs[i], self.masks[i]) for i, hook in hooks.items()]
+        terms = side_by_side(jobs, [x, *self.masks])
         sums = unpack(residual, self.masks)
-        for i, hook in hooks.items():
-            sums[i] = sums[i] + hook(self.depth, inputs[i], self.masks[i])
+        for i, term in zip(hooks, terms, strict=True):
+            sums[i] = sums[i] + term
         return pack(sums)
 
     def _hooks(self, place: str) -> dict[int, Callable]:

@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
-DEVICE_CHUNK = 2**20  # columns, on any other device
+DEVICE_CHUNK = 2**23  # columns, on any other device: few kernels, in a buffer of 64 MiB a row
 SLIM = 8  # rows, up to which a matrix product on a CPU takes longer than a product for each row
 
 

@@ -9,12 +9,13 @@ N is the number of tokens, padding included, of all sequences that a group encod
 
 import copy
 from collections.abc import Collection
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mtbert.bert import Batch, BertModel, LayerHooks, check_sizes, init_empty_weights, pack, unpack
+from mtbert.bert import Batch, BertModel, LayerHooks, check_sizes, init_empty_weights, pack, side_by_side, unpack
 from mtbert.sharing.adapters import Adapter
 from mtbert.sharing.plan import Group, Level, PlanError, SharingPlan
 
@@ -121,15 +122,24 @@ class SharedEncoder(nn.Module):
         """
         masks = self._masks(batches) if start < stop else {}
         for depth in range(start, stop):
-            outputs: States = {}
-            for tasks, layer in self.layers[depth].used_by(states).items():
-                own_masks = [masks[task] for task in tasks]
-                hidden = pack(states[task] for task in tasks)  # (N, d)
-                hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
-                parts = unpack(hidden, own_masks)  # (B, T, d) of each task
-                outputs |= zip(tasks, parts, strict=True)
-            states = outputs
+            copies = self.layers[depth].used_by(states)
+            jobs = [partial(self._run_copy, depth, tasks, states, batches, masks) for tasks in copies]
+            inputs = [*states.values(), *masks.values()]
+            states = {}
+            for outputs in side_by_side(jobs, inputs):
+                states |= outputs
         return states
+
+    def _run_copy(
+        self, depth: int, tasks: Group, states: States, batches: dict[str, Batch], masks: dict[str, Tensor]
+    ) -> States:
+        """One copy of a layer, on the tokens of its tasks."""
+        [layer] = self.layers[depth].used_by(tasks).values()
+        own_masks = [masks[task] for task in tasks]
+        hidden = pack(states[task] for task in tasks)  # (N, d)
+        hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
+        parts = unpack(hidden, own_masks)  # (B, T, d) of each task
+        return dict(zip(tasks, parts, strict=True))
 
     def _masks(self, batches: dict[str, Batch]) -> dict[str, Tensor]:
         """The mask of each task's attention in all layers; in MPNet it holds relative positions."""

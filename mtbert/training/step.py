@@ -7,6 +7,7 @@ its own of the parameters that tasks share, as a row of G (T, P). T tasks, K mem
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from mtbert.bert import side_by_side
 from mtbert.data import TASKS
 from mtbert.gradients import (
     PROJECTIONS,
@@ -173,7 +175,7 @@ class Trainer:
         config = self.config
         constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        if not all(torch.isfinite(loss) for loss in losses.values()):
+        if not torch.stack(list(losses.values())).isfinite().all():
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
             self._record(number, G, list(rows))
@@ -191,13 +193,21 @@ class Trainer:
 
     def _by_task(self, number: int, rows: Rows, length: int | None) -> Gradients:
         """Each task's loss, its gradient of the shared parameters, and which of these it used."""
+        G = self.shared.empty(len(rows))
+        jobs = []
+        for flat, (task, part) in zip(G, rows.items(), strict=True):
+            jobs.append(partial(self._of_task, number, {task: part}, length, flat))
         losses = {}
         uses = []
-        G = self.shared.empty(len(rows))
-        for flat, (task, part) in zip(G, rows.items(), strict=True):
-            losses |= self._backward(number, {task: part}, length)
-            uses.append(self.shared.take(flat))
+        for own_losses, used in side_by_side(jobs):
+            losses |= own_losses
+            uses.append(used)
         return losses, G, torch.stack(uses)
+
+    def _of_task(self, number: int, rows: Rows, length: int | None, flat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """A task's loss, and which shared parameters it used; their gradient goes into flat (P,)."""
+        losses = self._backward(number, rows, length)
+        return losses, self.shared.take(flat)
 
     def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
         """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool."""
