@@ -1,6 +1,8 @@
 """A training step on a GPU as a CUDA graph: captured once for each shape, then replayed with one call.
 
-A step of a small encoder is some 500 short kernels, and the GPU waits for Python between them. A graph has them all.
+A step of a small encoder is some 500 short kernels, and the GPU waits for Python between them. A graph has them all,
+and those that need not wait for each other are on branches of it (`mtbert.bert.side_by_side`).
+
 What a graph computes is fixed but for the content of its tensors: the rows of a step are therefore numbers on the GPU,
 their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
 update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.

@@ -47,6 +47,7 @@ GRIDS = (  # in the order in which their runs are trained
 RATES = "learning_rate.yaml"  # the grid of a folder whose best run has the learning rate of the others
 WHEELS = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "filelock")
 SMALL_GIB, LARGE_GIB = 7.5, 19.0  # of a GPU's memory, for a run; graphs and their gradients are most of it
+MORE_OF_EACH_TASK, TWICE = 1.5, 2.0  # times as much with adapters or gradients of each task, and with R-Drop
 TOOLS = ("README.md", "setup.sh", "driver.py", "bring_back.py")
 Files = dict[str, Path]  # the name of a file there -> the file here
 
@@ -113,10 +114,18 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
         "run_id": corpora.run_id(config),
         "encoder": Path(config.encoder).name,
         "cost": steps * backwards * (3 if is_large else 1),
-        "gib": LARGE_GIB if is_large or "cfimdb" in config.tasks else SMALL_GIB,
+        "gib": gib(config, is_large),
         "is_plain": backwards == 1 and not config.teachers and not is_frozen,
         "config": fields_of(config),
     }
+
+
+def gib(config: RunConfig, is_large: bool) -> float:
+    """A guess of a run's GPU memory."""
+    size = LARGE_GIB if is_large or "cfimdb" in config.tasks else SMALL_GIB
+    if any(config.r_drops.values()):
+        return TWICE * size
+    return MORE_OF_EACH_TASK * size if config.adapter != "none" or config.gradients != "sum" else size
 
 
 def fields_of(config: RunConfig) -> dict[str, Any]:
