@@ -329,13 +329,14 @@ def _claims_checked(store: Path | None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None), dtype={"paper": str})
     waiting = int((claims["verdict"] == "not measured yet").sum())
     of_heads = facts(claims).query("kind == 'finding' and verdict == @CONTRADICTED and paper == '004'")
+    checked = findings_checked(claims)
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how}, {of_heads} where one paper adds layer norm and dropout. Shown not to matter: {equal} "
+        "{contradicted}{how}, most where one paper adds layer norm and dropout. Shown not to matter: {equal} "
         "orders. Too few runs to tell: {few}. Another {waiting} claims wait for their runs.",
         waiting=waiting,
-        of_heads=len(of_heads),
-        **findings_checked(claims),
+        most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
+        **checked,
     )
 
 
