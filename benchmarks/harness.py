@@ -55,6 +55,16 @@ class Setting:
     repeats: int = 5
 
 
+class CpuOnlyError(ValueError):
+    """A benchmark of the processor that is asked for on a GPU."""
+
+
+def check_is_cpu(setting: Setting) -> None:
+    """Raises CpuOnlyError elsewhere: the row would have the name of a GPU that computed nothing."""
+    if setting.device.type != "cpu":
+        raise CpuOnlyError("it measures the processor alone; use --device cpu")
+
+
 @dataclass(frozen=True)
 class Peer:
     """What ours is compared with. package: whose code it is, None: ours."""
@@ -95,8 +105,9 @@ def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -
 
     A line on stderr says which one begins.
 
-    Skipped are benchmarks without the course's data, and peers of other packages that raise: one that is not installed,
-    or torch.compile without a C++ compiler. After any other error the benchmarks behind it still run.
+    Skipped are benchmarks without the course's data, those of the processor on a GPU, and peers of other packages that
+    raise: one that is not installed, or torch.compile without a C++ compiler. After any other error the benchmarks
+    behind it still run.
     """
     sizes = [(name, build, size) for name, (build, sizes) in benchmarks.items() for size in sizes]
     jobs = [(setting, *job) for setting in settings for job in sizes]
@@ -105,7 +116,7 @@ def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -
         print(f"[{number} of {len(jobs)}] {name} {about}", file=sys.stderr, flush=True)
         try:
             yield from _measured(name, build, size, setting, out)
-        except DataError as error:
+        except (DataError, CpuOnlyError) as error:
             yield Outcome(f"{name}: skipped, {error}")
         except Exception as error:
             yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.benchmark import timer
 
 from benchmarks import peers
-from benchmarks.harness import Contest, Peer, Run, Setting, timed
+from benchmarks.harness import Contest, Peer, Run, Setting, check_is_cpu, timed
 from benchmarks.ours import Training, on_words
 from benchmarks.peers import TransformersModel
 from mtbert.bert import cpu_ops
@@ -92,12 +92,14 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
 
     How threads wait is read when torch is imported, so that every measurement is a process of its own.
     """
+    check_is_cpu(setting)
     arguments = dict(B=B, T=T, encoder=setting.encoder)
     script = f"import mtbert; from benchmarks.ours import words_step; print(words_step(**{arguments!r}))"
     cores = os.cpu_count() or 1
 
     def waiting(**variables: str) -> Run:
         environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | variables
+        environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 
         def run(repeat: int) -> float:
             others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores * programs)]

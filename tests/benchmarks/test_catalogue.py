@@ -84,6 +84,25 @@ def test_memory_is_measured_on_the_device_that_its_row_names(tiny_encoder, cours
     assert contest.ours(0) == 7.5 and "'device': 'cuda'" in scripts[0]
 
 
+@pytest.mark.parametrize("name", ["busy", "sweep"])
+def test_what_measures_the_processor_is_skipped_on_a_gpu(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "environment", lambda device: {})
+    benchmarks = {name: (catalogue.BENCHMARKS[name][0], (TINY[name],))}
+    setting = Setting(torch.device("cuda"), repeats=1)
+    [outcome] = harness.run_benchmarks(benchmarks, [setting], tmp_path / "bench.csv")
+    assert "skipped, it measures the processor alone" in outcome.text and not outcome.failed
+    assert not (tmp_path / "bench.csv").exists()
+
+
+def test_another_process_takes_the_same_number_of_threads(tiny_encoder, monkeypatch):
+    found = []
+    answer = SimpleNamespace(stdout="7.5")
+    monkeypatch.setattr(steps.subprocess, "run", lambda command, env, **options: found.append(env) or answer)
+    torch.set_num_threads(1)
+    steps.busy_cores(Setting(CPU, encoder=tiny_encoder), B=1, T=4, programs=False).ours(0)
+    assert found[0]["OMP_NUM_THREADS"] == "1"
+
+
 @pytest.mark.parametrize("task", ["sst", "quora"])
 def test_random_words_have_the_given_length(task):
     table = words_table(task, 20, 30, "minilm")
