@@ -122,8 +122,9 @@ class SharedEncoder(nn.Module):
         """
         masks = self._masks(batches) if start < stop else {}
         for depth in range(start, stop):
-            copies = self.layers[depth].used_by(states)
-            jobs = [partial(self._run_copy, depth, tasks, states, batches, masks) for tasks in copies]
+            jobs = []
+            for tasks, layer in self.layers[depth].used_by(states).items():
+                jobs.append(partial(self._run_copy, layer, depth, tasks, states, batches, masks))
             inputs = [*states.values(), *masks.values()]
             states = {}
             for outputs in side_by_side(jobs, inputs):
@@ -131,10 +132,15 @@ class SharedEncoder(nn.Module):
         return states
 
     def _run_copy(
-        self, depth: int, tasks: Group, states: States, batches: dict[str, Batch], masks: dict[str, Tensor]
+        self,
+        layer: nn.Module,
+        depth: int,
+        tasks: Group,
+        states: States,
+        batches: dict[str, Batch],
+        masks: dict[str, Tensor],
     ) -> States:
-        """One copy of a layer, on the tokens of its tasks."""
-        [layer] = self.layers[depth].used_by(tasks).values()
+        """One copy of the layer at a depth, on the tokens of its tasks; all of it is on one branch of a graph."""
         own_masks = [masks[task] for task in tasks]
         hidden = pack(states[task] for task in tasks)  # (N, d)
         hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
