@@ -88,7 +88,7 @@ def pcgrad_step(setting: Setting, B: int, T: int) -> Contest:
 
 
 def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
-    """A training step on all cores, with or without another program on each; the peer waits as libgomp does by default.
+    """A training step beside another program on each core, or none; the peer waits as libgomp does by default.
 
     How threads wait is read when torch is imported, so that every measurement is a process of its own.
     """
@@ -98,8 +98,9 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
     cores = os.cpu_count() or 1
 
     def waiting(**variables: str) -> Run:
-        environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | variables
-        environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+        environment = same_threads()
+        environment.pop("GOMP_SPINCOUNT", None)
+        environment |= variables
 
         def run(repeat: int) -> float:
             others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores * programs)]
@@ -114,6 +115,11 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
 
     size = f"{B}x{T}, {f'{cores} other programs' if programs else 'no other program'}"
     return Contest(size, waiting(), {"ours, libgomp's default": Peer(waiting(GOMP_SPINCOUNT="300000"))})
+
+
+def same_threads() -> dict[str, str]:
+    """The environment of a process that takes as many threads as this one."""
+    return os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
 def distillation_step(setting: Setting, B: int, T: int) -> Contest:
@@ -202,6 +208,7 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     script = f"from benchmarks.ours import training_peak; print(training_peak(**{arguments!r}))"
 
     def run(repeat: int) -> float:
-        return float(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
+        command = [sys.executable, "-c", script]
+        return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=same_threads()).stdout)
 
     return Contest(f"{task}, 32 a batch", run, unit="MiB")

@@ -199,7 +199,7 @@ class Trainer:
             jobs.append(partial(self._of_task, number, {task: part}, length, flat))
         losses = {}
         uses = []
-        for own_losses, used in side_by_side(jobs):
+        for own_losses, used in side_by_side(jobs):  # rows and G outlive the graph
             losses |= own_losses
             uses.append(used)
         return losses, G, torch.stack(uses)

@@ -26,6 +26,7 @@ from mtbert_lab.report.tables import (
     compare,
     is_unified,
     less_forgotten,
+    one_family,
     read_runs,
     times_as_long,
 )
@@ -57,8 +58,7 @@ def box(store: Path | None = None) -> str:
     adapters = read("pals_samplers")
     plans = compare(read("hybrids"), "plan")
     larger = compare(read_larger("sharing"), "plan")
-    larger_pals = _pals_added(read_larger("pals"))
-    larger_methods = compare(read_larger("gradients"), *GRADIENTS)
+    changes = changes_at_papers_size(read_larger("pals"), read_larger("gradients"))
     singles = compare(read("singles"), "pairs")
     gradients = read("gradients")
     methods = _methods(adapters, gradients)
@@ -69,7 +69,7 @@ def box(store: Path | None = None) -> str:
         "What trades one task for another": lambda: samplers_trade(compare(adapters, "sampling")),
         "What is not shown to gain": lambda: nothing_gained(*methods),
         "What GEM is for": lambda: gem_is_for(gradients),
-        "What twelve layers show": lambda: twelve_layers(larger, larger_methods, larger_pals, _pals_added(gradients)),
+        "What twelve layers show": lambda: twelve_layers(larger, changes, pals_added(gradients)),
         "What became of the papers' findings": lambda: _claims_checked(store),
     }
     lines = []
@@ -87,9 +87,14 @@ def _methods(adapters: Grid, gradients: Grid) -> list[Comparison]:
     ]
 
 
-def _pals_added(grid: Grid) -> Comparison:
+def pals_added(grid: Grid) -> Comparison:
     """Runs with PALs beside those without, where a step has all tasks and sums their losses."""
     return compare(grid, *ADAPTER, where=lambda config: is_unified(config) and config.gradients == "sum")
+
+
+def changes_at_papers_size(pals: Grid, gradients: Grid) -> Comparison:
+    """PALs and PCGrad beside 1-bert in the grids of params/base, corrected together."""
+    return one_family([pals_added(pals), compare(gradients, *GRADIENTS)], ["1-bert + PAL", "1-bert, PCGrad"])
 
 
 def _largest_gain(plans: Comparison) -> Any:
@@ -111,8 +116,8 @@ def recommendation(store: Path | None = None) -> str:
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
-        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
-        "parameters. An encoder for each task gains {most:size} with {three} million.",
+        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there, an encoder for each "
+        "task {most:size}, with {half} and {three} million parameters.",
         quora=place(plans, "hybrid-3", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
         half=millions["hybrid-3"],
@@ -170,7 +175,7 @@ def limits(store: Path | None = None) -> str:
             quora=place(long, names[1], TOO_FEW, "quora"),
             overall=place(long, names[1], TOO_FEW),
         ),
-        "One domain: short English texts, and tasks that are near each other.",
+        "One domain: short English texts, and tasks near each other.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
@@ -257,8 +262,8 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     return tell(
         "A linear head on two concatenated embeddings loses {sts:size} on STS and "
         "{quora:size} on Quora against one sequence, because it cannot compare them. Given their product, difference "
-        "and cosine it scores {with_features:size} less on STS, with too few runs to tell. The cosine of untrained "
-        "embeddings has {cosine}.",
+        "and cosine it scores {with_features:size} less on STS, with too few runs to tell. The cosine of the "
+        "embeddings before our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),
@@ -308,20 +313,20 @@ def gem_is_for(gradients: Grid) -> str:
     return tell(keeps, kept=Place(row, TOO_FEW), seeds=seeds, **about)
 
 
-def twelve_layers(plans: Comparison, gradients: Comparison, pals: Comparison, small_pals: Comparison) -> str:
-    """What plans, PCGrad and PALs change with an encoder of the papers' size; raises KeyError without the runs.
+def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> str:
+    """What plans, PALs and PCGrad change with an encoder of the papers' size; raises KeyError without the runs.
 
-    small_pals: PALs in the small encoder.
+    small: PALs in the small encoder.
     """
     return tell(
         "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. Too few runs to tell: "
         "*3-bert* scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* scores {half:size} more and "
         "PCGrad {pcgrad:size}.",
-        pals=place(pals, "1-bert + PAL", NO_DIFFERENCE),
-        small_pals=place(small_pals, "1-bert + PAL", NO_DIFFERENCE),
+        pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
+        small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
         quora=place(plans, "3-bert", TOO_FEW, "quora"),
         half=place(plans, "hybrid-6", TOO_FEW),
-        pcgrad=place(gradients, "1-bert, PCGrad", TOO_FEW),
+        pcgrad=place(changes, "1-bert, PCGrad", TOO_FEW),
     )
 
 

@@ -10,6 +10,7 @@ FEATURES = _WORDS["features"]
 SAMPLERS = _WORDS["samplers"]
 RECIPES = _WORDS["recipes"]
 CHANGES = _WORDS["changes"]
+CHANGES_AT_PAPERS_SIZE = _WORDS["changes_at_papers_size"]
 STUDENTS = _WORDS["students"]
 WORDS_OF_RECIPES = {run: words for runs in RECIPES.values() for run, words in runs.items()}
 TRAINING = _WORDS["training"] | WORDS_OF_RECIPES

@@ -64,6 +64,16 @@ def without_memory() -> str:
     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
+def test_the_end_of_a_capture_does_not_hide_that_memory_ran_out():
+    with pytest.raises(RuntimeError, match="unjoined") as caught:
+        try:
+            without_memory()
+        finally:
+            raise RuntimeError("CUDA error: capturing stream has unjoined work")
+    assert driver.is_out_of_memory(caught.value)
+    assert not driver.is_out_of_memory(RuntimeError("CUDA error: capturing stream has unjoined work"))
+
+
 def test_runs_have_ids_and_follow_the_learning_rate_of_their_folder(grid, corpora):
     fast, slow, plain, own = pack_up.list_runs([str(grid.with_name(pack_up.RATES)), str(grid)], corpora)
     assert [run["name"] for run in (fast, own)] == ["learning_rate: fast, seed 1", "two: own rate, seed 1"]

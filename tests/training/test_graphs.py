@@ -32,6 +32,7 @@ CASES = {
     "soft sharing": {"plan": "I2", "soft_sharing": "l2", "soft_strength": 0.1},
     "frozen": {"plan": "F2"},
     "pal": {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2},
+    "pals in groups": {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2, "plan": "S2(sst,sts|quora)"},
     "houlsby": {"adapter": "houlsby", "adapter_size": 8},
     "pcgrad": {"gradients": "pcgrad"},
     "cagrad": {"gradients": "cagrad"},

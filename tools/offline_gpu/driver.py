@@ -171,10 +171,17 @@ class Board:
                 self.end(worker, WAITING if self.tries[i] < TRIES else FAILED)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the GPU's memory did not suffice; libraries on the GPU say so in words of their own."""
-    text = str(error)
-    return isinstance(error, MemoryError) or "out of memory" in text or "ALLOC_FAILED" in text
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the GPU's memory did not suffice; libraries on the GPU say so in words of their own.
+
+    Inside of a graph the error that ends its capture comes after the one that says so.
+    """
+    while error is not None:
+        text = str(error)
+        if isinstance(error, MemoryError) or "out of memory" in text or "ALLOC_FAILED" in text:
+            return True
+        error = error.__context__
+    return False
 
 
 def attempt(board: Board, worker: int, train: Callable[[], str]) -> bool:

@@ -47,7 +47,7 @@ GRIDS = (  # in the order in which their runs are trained
 RATES = "learning_rate.yaml"  # the grid of a folder whose best run has the learning rate of the others
 WHEELS = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "filelock")
 SMALL_GIB, LARGE_GIB = 7.5, 19.0  # of a GPU's memory, for a run; graphs and their gradients are most of it
-MORE_OF_EACH_TASK, TWICE = 1.5, 2.0  # times as much with adapters or gradients of each task, and with R-Drop
+BY_TASK_TIMES, R_DROP_TIMES = 1.5, 2.0  # times as much with adapters or a gradient of each task, and with R-Drop
 TOOLS = ("README.md", "setup.sh", "driver.py", "bring_back.py")
 Files = dict[str, Path]  # the name of a file there -> the file here
 
@@ -121,11 +121,11 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
 
 
 def gib(config: RunConfig, is_large: bool) -> float:
-    """A guess of a run's GPU memory."""
+    """A guess of the GPU memory of a run, in GiB."""
     size = LARGE_GIB if is_large or "cfimdb" in config.tasks else SMALL_GIB
-    if any(config.r_drops.values()):
-        return TWICE * size
-    return MORE_OF_EACH_TASK * size if config.adapter != "none" or config.gradients != "sum" else size
+    if config.adapter != "none" or config.gradients != "sum":
+        size *= BY_TASK_TIMES
+    return R_DROP_TIMES * size if any(config.r_drops.values()) else size
 
 
 def fields_of(config: RunConfig) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_the_larger_model_in_the_text_is_the_better_one_of_the_store():
     models = read_runs("base", "best_model", store=REPOSITORY / "results", train_missing=False)
     scores = {name: run.score() for name, [run] in models.runs.items()}
     assert max(scores, key=scores.get) == "best, hybrid-6"
-    assert f"*hybrid-6* under R-Drop and averaged weights has {scores['best, hybrid-6']:.3f} on dev" in TEXT
+    assert f"*hybrid-6*, has {scores['best, hybrid-6']:.3f} there with one seed" in TEXT
 
 
 def test_no_sentence_of_the_box_says_what_the_runs_no_longer_say():
@@ -144,11 +144,15 @@ GPU_STEPS = {
     "hybrid-3 of MiniLM's size, against ours without graphs": (MINILM, "hybrid-3, 8-48-8", EAGER),
     "1-bert with PALs of MiniLM's size, against ours without graphs": (MINILM, "PAL, 8-48-8", EAGER),
     "PCGrad of MiniLM's size, against TorchJD": (MINILM, "PCGrad, 3x12x40", "TorchJD"),
-    "one task of MiniLM's size, 24 texts, against transformers (0.14.0)": (MINILM, "one task, 24x40", ONE_PASS),
-    "one task of bert-base's size, 256 texts, against transformers (0.14.0)": (BASE, "one task, 256x40", ONE_PASS),
+    "one task of MiniLM's size, 24 texts, against transformers": (MINILM, "one task, 24x40", ONE_PASS),
+    "one task of bert-base's size, 256 texts, against transformers": (
+        BASE,
+        "one task, 256x40",
+        ONE_PASS,
+    ),
     "hybrid-3 of bert-base's size, against ours without graphs": (BASE, "hybrid-3, 8-48-8", EAGER),
     "1-bert with PALs of bert-base's size, against ours without graphs": (BASE, "PAL, 8-48-8", EAGER),
-    "PCGrad of bert-base's size, against TorchJD (0.14.0)": (BASE, "PCGrad, 3x12x40", "TorchJD"),
+    "PCGrad of bert-base's size, against TorchJD": (BASE, "PCGrad, 3x12x40", "TorchJD"),
 }
 ON_GPU = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["benchmark"] == "gpu"]
 
@@ -162,7 +166,8 @@ def test_every_step_of_the_table_is_checked():
 def test_a_step_on_a_gpu_is_what_was_measured(label):
     [row] = [row for row in ON_GPU if (row["encoder"], row["size"], row["peer"]) == GPU_STEPS[label]]
     ours, theirs, ratio = (float(row[name]) for name in ("ours", "theirs", "ratio"))
-    assert f"| {label} | {ours:.1f} ms | {theirs:.1f} ms | {ratio:.1f} |" in README
+    version = " (0.14.0)" if row["mtbert"] == "0.14.0" else ""  # the others are as new as each other
+    assert f"| {label} | {ours:.1f} ms{version} | {theirs:.1f} ms | {ratio:.1f} |" in README
 
 
 def test_the_share_of_a_gpus_time_is_what_was_measured():
