@@ -20,10 +20,12 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report.claims import OF_RUNS, facts
 from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
+    ADAPTER,
     TOGETHER,
     Comparison,
     Grid,
     compare,
+    is_plain,
     is_unified,
     less_forgotten,
     one_family,
@@ -46,7 +48,6 @@ MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; 
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 UPSIDE_DOWN = {"I3 S3": "hybrid-3", "I2 S4": "hybrid-4", "I1 S5": "hybrid-5"}  # own lower layers -> own upper ones
 MOST_PARAMETERS = 45e6  # of the best run
-ADAPTER = ("adapter", "adapter_size", "adapter_heads")
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
 
@@ -89,7 +90,7 @@ def _methods(adapters: Grid, gradients: Grid) -> list[Comparison]:
 
 def pals_added(grid: Grid) -> Comparison:
     """Runs with PALs beside those without, where a step has all tasks and sums their losses."""
-    return compare(grid, *ADAPTER, where=lambda config: is_unified(config) and config.gradients == "sum")
+    return compare(grid, *ADAPTER, where=is_plain)
 
 
 def changes_at_papers_size(pals: Grid, gradients: Grid) -> Comparison:
@@ -116,8 +117,8 @@ def recommendation(store: Path | None = None) -> str:
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
-        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there, an encoder for each "
-        "task {most:size}, with {half} and {three} million parameters.",
+        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
+        "parameters, and an encoder for each task gains {most:size} with {three} million.",
         quora=place(plans, "hybrid-3", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
         half=millions["hybrid-3"],
@@ -319,9 +320,9 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
     small: PALs in the small encoder.
     """
     return tell(
-        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. Too few runs to tell: "
-        "*3-bert* scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* scores {half:size} more and "
-        "PCGrad {pcgrad:size}.",
+        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. *3-bert* "
+        "scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* scores {half:size} more and PCGrad "
+        "{pcgrad:size}, with too few runs to tell.",
         pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
         small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
         quora=place(plans, "3-bert", TOO_FEW, "quora"),

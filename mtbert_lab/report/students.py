@@ -20,7 +20,6 @@ from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval
 
 TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
-ADAPTERS = ("adapter", "adapter_size", "adapter_heads")
 BEST = "each task's best step, R-Drop"
 HYBRID_TEST = 0.782  # overall on test of hybrid-bert, in paper 002
 STEPS = "training steps, with those of the teachers"

@@ -52,6 +52,7 @@ from mtbert_lab.store import (
     training_key,
 )
 
+ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -272,6 +273,11 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
 def is_unified(config: RunConfig) -> bool:
     """Whether every step of a run has all tasks."""
     return config.scheme == "unified"
+
+
+def is_plain(config: RunConfig) -> bool:
+    """Whether every step of a run has all tasks, and sums their losses."""
+    return is_unified(config) and config.gradients == "sum"
 
 
 def compare_varied(grid: Grid) -> Comparison:
