@@ -7,6 +7,7 @@ array (R + 1,), as in `resamples`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from mtbert.data import TASKS
 from mtbert_lab.analysis.errors import errors_of
 from mtbert_lab.analysis.probabilities import probabilities
 from mtbert_lab.statistics import Resamples
-from mtbert_lab.store import Run, scored
+from mtbert_lab.store import Run, stack_predictions
 
 Pairs = dict[tuple[str, str], ndarray]  # two systems -> a statistic
 
@@ -40,8 +41,9 @@ class Systems:
         device: str = "auto",
     ) -> "Systems":
         """From the stored runs of each system; raises StoreError where two were scored on different examples."""
-        _, parts, labels = scored(list(runs.values()), task)
-        predicted = dict(zip(runs, parts, strict=True))
+        stacked, labels = stack_predictions(list(chain(*runs.values())), task)
+        ends = np.cumsum([len(group) for group in runs.values()])
+        predicted = dict(zip(runs, np.split(stacked, ends[:-1]), strict=True))
         errors = {name: errors_of(task, part, labels) for name, part in predicted.items()}
         p = {}
         if not TASKS[task].is_number:

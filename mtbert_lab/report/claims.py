@@ -10,11 +10,11 @@ arithmetic, counts and printed averages, which no run decides. Claims with the s
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -46,7 +46,6 @@ COLUMNS = [
     "paper", "place", "claim", "kind", "fact", "its_number", "our_number", "low", "high", "margin", "p", "q",
     "seeds", "uses_prior", "verdict", "is_small", "seeds_needed", "cautious", "run_ids", "why",
 ]  # fmt: skip
-SIMILARITY = {"overall": 0.5, "average": 1.0}  # factor of Pearson in the mean of the tasks: paper 002; 001 and 003
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 CLAIMED = (*ORDERS, "equal", "not greater")
 KINDS = ("finding", "slip", "baseline", "question", "recommendation")
@@ -88,22 +87,13 @@ def read_claims(params: Path) -> tuple[list[dict], dict[str, Any]]:
     return claims, content
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """A claim about two configurations, and the difference between them."""
 
     claimed: str  # one of CLAIMED
-    found: Difference  # of the logarithms of costs; minus that of the ratio that is claimed
+    found: Difference  # of costs: of their logarithms, minus that of `ratio`
     margin: float
-    offset: float = 0.0  # the logarithm of that ratio
-    is_log: bool = False
-
-    def in_numbers(self, low: float, high: float) -> dict:
-        """our_number, its interval, and the margin of scores."""
-        numbers = {"our_number": self.found.value, "low": low, "high": high}
-        if self.is_log:
-            numbers = {name: math.exp(number + self.offset) for name, number in numbers.items()}
-        return numbers | {"margin": None if self.is_log else self.margin}
+    ratio: float | None = None  # of costs, that is claimed; 1 for an order
 
 
 def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
@@ -170,7 +160,10 @@ def _judge(rows: list[dict]) -> None:
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
     for row in rows:
         one, verdict = row["compared"], judged[row["check"]]
-        row |= one.in_numbers(verdict.low, verdict.high)
+        numbers = {"our_number": one.found.value, "low": verdict.low, "high": verdict.high}
+        if one.ratio:
+            numbers = {name: one.ratio * math.exp(number) for name, number in numbers.items()}
+        row |= numbers | {"margin": None if one.ratio else one.margin}
         row |= {"p": verdict.p, "q": verdict.corrected}
         row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
         row |= {"uses_prior": one.found.uses_prior, "cautious": verdict.cautious}
@@ -215,9 +208,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
             return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":
-        task = None if what in SIMILARITY else what
-        among = grids(first.partition("/")[0]).among
-        found = difference(*runs, task, pearson=SIMILARITY.get(what, 1.0), among=among)
+        found = difference(*runs, what, among=grids(first.partition("/")[0]).among)
     else:
         quantity = BY_SEED[check]
         found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
@@ -238,13 +229,11 @@ def _check_forgetting(claim: dict, grids: Grids) -> dict:
 
 
 def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
-    """The logarithm of a ratio against 0, or against that of the claimed ratio."""
+    """The logarithm of a ratio of costs, against that of the ratio that is claimed."""
+    ratio = float(claim.get("number", 1)) if claimed == "equal" else 1.0
     found = log_cost_ratio(*runs, quantity)
-    expected = 0.0
-    if claimed == "equal":
-        expected = math.log(float(claim.get("number", 1)))
-    found = replace(found, value=found.value - expected)
-    return Compared(claimed, found, COST_MARGIN, expected, is_log=True)
+    found = replace(found, value=found.value - math.log(ratio))
+    return Compared(claimed, found, COST_MARGIN, ratio)
 
 
 def _gap(run: Run, task: str) -> float:

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mtbert.data import TASKS
@@ -111,17 +112,20 @@ def recommendation(store: Path | None = None) -> str:
     larger = compare(read_runs("base", "sharing", store=store, train_missing=False), "plan")
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
-        "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, splitting the encoder "
-        "gains at most {largest:size} overall, less than the margin.",
+        "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, the best split gains "
+        "{largest} overall, an estimate below the margin.",
         largest=Place(_largest_gain(plans), SMALL),
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
         "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
-        "parameters, and an encoder for each task gains {most:size} with {three} million.",
+        "parameters. *hybrid-1* gains {more:size} with {one} million, and an encoder for each task {most:size} with "
+        "{three} million.",
         quora=place(plans, "hybrid-3", "better", "quora"),
+        more=place(plans, "hybrid-1", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
         half=millions["hybrid-3"],
+        one=millions["hybrid-1"],
         three=millions["3-bert"],
     )
     gains = no_gain(pd.concat([one.differences for one in _methods(read("pals_samplers"), read("gradients"))]))
@@ -247,8 +251,9 @@ def three_runs_buy(plans: Comparison) -> str:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
     return tell(
-        "The mean prediction of three runs of one encoder gains {quora:size4} on Quora and {sts:size} on STS over one "
-        "run, both less than the margin. One *3-bert*, as large as the three, is still {behind:size} better on Quora.",
+        "Among our five runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
+        "on STS over one, both less than the margin. One *3-bert*, as large as the three, is still {behind:size} "
+        "better on Quora.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         behind=against("3-bert", "quora", "worse"),
@@ -302,9 +307,9 @@ def gem_is_for(gradients: Grid) -> str:
         raise KeyError("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
-        "Where tasks are trained one after the other, earlier tasks keep {kept:size} more of their score with "
-        "GEM{seeds}. On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} "
-        "in a step."
+        "Where tasks are trained one after the other, earlier tasks keep {kept} more of their score with GEM{seeds}. "
+        "On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} in a step. "
+        "No stored run trains on these examples without GEM."
     )
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     about = {"times": times_as_long(orders), "memory": config.memory_size, "batch": config.memory_batch}
@@ -320,9 +325,9 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
     small: PALs in the small encoder.
     """
     return tell(
-        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. *3-bert* "
-        "scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* scores {half:size} more and PCGrad "
-        "{pcgrad:size}, with too few runs to tell.",
+        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. For the rest there "
+        "are too few runs to tell: *3-bert* scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* "
+        "scores {half:size} more and PCGrad {pcgrad:size}.",
         pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
         small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
         quora=place(plans, "3-bert", TOO_FEW, "quora"),
@@ -333,14 +338,12 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
 
 def _claims_checked(store: Path | None) -> str:
     claims = pd.read_csv(find_result("claims.csv", [store] if store else None), dtype={"paper": str})
-    waiting = int((claims["verdict"] == "not measured yet").sum())
     of_heads = facts(claims).query("kind == 'finding' and verdict == @CONTRADICTED and paper == '004'")
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
         "{contradicted}{how}, most where one paper adds layer norm and dropout. Shown not to matter: {equal} "
-        "orders. Too few runs to tell: {few}. Another {waiting} claims wait for their runs.",
-        waiting=waiting,
+        "orders. Too few runs to tell: {few}. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,
     )
@@ -350,10 +353,13 @@ def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
     """The places of a sentence on the papers' findings that runs check, from `claims_table`.
 
     Their count, and how many are reproduced, small (reproduced by less than the margin), contradicted, equal, or have
-    too few runs; how: whether all that are contradicted are so by less than the margin; names: which these are.
+    too few runs, for many of which (hopeless) no number of runs that is worth its time would do; waiting: how many have
+    no run yet; how: whether all that are contradicted are so by less than the margin; names: which these are.
     """
     checked = facts(claims)
     checked = checked[checked["kind"] == "finding"]
+    waiting = claims.query("kind == 'finding' and verdict == 'not measured yet'")
+    waiting = waiting["fact"].fillna(waiting["claim"])
     counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     small = checked.loc[checked["is_small"].eq(True), "verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     contradicted = counts[CONTRADICTED]
@@ -367,6 +373,8 @@ def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
         "names": "; ".join(f"*{name}*" for name in names) or "none",
         "equal": counts[NO_DIFFERENCE],
         "few": counts[TOO_FEW],
+        "hopeless": int(np.isinf(checked["seeds_needed"]).sum()),
+        "waiting": waiting[~waiting.isin(checked["fact"])].nunique(),
     }
 
 

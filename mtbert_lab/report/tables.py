@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from itertools import chain, pairwise
 from operator import or_
 from pathlib import Path
@@ -31,7 +31,6 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import METHOD_LABELS, TASK_LABELS
 from mtbert_lab.statistics import (
     MEAN_MARGIN,
-    PAIRED_SEEDS,
     Difference,
     decide,
     interval_text,
@@ -47,7 +46,6 @@ from mtbert_lab.store import (
     baseline_table,
     difference,
     load_or_run,
-    prior_of,
     read_grid,
     training_key,
 )
@@ -197,7 +195,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row per run and task, with run, reference, task, and the columns of `decide`."""
+        """A row per run and task: run, reference, task, the columns of `decide`, and the prior it was decided by."""
         rows, found = [], []
         for name, reference in self.both_stored.items():
             first, second = self.runs[name], self.runs[reference]
@@ -206,14 +204,15 @@ class Comparison:
                     rows.append((name, reference, task))
                     found.append(difference(first, second, task, among=self.grid.among))
         table = pd.DataFrame(rows, columns=["run", "reference", "task"])
-        return table.join(decide(found, table["task"].map(margin_of)))
+        table = table.join(decide(found, table["task"].map(margin_of)))
+        return table.assign(prior=[one.prior for one in found])
 
     @cached_property
     def overall(self) -> pd.DataFrame:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
         found = []
         for name, reference in self.both_stored.items():
-            found.append(difference(self.runs[name], self.runs[reference], pearson=0.5, among=self.grid.among))
+            found.append(difference(self.runs[name], self.runs[reference], among=self.grid.among))
         rows = list(self.both_stored.items())
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 
@@ -239,15 +238,11 @@ class Comparison:
     @property
     def prior(self) -> str:
         """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
-        pooled = self.differences[self.differences["uses_prior"]]
-        counts, deviations = [], []
-        for row in pooled.drop_duplicates("task").itertuples():
-            prior_for = partial(prior_of, tasks=[row.task], among=self.grid.among)
-            prior = prior_for(self.runs[row.run]) or prior_for(self.runs[row.reference])
-            counts.append(prior.configurations)
-            deviations.append(f"{prior.deviation:.4f} on {TASK_LABELS[row.task]}")
-        if not counts:
+        pooled = self.differences.dropna(subset="prior").drop_duplicates("task")
+        if pooled.empty:
             return ""
+        deviations = [f"{row.prior.deviation:.4f} on {TASK_LABELS[row.task]}" for row in pooled.itertuples()]
+        counts = [prior.configurations for prior in pooled["prior"]]
         fewest, most = min(counts), max(counts)
         count = f"{fewest} to {most}" if fewest < most else str(most)
         shown = ", ".join(deviations)
@@ -470,7 +465,7 @@ def less_forgotten(orders: Sequence[tuple[list[Run], list[Run]]]) -> Difference:
     losses = np.array([[one[seed] for one in by_seed] for seed in seeds])
     losses = losses.reshape(len(seeds), len(orders), 2)  # (S, orders, without and with)
     gaps = (losses[..., 0] - losses[..., 1]).mean(axis=1)
-    return paired(gaps, PAIRED_SEEDS)
+    return paired(gaps)
 
 
 def trained_by(run: Run) -> str:
@@ -585,7 +580,7 @@ def gaps(runs: dict[str, list[Run]], reference: str) -> pd.DataFrame:
     """Overall score of each run minus that of the reference, with 95 % intervals: columns name, overall, low, high."""
     rows = []
     for name, some in runs.items():
-        gap = difference(some, runs[reference], pearson=0.5)
+        gap = difference(some, runs[reference])
         rows.append((name, gap.value, *gap.interval()))
     return pd.DataFrame(rows, columns=["name", "overall", "low", "high"])
 
@@ -596,7 +591,7 @@ def front_gains(table: pd.DataFrame, runs: dict[str, list[Run]], cost: str) -> p
     front = table.set_index("name").loc[names, [cost, "overall", "seeds"]].rename_axis(None)
     on_before, on_first = ["–"], ["–"]
     for before, name in pairwise(names):
-        on_before.append(difference(runs[name], runs[before], pearson=0.5).text())
-        on_first.append(difference(runs[name], runs[names[0]], pearson=0.5).text())
+        on_before.append(difference(runs[name], runs[before]).text())
+        on_first.append(difference(runs[name], runs[names[0]]).text())
     front = front.round({cost: 1, "overall": 3})
     return front.assign(**{"gain on the one before": on_before, "gain on the first": on_first})

@@ -14,12 +14,12 @@ from (d0 s0^2 + (S - 1) s^2) / chi^2(d0 + S - 1), by quantiles and not at random
 mean of 2 Phi(-|D| / sqrt V) over the draws, V the variance above. e is the configuration's own, or the stratum's mean
 for one seed.
 
-*Stratum.* Runs of the same scheme and number of steps with a pretrained encoder that is not frozen, the last step kept,
-the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each trained task, or mean
-of tasks, by itself. The stratum of a run of a single task has all runs of its task and number of steps, of whatever
-scheme but in turn. A prior needs 10 configurations with two seeds or more and 20 degrees of freedom. Tasks in turn have
-none, nor has a configuration whose mean score is more than 2 s0 below the lowest of those configurations.
-Configurations that differ in nothing that trains count once.
+*Stratum.* Runs of the same corpus, encoder, scheme and number of steps with pretrained weights that are not all frozen,
+the last step kept, the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each
+trained task, or mean of tasks, by itself. The stratum of a run of a single task has all runs of its task and number of
+steps, of whatever scheme but in turn. A prior needs 10 configurations with two seeds or more and 20 degrees of freedom.
+Tasks in turn have none, nor has a configuration whose mean score is more than 2 s0 below the lowest of those
+configurations. Configurations that differ in nothing that trains count once.
 
 *Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell.
 
@@ -33,8 +33,8 @@ the two one-sided tests or their opposite, whichever has the smaller p-value, an
 else there are too few runs to tell. An interval is printed at the level at which the correction judges its p-value.
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
-a comparison counting once; the comparisons of one question of a notebook by Holm's (1979). Orders are one family, the
-equivalence tests of the same comparisons another.
+a comparison counting once; the comparisons of one question of a notebook by Holm's (1979). What is claimed is one
+family, the equivalence tests of its orders another.
 
 *Forgetting.* Where tasks are trained one after the other, the forgetting of a run is the mean over its tasks but the
 last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
@@ -48,12 +48,12 @@ last third of its steps, at least three. A score that still rises there counts a
 
 *Losses, gaps between train and dev, unsteadiness, shares of extreme predictions, costs* are compared by Welch's t-test
 with two seeds or more on either side, costs on logarithms and only between runs of one version on one machine. Losses
-and unsteadiness have no margin.
+and unsteadiness have no margin, and shares of extreme predictions have that of their task's score.
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
-from mtbert_lab.statistics.differences import Difference, count_seeds, difference, paired, welch
+from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch
 from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance, seed_mean
 from mtbert_lab.statistics.resamples import Estimate, Resamples
 from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
@@ -75,8 +75,6 @@ from mtbert_lab.statistics.verdicts import (
     seeds_text,
     verdict_text,
 )
-
-PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
 
 __all__ = [
     "CONTRADICTED",

@@ -14,6 +14,7 @@ from mtbert_lab.statistics.intervals import Scored, example_share, interval_text
 from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles, draw_variances
 
 LEVEL = 0.05
+PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
 
 
 def count_seeds(n: int) -> str:
@@ -47,23 +48,11 @@ class Difference:
         return float(ndtr(z).mean())
 
     def _distance_of(self, p: float) -> float:
-        """The distance with this probability: the inverse of `_p_of`, by Newton's method from below."""
-        from scipy.special import ndtr
+        """The distance with this probability: the inverse of `_p_of`."""
+        from scipy.optimize import brentq
 
-        wanted = p * len(self.variances)
-        deviations = np.sqrt(self.variances)
-        deviations = deviations[deviations > 0]
-        distance = 0.0
-        if len(deviations) <= wanted:
-            return distance
-        for _ in range(50):
-            z = distance / deviations
-            density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) / deviations
-            step = (ndtr(-z).sum() - wanted) / density.sum()
-            distance += step
-            if step <= 1e-9 * distance:
-                break
-        return distance
+        highest = 40 * float(np.sqrt(self.variances.max()))  # its probability is 0 in floats
+        return brentq(lambda distance: self._p_of(distance) - p, 0.0, highest) if highest else 0.0
 
     @cached_property
     def p(self) -> float:
@@ -88,9 +77,15 @@ class Difference:
         return self.value - half, self.value + half
 
     @property
+    def prior(self) -> Prior | None:
+        """The prior of a side of fewer than SEEDS seeds, where the difference is decided by it."""
+        few = [side.prior for side in self.sides if len(side.scores) < SEEDS]
+        return few[0] if few and self.is_decided else None
+
+    @property
     def uses_prior(self) -> bool:
         """Whether it is decided with a side of fewer than SEEDS seeds, whose seed variance is that of the prior."""
-        return self.is_decided and any(len(side.scores) < SEEDS for side in self.sides)
+        return self.prior is not None
 
     @property
     def cautious(self) -> "Difference":
@@ -116,19 +111,19 @@ def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
 
 def difference(
     tasks: Sequence[Scored],
+    sizes: tuple[int, int],
     priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Difference:
-    """Mean of the tasks' metrics, of the first part minus of the second; priors: of each part."""
-    first, second = tasks[0][1]
-    sizes = [len(first), len(second)]
+    """Mean of the tasks' metrics, of the first seeds minus of the others; sizes: how many both are; priors: of both."""
     scores, covariance = scores_and_covariance(tasks)
     weights = np.repeat([1 / sizes[0], -1 / sizes[1]], sizes)
     value = _rounded(weights @ scores)  # equal scores are equal numbers
-    if all(np.array_equal(*parts) for _, parts, _ in tasks):  # the same predictions under two names
+    seeds = np.split(np.arange(len(scores)), sizes[:1])  # of either side
+    first, second = seeds
+    if all(np.array_equal(one.predicted[first], one.predicted[second]) for one in tasks):  # equal under two names
         return Difference(value, np.zeros(1), min(sizes))
 
     sides = []
-    seeds = np.split(np.arange(len(scores)), sizes[:1])  # of each part
     for own, prior in zip(seeds, priors, strict=True):
         if len(own) > 1:
             explained = example_share(covariance[np.ix_(own, own)])
@@ -172,12 +167,12 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     return Difference(value, drawn, seeds)
 
 
-def paired(gaps: Sequence[float], needed: int) -> Difference:
-    """Mean of what pairs of the same seed differ by, by Student's t-test; decided from so many pairs on."""
+def paired(gaps: Sequence[float]) -> Difference:
+    """Mean of what pairs of the same seed differ by, by Student's t-test; decided from PAIRED_SEEDS pairs on."""
     values = np.asarray(gaps, dtype=float)
     S = len(values)
     value = _rounded(values.mean()) if S else np.nan
     if S < 2:
         return Difference(value, np.zeros(1), S, is_decided=False)
     drawn = draw_variances(values, prior=None) / S
-    return Difference(value, drawn, S, is_decided=needed <= S)
+    return Difference(value, drawn, S, is_decided=S >= PAIRED_SEEDS)

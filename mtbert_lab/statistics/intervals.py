@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -10,8 +11,19 @@ from mtbert.metrics import LeftOut, Metric, accuracy, f1, macro_f1, pearson, r2
 
 BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
 _OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
-# A task's metric, the predictions (S, N) of one or two parts, and the labels (N,)
-Scored = tuple[Metric, list[ndarray], ndarray]
+
+
+class Scored(NamedTuple):
+    """What some seeds predict on a task's examples, and how it is scored."""
+
+    metric: Metric
+    predicted: ndarray  # (S, N)
+    labels: ndarray  # (N,)
+    factor: float = 1.0  # f of the metric r, which counts as f r + 1 - f in a mean of tasks
+
+    def scores(self) -> ndarray:
+        """The score of each seed, (S,)."""
+        return self.factor * self.metric(self.predicted, self.labels) + (1 - self.factor)
 
 
 def interval_text(value: float, low: float, high: float, form: str = ".3f") -> str:
@@ -27,9 +39,9 @@ def takes_left_out(metric: Metric) -> bool:
     return function in _OF_SUMS
 
 
-def _jackknife(metric: Metric, parts: list[ndarray], labels: ndarray) -> ndarray:
+def _jackknife(metric: Metric, predicted: ndarray, labels: ndarray) -> ndarray:
     """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
-    examples = np.vstack([*parts, labels])
+    examples = np.vstack([predicted, labels])
     kinds, counts = _count_columns(examples)  # K kinds of examples
     predicted, label = kinds[:-1], kinds[-1]
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
@@ -64,9 +76,9 @@ def _count_columns(table: ndarray) -> tuple[ndarray, ndarray]:
 def scores_and_covariance(tasks: Sequence[Scored]) -> tuple[ndarray, ndarray]:
     """The mean of the tasks' metrics of every seed, (S,), and its covariance over the examples, (S, S)."""
     scores, covariances = [], []
-    for metric, parts, labels in tasks:
-        scores.append(metric(np.vstack(parts), labels))
-        covariances.append(_jackknife(metric, parts, labels))
+    for task in tasks:
+        scores.append(task.scores())
+        covariances.append(task.factor**2 * _jackknife(task.metric, task.predicted, task.labels))
     covariance = sum(covariances) / len(tasks) ** 2
     return np.mean(scores, axis=0), covariance
 
@@ -79,7 +91,7 @@ def example_share(covariance: ndarray) -> float:
 
 
 def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
-    """Mean of the tasks' metrics over the seeds of one part, and the ends of its 95 % interval.
+    """Mean of the tasks' metrics over the seeds, and the ends of its 95 % interval.
 
     Seeds and examples are crossed random effects: the variance of the examples is the jackknife's, S > 1 seeds add 1/S
     of the variance of their scores that the examples do not explain, and t has the degrees of freedom of Satterthwaite

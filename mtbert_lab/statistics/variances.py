@@ -113,19 +113,17 @@ def _log_likelihood(
 
 
 def _likeliest_variances(d0: ndarray, variances: ndarray, freedoms: ndarray) -> ndarray:
-    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls, by bisection."""
+    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls."""
+    from scipy.optimize.elementwise import find_root
+
+    def slope(log_s0: ndarray, d: ndarray) -> ndarray:
+        x = freedoms / d[:, None] * variances / np.exp(log_s0)[:, None]
+        terms = (freedoms + d[:, None]) * x / (1 + x) - freedoms
+        return terms.sum(1)
+
     largest = np.log(max(variances.max(), 1e-300))
-    low = np.full(len(d0), largest - 40)  # of log s0^2
-    high = np.full(len(d0), largest + 5)
-    d = d0[:, None]
-    for _ in range(60):
-        middle = (low + high) / 2
-        x = freedoms / d * variances / np.exp(middle)[:, None]
-        terms = (freedoms + d) * x / (1 + x) - freedoms
-        is_above = terms.sum(1) > 0  # the root lies above
-        low = np.where(is_above, middle, low)
-        high = np.where(is_above, high, middle)
-    return np.exp((low + high) / 2)
+    root = find_root(slope, (largest - 40, largest + 5), args=(d0,)).x
+    return np.exp(np.nan_to_num(root, nan=largest - 40))  # nan: all variances are 0
 
 
 def draw_variances(scores: ndarray, prior: Prior | None) -> ndarray:

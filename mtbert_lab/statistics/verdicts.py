@@ -27,6 +27,7 @@ NOT_SHOWN = "not shown"  # of an estimate, which has no margin
 OF_DIFFERENCES = {REPRODUCED: "better", CONTRADICTED: "worse"}
 ORDERS = ("greater", "smaller")
 Correction = Callable[[ndarray], ndarray]
+Claim = tuple[str, Difference, float]  # what is claimed (see `p_of_claim`), what was found, the margin
 
 
 def holm(p_values: ndarray) -> ndarray:
@@ -94,8 +95,8 @@ def p_of_equality(claimed: str, found: Difference, margin: float) -> float:
     return found.p_within(margin)
 
 
-def judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) -> list[Judged]:
-    """The verdicts on one family of comparisons: what is claimed (see `p_of_claim`), what was found, the margin.
+def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
+    """The verdicts on one family of comparisons.
 
     correct: `holm` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are those of "no
     difference that matters". Comparisons with too few seeds for a verdict are not in the family.
@@ -105,19 +106,24 @@ def judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) 
     return [one._replace(cautious=other.verdict) for one, other in pairs]
 
 
-def _judge(claims: Sequence[tuple[str, Difference, float]], correct: Correction) -> list[Judged]:
-    p = np.array([p_of_claim(*claim)[0] for claim in claims])
-    p_equal = np.array([p_of_equality(*claim) for claim in claims])
-    is_decided = np.array([found.is_decided for _, found, _ in claims], dtype=bool)
-    corrected, corrected_equal = np.full((2, len(claims)), np.nan)
-    if is_decided.any():
-        corrected[is_decided] = correct(p[is_decided])
-        corrected_equal[is_decided] = correct(p_equal[is_decided])
-    p[~is_decided] = np.nan
+def _judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
+    family = [claim for claim in claims if claim[1].is_decided]
+    p = np.array([p_of_claim(*claim)[0] for claim in family])
+    p_equal = np.array([p_of_equality(*claim) for claim in family])
+    numbers = np.stack([p, correct(p), p_equal, correct(p_equal)], axis=1)
+    of_family = iter(numbers.tolist())
     judged = []
-    for claim, *values in zip(claims, p, corrected, p_equal, corrected_equal, strict=True):
-        judged.append(_judge_one(*claim, *map(float, values)))
+    for claim in claims:
+        one = _judge_one(*claim, *next(of_family)) if claim[1].is_decided else _undecided(*claim)
+        judged.append(one)
     return judged
+
+
+def _undecided(claimed: str, found: Difference, margin: float) -> Judged:
+    """The verdict where there are too few seeds for any."""
+    low, high = found.interval()
+    needed = _seeds_needed(claimed, found, margin, LEVEL, LEVEL)
+    return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 
 
 def _judge_one(
@@ -129,10 +135,6 @@ def _judge_one(
     p_equal: float,
     corrected_equal: float,
 ) -> Judged:
-    if not found.is_decided:
-        low, high = found.interval()
-        needed = _seeds_needed(claimed, found, margin, LEVEL, LEVEL)
-        return Judged(TOO_FEW, low, high, p, corrected, seeds_needed=needed)
     is_order = claimed in ORDERS
     level = _level(p, corrected)
     equal_level = _level(p_equal, corrected_equal)

@@ -4,7 +4,6 @@ from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
 from mtbert_lab.store.compare import (
     difference,
     overall_interval,
-    prior_of,
     scored,
     seeds_of_configurations,
     stack_predictions,
@@ -53,7 +52,6 @@ __all__ = [
     "load_model",
     "load_or_run",
     "overall_interval",
-    "prior_of",
     "read_grid",
     "read_grids",
     "read_run",

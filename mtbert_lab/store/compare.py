@@ -6,10 +6,9 @@ The seed variance of a configuration is pooled with the prior of its stratum, th
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
 UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
+AVERAGES = {"overall": 0.5, "average": 1.0}  # mean of tasks -> factor of Pearson's correlation: paper 002; 001 and 003
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
 Names = tuple[tuple[str, ...], ...]
@@ -43,32 +43,24 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     return np.stack(predicted), first["label"].to_numpy()
 
 
-def scored(groups: Sequence[list[Run]], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
-    """What `statistics` takes of a task: a metric (default: the first), predictions (S, N) of each group, labels (N,).
+def scored(runs: list[Run], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
+    """What `statistics` takes of some runs and a task; metric: default: the first.
 
     pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
-    predicted, labels = stack_predictions(list(chain(*groups)), task)
-    ends = np.cumsum([len(runs) for runs in groups])
-    parts = np.split(predicted, ends[:-1])
+    predicted, labels = stack_predictions(runs, task)
     metric = metric or TASKS[task].metric
-    function = metrics_of(TASKS[task])[metric]
-    if metric == "pearson" and pearson != 1:
-        function = partial(_scaled, function, pearson)
-    return function, parts, labels
-
-
-def _scaled(metric: Callable, factor: float, *sides: ndarray) -> ndarray:
-    return factor * metric(*sides) + 1 - factor
+    factor = pearson if metric == "pearson" else 1.0
+    return Scored(metrics_of(TASKS[task])[metric], predicted, labels, factor)
 
 
 def summarize(runs: list[Run], task: str | None = None, metric: str | None = None) -> dict:
     """One dev score over the seeds of a configuration: metric, value (mean), low, high (95 %, as in `seed_mean`),
     lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
-    function, [predicted], labels = scored([runs], task, metric)
-    value, low, high = seed_mean([(function, [predicted], labels)])
-    by_seed = function(predicted, labels)
+    part = scored(runs, task, metric)
+    value, low, high = seed_mean([part])
+    by_seed = part.scores()
     return {
         "metric": metric or TASKS[task].metric,
         "value": value,
@@ -77,35 +69,32 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
         "lowest seed": float(min(by_seed)),
         "highest seed": float(max(by_seed)),
         "seeds": len(runs),
-        "n": len(labels),
+        "n": len(part.labels),
     }
 
 
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
     tasks = runs[0].config.tasks
-    pearson = 0.5 if len(tasks) > 1 else 1.0
+    pearson = AVERAGES["overall"] if len(tasks) > 1 else 1.0
     return seed_mean(_all_scored(runs, tasks, pearson))
 
 
 def difference(
-    first: list[Run],
-    second: list[Run],
-    task: str | None = None,
-    pearson: float = 1.0,
-    among: Sequence[Path] | None = None,
+    first: list[Run], second: list[Run], what: str = "overall", among: Sequence[Path] | None = None
 ) -> Difference:
     """Mean dev score of one configuration minus that of another on the same examples.
 
-    task: default: the mean of the tasks that both have. pearson: the factor of Pearson's correlation in a mean of
-    several, 0.5 in `overall` (paper 002), 1 in a plain mean. among: stores whose runs give the priors;
-    default: `stores()`.
+    what: a task, or one of AVERAGES of the tasks that both have. among: stores whose runs give the priors; default:
+    `stores()`.
     """
-    both = [name for name in first[0].config.scored if name in second[0].config.scored]
-    tasks = [task] if task else both
-    pearson = pearson if len(tasks) > 1 else 1.0
+    tasks = [what]
+    if what in AVERAGES:
+        tasks = [task for task in first[0].config.scored if task in second[0].config.scored]
+    pearson = AVERAGES[what] if len(tasks) > 1 else 1.0
+    parts = _all_scored([*first, *second], tasks, pearson)
     priors = (prior_of(first, tasks, pearson, among), prior_of(second, tasks, pearson, among))
-    return difference_of([scored([first, second], name, pearson=pearson) for name in tasks], priors)
+    return difference_of(parts, (len(first), len(second)), priors)
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
@@ -129,7 +118,7 @@ def prior_of(
     prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), pearson)
     if prior is None:
         return None
-    scores = [function(predicted, labels) for function, [predicted], labels in _all_scored(runs, tasks, pearson)]
+    scores = [one.scores() for one in _all_scored(runs, tasks, pearson)]
     return prior if prior.fits(float(np.mean(scores))) else None
 
 
@@ -220,4 +209,4 @@ _read = functools.lru_cache(maxsize=None)(read_run)
 
 
 def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:
-    return [scored([runs], task, pearson=pearson) for task in tasks]
+    return [scored(runs, task, pearson=pearson) for task in tasks]

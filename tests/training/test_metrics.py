@@ -9,12 +9,12 @@ from scipy import stats
 from mtbert.data.tasks import TASKS
 from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
 from mtbert.training.metrics import metrics_of
-from mtbert_lab.statistics import difference, seed_mean
+from mtbert_lab.statistics import Scored, difference, seed_mean
 from mtbert_lab.store.scores import score_table
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    return seed_mean([(metric, [predicted[None]], labels)])[1:]
+    return seed_mean([Scored(metric, predicted[None], labels)])[1:]
 
 
 LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
@@ -163,8 +163,11 @@ def test_intervals_are_those_of_drawn_indices(task):
             np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
     for found, parts in (
-        (seed_mean([(metric, [first], labels)])[1:], [first]),
-        (difference([(metric, [first, second], labels)]).interval(), [first, second]),
+        (seed_mean([Scored(metric, first, labels)])[1:], [first]),
+        (
+            difference([Scored(metric, np.vstack([first, second]), labels)], (len(first), len(second))).interval(),
+            [first, second],
+        ),
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])

@@ -14,7 +14,7 @@ from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
 from mtbert_lab.report.findings import SMALL, Place, box, gem_is_for, nothing_gained, tell
 from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
-from mtbert_lab.statistics import NO_DIFFERENCE, PAIRED_SEEDS, TOO_FEW, paired
+from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import Run
 
 # What README.md says; test_readme.py computes it again.
@@ -96,7 +96,7 @@ def synthetic_sequences(monkeypatch):
 
     def make(seeds: int) -> Grid:
         gaps = np.linspace(0.05, 0.10, seeds)
-        monkeypatch.setattr(findings, "less_forgotten", lambda orders: paired(gaps, PAIRED_SEEDS))
+        monkeypatch.setattr(findings, "less_forgotten", lambda orders: paired(gaps))
         names = [f"{name}{method}" for name in findings.SEQUENCES for method in ("", ", GEM")]
         configs = {name: [RunConfig(memory_size=64)] for name in names}
         monkeypatch.setattr(findings, "times_as_long", lambda orders: 5.6)

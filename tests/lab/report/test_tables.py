@@ -264,7 +264,7 @@ def test_the_front_holds_what_nothing_cheaper_beats():
 def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
     both = BASE.but(tasks=("quora", "sts"))
     first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
-    found = tables.difference(first, second, pearson=0.5)
+    found = tables.difference(first, second, "overall")
     value, (low, high) = found.value, found.interval()
     assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
 

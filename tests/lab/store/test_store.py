@@ -556,7 +556,7 @@ def test_a_model_that_is_not_in_the_cache_is_named():
 def test_a_correlation_alone_is_compared_as_it_is(config, course_data):
     """In a mean of tasks it counts as (1 + r) / 2."""
     one, other = (run_of(config.but(tasks=("sts",), seed=seed)) for seed in (1, 2))
-    assert difference([one], [other], pearson=0.5).value == pytest.approx(one.score() - other.score())
+    assert difference([one], [other]).value == pytest.approx(one.score() - other.score())
 
 
 def test_predictions_of_several_seeds(config, course_data):
@@ -571,7 +571,7 @@ def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tm
     first = run_of(config)
     shuffled = first.predictions.assign(id=[*first.predictions["id"][::-1]])
     with pytest.raises(StoreError, match=f"{first.run_id} and other were scored on different dev splits of sst"):
-        scored([[first], [replace(first, run_id="other", predictions=shuffled)]], "sst")
+        scored([first, replace(first, run_id="other", predictions=shuffled)], "sst")
 
 
 def test_the_demo_corpus_needs_no_data():
