@@ -24,8 +24,8 @@ from mtbert.config import RunConfig
 from mtbert.gradients import gem_project
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import Trimmer
-from mtbert.training import load_corpus, training_steps
-from mtbert_lab.store import data_root, read_grid
+from mtbert.training import training_steps
+from mtbert_lab.store import data_root, read_corpus, read_grid
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
@@ -172,7 +172,7 @@ def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
     their longest, transformers, torch's AdamW with its defaults, the loss read in every step.
     """
     config = RunConfig.from_params(dict(corpus="course", tasks=[task], train_rows=rows))
-    tables = load_corpus(config, data_root(config, setting.data)).train
+    tables = read_corpus(config, setting.data).train
     ours = Training(setting, tables, batch_size=BATCH, epochs=1)
     theirs = TransformersModel(ours.model, ours.tables)
     optimizer, trim, size = peers.adamw(theirs), Trimmer(), len(tables[task])

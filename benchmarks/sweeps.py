@@ -17,11 +17,10 @@ import torch
 from benchmarks.harness import Contest, Peer, Setting, check_is_cpu
 from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.training import Stop, load_corpus
+from mtbert.training import Stop
 from mtbert_lab import sweep
 from mtbert_lab.paths import stores
-from mtbert_lab.store import data_root, read_run, run_folder, runs
-from mtbert_lab.store.models import run_lock
+from mtbert_lab.store import read_corpus, read_run, run_folder, train_once
 from mtbert_lab.sweep import SweepRun
 
 WARM_UP = 3  # runs of each process
@@ -85,7 +84,5 @@ def _runs(number: int, first: int = 0) -> list[SweepRun]:
 def _train_alone(chosen: Sequence[SweepRun]) -> None:
     """What a worker does, one run after another."""
     for run in chosen:
-        corpus = load_corpus(run.config, data_root(run.config))
-        with run_lock(run.run_id, blocking=False):
-            runs.train_and_store(run.config, corpus, run.run_id, stores(), "cpu", progress=False)
+        train_once(run.config, read_corpus(run.config), stores(), "cpu", progress=False)
         read_run(run_folder(run.run_id), run.config).score()

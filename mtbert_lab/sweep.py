@@ -22,10 +22,10 @@ from tqdm.auto import tqdm
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import Corpus, load_tokenizer
 from mtbert.multitask import meta_model
-from mtbert.training import Stop, load_corpus, stopping
+from mtbert.training import Stop, stopping
 from mtbert_lab.cluster import SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import clean_up, data_root, is_done, run_id_of, teacher_outputs, update_tables
+from mtbert_lab.store import is_done, read_corpus, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -74,7 +74,7 @@ def look_up(
         drawn_with = config.seed if config.train_rows else None
         tables = (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
         if tables not in corpora:
-            corpora[tables] = load_corpus(config, data_root(config, data))
+            corpora[tables] = read_corpus(config, data)
         return corpora[tables]
 
     found: dict[str, SweepRun] = {}
@@ -165,9 +165,6 @@ def train_missing(
     minutes = minutes_left(missing, workers)
     rest = f"; the others take {duration(minutes)}" if missing and minutes is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
-    for run in runs:  # what a process that was killed has left
-        if run.is_stored:
-            clean_up(run.run_id, stores())
     update_tables(results_dir())
     if not missing:
         return {}

@@ -19,9 +19,9 @@ from filelock import Timeout
 from mtbert.config import RunConfig
 from mtbert.data import Corpus
 from mtbert.runtime import free_by_default
-from mtbert.training import ReadProgress, load_corpus, watch
+from mtbert.training import ReadProgress, watch
 from mtbert_lab.own_code import import_files, imported
-from mtbert_lab.store import data_root, is_done, read_run, run_folder, run_id_of, run_lock, train_and_store
+from mtbert_lab.store import read_corpus, read_run, run_folder, run_id_of, train_once
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
@@ -102,14 +102,14 @@ class Sweep(WorkerPlugin):
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(self.worker.name, int):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
         watch.set(StepReports(self, run_id))
-        with run_lock(run_id, blocking=False):
-            state = "stored" if is_done(run_id, self.stores, needs_model) else "trained"
-            if state == "trained":
-                self.tell(run_id, "begins")
-                corpus = load_corpus(config, data_root(config, self.data))
-                if run_id != run_id_of(config, corpus):
-                    raise WorkerError("a worker has other data, another encoder or another version of mtbert")
-                train_and_store(config, corpus, run_id, self.stores, self.device, False, self.data, wait=False)
+        self.tell(run_id, "begins")
+        corpus = read_corpus(config, self.data)
+        if run_id != run_id_of(config, corpus):
+            raise WorkerError("a worker has other data, another encoder or another version of mtbert")
+        is_trained = train_once(
+            config, corpus, self.stores, self.device, False, self.data, again=needs_model, wait=False
+        )
+        state = "trained" if is_trained else "stored"
         return state, f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
 
 

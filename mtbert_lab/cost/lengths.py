@@ -9,9 +9,8 @@ from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import DataError, tokenize
-from mtbert.training import load_corpus
 from mtbert_lab.paths import find_result
-from mtbert_lab.store import data_root
+from mtbert_lab.store import read_corpus
 
 LENGTHS = "lengths.csv"
 TEXT_FIELDS = ("corpus", "tasks", "score_tasks", "train_rows", "augment", "encoder", "pairs", "max_length")
@@ -31,7 +30,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
     Raises DataError if there are neither.
     """
     try:
-        corpus = load_corpus(config, data_root(config, data))
+        corpus = read_corpus(config, data)
     except DataError:
         path = find_result(LENGTHS)
         if not path.exists():

@@ -15,18 +15,18 @@ from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import CACHE_LIMIT, GB, run_lock
+from mtbert_lab.store.models import CACHE_LIMIT, GB
 from mtbert_lab.store.removal import cache_contents, clear_models, forget, remove_unused
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
-    clean_up,
     data_root,
     is_done,
     is_of_files_here,
     load_or_run,
+    read_corpus,
     run_id_of,
     teacher_outputs,
-    train_and_store,
+    train_once,
 )
 from mtbert_lab.store.tables import update_tables, write_table
 
@@ -39,7 +39,6 @@ __all__ = [
     "baseline_table",
     "best_threshold",
     "cache_contents",
-    "clean_up",
     "clear_models",
     "data_root",
     "difference",
@@ -52,20 +51,20 @@ __all__ = [
     "load_model",
     "load_or_run",
     "overall_interval",
+    "read_corpus",
     "read_grid",
     "read_grids",
     "read_run",
     "remove_unused",
     "run_folder",
     "run_id_of",
-    "run_lock",
     "scored",
     "seeds_of_configurations",
     "stack_predictions",
     "stored_runs",
     "summarize",
     "teacher_outputs",
-    "train_and_store",
+    "train_once",
     "training_key",
     "update_tables",
     "write_table",

@@ -17,9 +17,8 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
-from mtbert.training import load_corpus, task_rows
-from mtbert_lab.store.runs import data_root
-from mtbert_lab.store.scores import score_table
+from mtbert.training import task_rows
+from mtbert_lab.store.runs import read_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
 BASELINES = "baselines.csv"
@@ -32,7 +31,7 @@ def baseline_table(config: RunConfig, data: str | Path | None = None, device: st
     mean-pooled embeddings; the threshold of a binary task is the best one on training pairs. Raises DataError as
     `data_root` does.
     """
-    corpus = load_corpus(config, data_root(config, data))
+    corpus = read_corpus(config, data)
     tables = []
     for task in config.tasks:
         about = TASKS[task]

@@ -7,7 +7,6 @@ results/runs/<run id>/SHA256SUMS           checksums of these files
 results/dev/                               ids and labels of the dev examples, see `examples`
 results/teachers/<run id>/                 what a run predicts as a teacher, see `teachers`
 results/scores.csv                         a row per run, task, split and metric, see `tables`
-results/SHA256SUMS                         its checksum
 
 A run id is `<configuration>-<data>`: the digests of the RunConfig and of its tables. Without the data, a run is found
 by its configuration. `.lock` is held by the process that writes runs or the table of them.
@@ -105,7 +104,7 @@ def store_lock(store: Path) -> Iterator[None]:
     """
     (store / "runs").mkdir(parents=True, exist_ok=True)
     with FileLock(store / ".lock"):
-        for pattern in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", f".{SCORES}.*", f".{CHECKSUMS}.*"):
+        for pattern in ("runs/.*.[0-9]*", "dev/.*.[0-9]*", f".{SCORES}.*"):
             for path in store.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path)

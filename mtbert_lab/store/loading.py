@@ -6,11 +6,10 @@ from mtbert.bert import NAMED_ENCODERS, CheckpointError
 from mtbert.data import DataError
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir
-from mtbert.training import load_corpus
 from mtbert_lab.store.folders import read_run, run_folder
 from mtbert_lab.store.listing import find_run
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import data_root, load_or_run, run_id_of
+from mtbert_lab.store.runs import load_or_run, read_corpus, run_id_of
 
 
 def load_model(
@@ -30,7 +29,7 @@ def load_model(
                 f"{run_id}: the model is not in the cache {cache_dir()}; option --train (train_missing=True) trains it "
                 f"again, which took {found.cost['train_seconds'] / 60:.0f} minutes without evaluation"
             )
-        here = run_id_of(found.config, load_corpus(found.config, data_root(found.config, data)))
+        here = run_id_of(found.config, read_corpus(found.config, data))
         digest, _, of_data = run_id.partition("-")
         if not here.startswith(digest):
             raise DataError(f"{run_id}: its settings, its code or its encoder now name another run, {here}; train that")

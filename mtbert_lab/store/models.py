@@ -2,14 +2,12 @@
 
 import logging
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from filelock import FileLock
-from safetensors import SafetensorError
 
-from mtbert.multitask import MultitaskBert
-from mtbert.paths import OTHER_CACHE, cache_dir
+from mtbert.paths import cache_dir
 
 log = logging.getLogger(__name__)
 GB = 10**9
@@ -31,28 +29,18 @@ def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:
 
     With `blocking` this waits for the lock; otherwise filelock.Timeout is raised if another process has it. The system
     releases the lock when the process ends, even if it is killed. Processes on several machines share it if they share
-    the cache, on a file system with locks: NFS 4, or NFS 3 with its lock daemon. A cache that cannot be written to is a
-    warning, and there is no lock.
+    the cache, on a file system with locks: NFS 4, or NFS 3 with its lock daemon.
     """
     path = model_folder(run_id) / "lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        text = "%s cannot be written (%s); the run is trained without a lock; %s"
-        log.warning(text, path, error.strerror, OTHER_CACHE)
-        return nullcontext()
+    path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path).acquire(blocking=blocking)
 
 
-def keep_model(model: MultitaskBert, folder: Path) -> bool:
-    """Save a model in the cache; returns False, with a warning, if that is impossible."""
-    try:
-        model.save(folder)
-    except (OSError, SafetensorError) as error:
-        log.warning("the model cannot be kept in %s (%s); %s", folder, error, OTHER_CACHE)
-        return False
-    return True
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a run whose model is kept, and what killed processes left half-written beside them."""
+    for pattern in ("*.pt", ".*.[0-9]*"):
+        for path in folder.rglob(pattern):  # also in the tokenizer's folder
+            path.unlink(missing_ok=True)
 
 
 def tell_limit(folder: Path) -> None:

@@ -12,7 +12,7 @@ from mtbert.files import remove_leftovers
 from mtbert.paths import cache_dir
 from mtbert_lab.paths import stores
 from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
-from mtbert_lab.store.models import has_model, model_folder, run_lock, size_of
+from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, size_of
 from mtbert_lab.store.run import StoreError
 from mtbert_lab.store.runs import is_of_files_here
 from mtbert_lab.store.tables import update_tables
@@ -22,7 +22,7 @@ ARRAYS = ("tokens", "pos", "frozen")  # folders of the cache whose arrays can be
 DAY = 86_400  # seconds
 CONTENTS = {
     "models": "trained models and checkpoints, a folder for each run; --clear removes the oldest",
-    "results": "stored runs and tables, which nothing removes",
+    "results": "stored runs and tables; `mtbert runs --delete` removes one",
     "encoders": "what `mtbert data encoder` has fetched, which nothing removes",
     "figures": "figures of notebooks",
     "tokens": "token ids, computed again when needed; --clear removes unread ones",
@@ -42,11 +42,17 @@ def cache_contents() -> list[tuple[str, int, str]]:
 
 
 def remove_unused(days: float) -> tuple[int, float]:
-    """Remove the arrays that nobody has read for so many days, and what killed processes left of others.
+    """Remove the arrays that nobody has read for so many days, and what killed processes left in the cache.
 
     Returns the number of removed arrays and the freed MB. A process that has one of them mapped keeps it.
     """
     count, freed = 0, 0
+    for folder in model_folder("").glob("*"):
+        freed += remove_leftovers(folder)
+        if has_model(folder.name):  # else it is being trained, or goes on from its checkpoint
+            before = size_of(folder)
+            remove_checkpoints(folder)
+            freed += before - size_of(folder)
     for kind in ARRAYS:
         freed += remove_leftovers(cache_dir() / kind)
         for path in (cache_dir() / kind).glob("[!.]*.np[yz]"):

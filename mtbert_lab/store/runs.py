@@ -7,28 +7,29 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from filelock import Timeout
+from numpy import ndarray
+from safetensors import SafetensorError
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.multitask import MultitaskBert
+from mtbert.paths import OTHER_CACHE
 from mtbert.runtime import environment, pick_device
-from mtbert.training import TrainedRun, load_corpus, train
+from mtbert.training import TrainedRun, load_corpus, metrics_of, score_rows, train
 from mtbert_lab.own_code import imported
 from mtbert_lab.paths import check_writable, find_data, stores
+from mtbert_lab.statistics import Scored, seed_mean
 from mtbert_lab.store.folders import read_run, run_folder, run_folders, write_run
-from mtbert_lab.store.models import has_model, keep_model, model_folder, run_lock, tell_limit
+from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, tell_limit
 from mtbert_lab.store.run import MissingRun, Run
-from mtbert_lab.store.scores import score_table
 from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TeacherOutputs
 
 log = logging.getLogger(__name__)
-PARTIAL, CHECKPOINT = ".*.[0-9]*", "*.pt"  # files in the folder of a model, and in that of its tokenizer
 
 
 def load_or_run(
@@ -48,26 +49,27 @@ def load_or_run(
     MissingRun is raised if it is not stored. again: train a stored run whose model is not in the cache; the stored
     result stays. accept_rejects: train although many rows are rejected or a class has no row, which raises DataError.
     Teachers are trained before their student in the same way. If another process trains the run, this call waits for
-    it. Raises FolderError, before it trains, if the store cannot be written to.
+    it. Raises FolderError, before it trains, if the store or the cache cannot be written to.
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
         return _find_without_data(config, data, among)
-    corpus = load_corpus(config, data_root(config, data))
+    corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, again):
         if not accept_rejects:
             corpus.check()
-        check_writable(among[0])
-        with run_lock(run_id):
-            if not is_done(run_id, among, again):  # another process may have trained it meanwhile
-                train_and_store(config, corpus, run_id, among, device, progress, data)
-    clean_up(run_id, among)
+        train_once(config, corpus, among, device, progress, data, again)
     update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
 
 
 # --- find -------------------------------------------------------------------------------------------------------------
+
+
+def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:
+    """The tables of a run; raises DataError where they are not here."""
+    return load_corpus(config, data_root(config, data))
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
@@ -85,12 +87,7 @@ def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
 
 def run_id_of(config: RunConfig, corpus: Corpus) -> str:
     """The id of a run, `<configuration>-<data>`, see `folders`."""
-    return f"{config.digest}-{data_digest(corpus)}"
-
-
-def data_digest(corpus: Corpus) -> str:
-    """The part of run ids that names the tables."""
-    return corpus.fingerprint[:8]
+    return f"{config.digest}-{corpus.fingerprint[:8]}"
 
 
 def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
@@ -120,58 +117,54 @@ def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = N
     level = of_corpus.level
     of_corpus.setLevel(logging.ERROR)
     try:
-        digest = data_digest(load_corpus(config, data_root(config, data)))
+        corpus = read_corpus(config, data)
     except DataError:
         return False
     finally:
         of_corpus.setLevel(level)
-    return run_id.partition("-")[2] == digest
+    return run_id.endswith(f"-{corpus.fingerprint[:8]}")
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
 
 
-def train_and_store(
+def train_once(
     config: RunConfig,
     corpus: Corpus,
-    run_id: str,
     among: Sequence[Path],
     device: str,
     progress: bool | None,
     data: str | Path | None = None,
+    again: bool = False,
     wait: bool = True,
-) -> Run:
-    """For the owner of a run's lock: train it and store it in the first of some stores; a result that is stored stays.
+) -> bool:
+    """Train a run and store it in the first of some stores, unless that is done; whether this call has trained it.
 
-    The store's tables are not written. A teacher is trained first if neither its outputs are stored nor its model is in
-    the cache. wait: for a teacher that another process trains; else filelock.Timeout is raised. Raises CheckpointError
-    if a teacher's model is damaged.
+    A result that is stored stays, and the store's tables are not written. again: also where a stored run has no model
+    in the cache. A teacher is trained first if neither its outputs are stored nor its model is in the cache. wait: for
+    another process that trains the run or a teacher; else filelock.Timeout is raised. Raises FolderError, before it
+    trains, if the store or the cache cannot be written to, and CheckpointError if a teacher's model is damaged.
     """
-
-    def corpus_of(teacher: RunConfig) -> Corpus:
-        return load_corpus(teacher, data_root(teacher, data))
-
-    place = pick_device(device)
-    outputs = teacher_outputs(config, corpus, corpus_of, among)
-    for teacher in outputs.missing():
-        teacher_id = outputs.run_ids[teacher]
-        with run_lock(teacher_id, wait):
-            if not is_done(teacher_id, among, again=True):
-                train_and_store(teacher, corpus_of(teacher), teacher_id, among, device, progress, data, wait)
-        clean_up(teacher_id, among)
-    started = time.perf_counter()
-    teachers = outputs.mean_logits(corpus, place)
-    teachers_seconds = round(time.perf_counter() - started, 2)
-
+    run_id = run_id_of(config, corpus)
     folder = model_folder(run_id)
-    _remove(folder, PARTIAL)  # left by a process that was killed
-    checkpoint = folder / "checkpoint.pt"
-    trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
-    if config.teachers:
-        trained.cost["teachers_seconds"] = teachers_seconds
-    run = _run_of(trained, config, corpus, run_id, environment(place))
-    _write(run, trained.model, among)
-    return run
+    check_writable(among[0], folder)
+    with run_lock(run_id, wait):
+        if is_done(run_id, among, again):  # another process may have trained it meanwhile
+            return False
+        outputs = teacher_outputs(config, corpus, partial(read_corpus, data=data), among)
+        for teacher in outputs.missing():
+            train_once(teacher, read_corpus(teacher, data), among, device, progress, data, again=True, wait=wait)
+        place = pick_device(device)
+        started = time.perf_counter()
+        teachers = outputs.mean_logits(corpus, place)
+        teachers_seconds = round(time.perf_counter() - started, 2)
+
+        checkpoint = folder / "checkpoint.pt"
+        trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
+        if config.teachers:
+            trained.cost["teachers_seconds"] = teachers_seconds
+        _write(_run_of(trained, config, corpus, run_id, environment(place)), trained.model, among)
+    return True
 
 
 def teacher_outputs(
@@ -179,7 +172,7 @@ def teacher_outputs(
 ) -> TeacherOutputs:
     """The outputs of a run's teachers in some stores. corpus: of the run; corpus_of: reads the corpus of a teacher."""
     run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.teachers}
-    return TeacherOutputs(config, data_digest(corpus), run_ids, among)
+    return TeacherOutputs(config, corpus.fingerprint[:8], run_ids, among)
 
 
 def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str, machine: dict) -> Run:
@@ -205,13 +198,22 @@ def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str,
     )
 
 
+def score_table(task: str, split: str, predicted: ndarray, labels: ndarray) -> pd.DataFrame:
+    """One row per metric: task, split, metric, value, low, high (95 %, of one seed), n (examples)."""
+    table = pd.DataFrame(score_rows(task, split, predicted, labels))
+    sides = predicted[None].astype(float), labels.astype(float)
+    table[["low", "high"]] = [seed_mean([Scored(metric, *sides)])[1:] for metric in metrics_of(TASKS[task]).values()]
+    return table[["task", "split", "metric", "value", "low", "high", "n"]]
+
+
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
 def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
-    """Keep the model in the cache, write the run into the first store unless one has it, and remove its checkpoints."""
-    folder = model_folder(run.run_id)
-    is_kept = keep_model(model, folder)  # first: a run that is stored is not trained again
+    """Write a run into the first store, unless one has it, and its model into the cache; then its checkpoints go.
+
+    Where the model has no room they stay, and training the run again goes on from them.
+    """
     stored = run_folder(run.run_id, among)
     if stored is None:
         write_run(run, among[0])
@@ -220,29 +222,12 @@ def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
         if new != old:
             text = "%s: its model of today has dev %s, the stored result, which stays, %s"
             log.warning(text, run.run_id, new, old)
-    with suppress(OSError):  # a read-only cache
-        _remove(folder, CHECKPOINT)
-    if not is_kept and not keep_model(model, folder):  # in the room of the checkpoints
-        log.warning("the model of %s is not kept; the run is stored", run.run_id)
-    tell_limit(folder)
-
-
-def clean_up(run_id: str, among: Sequence[Path]) -> None:
-    """Remove files that a killed process left in the cache: partial files, and checkpoints of a run that is done.
-
-    Nothing is removed while another process trains the run.
-    """
-    folder = model_folder(run_id)
-    patterns = [PARTIAL]
-    if is_done(run_id, among, again=True):
-        patterns.append(CHECKPOINT)
-    if not any(any(folder.rglob(pattern)) for pattern in patterns):
+    folder = model_folder(run.run_id)
+    try:
+        model.save(folder)
+    except (OSError, SafetensorError) as error:
+        text = "the model of %s, which is stored, cannot be kept in %s (%s); %s"
+        log.warning(text, run.run_id, folder, error, OTHER_CACHE)
         return
-    with suppress(Timeout, OSError), run_lock(run_id, blocking=False):
-        _remove(folder, *patterns)
-
-
-def _remove(folder: Path, *patterns: str) -> None:
-    for pattern in patterns:
-        for path in folder.rglob(pattern):
-            path.unlink(missing_ok=True)
+    remove_checkpoints(folder)
+    tell_limit(folder)

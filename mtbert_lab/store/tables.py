@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.files import checksum_faults, replacing, write_checksums
+from mtbert.files import replacing
 from mtbert_lab.store.folders import SCORES, run_folders, store_lock, stored_runs
 
 log = logging.getLogger(__name__)
@@ -26,32 +26,26 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def update_tables(store: Path) -> None:
-    """Write scores.csv from the folders of all runs, unless it is intact and has just these runs.
+    """Write scores.csv from the folders of all runs, unless it is newer than the last run that came or went.
 
     If the store cannot be written to, a warning says so, and the next call tries again.
     """
-    if _has_scores(store):
+    if _is_new(store):
         return
     try:
         with store_lock(store):
-            if not _has_scores(store):  # another process may have written it meanwhile
+            if not _is_new(store):  # another process may have written it meanwhile
                 _write_scores(store)
     except OSError as error:
         log.warning("%s of %s cannot be written (%s); the next call does it", SCORES, store, error)
 
 
-def _has_scores(store: Path) -> bool:
-    """Whether scores.csv has just the stored runs, and its checksum is right."""
-    stored = run_folders([store]).keys()
-    path = store / SCORES
-    if not stored and not path.exists():
-        return True
-    try:
-        _, *rows = path.read_text(encoding="utf8").splitlines()
-        has_all = {row.partition(",")[0] for row in rows} == stored
-        return has_all and not checksum_faults(store, [SCORES])
-    except (OSError, ValueError):
-        return False
+def _is_new(store: Path) -> bool:
+    """Whether scores.csv is newer than the folder of the runs, or there are no runs to write."""
+    runs, path = store / "runs", store / SCORES
+    if not path.exists():
+        return not run_folders([store])
+    return path.stat().st_mtime_ns > runs.stat().st_mtime_ns
 
 
 def _write_scores(store: Path) -> None:
@@ -67,4 +61,3 @@ def _write_scores(store: Path) -> None:
         where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
     write_table(pd.DataFrame(scores), store / SCORES)
-    write_checksums(store, [SCORES])

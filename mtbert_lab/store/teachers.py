@@ -40,38 +40,25 @@ class TeacherOutputs:
 
     def missing(self) -> list[RunConfig]:
         """The teachers whose models are needed, because no store has all their outputs."""
-        return [teacher for teacher in self.run_ids if not self._are_stored(teacher)]
+        return [teacher for teacher in self.run_ids if not all(map(is_sealed, self._files(teacher).values()))]
 
     def mean_logits(self, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
         """Task -> mean logits of its teachers for all rows of its training table.
 
-        Outputs that no store has are computed with the teachers' models, from the cache. Students of different seeds
-        begin with different teachers, so that processes side by side compute different outputs.
+        Outputs that no store has are computed with the teachers' models, from the cache, by one process while the
+        others wait.
         """
-        teachers = list(self.run_ids)
-        first = 2 * self.student.seed % max(1, len(teachers))
-        outputs = {}
-        for teacher in teachers[first:] + teachers[:first]:
-            outputs[teacher] = self._read_or_compute(teacher, corpus, device)
-        means = {}
-        for task in self.student.tasks if teachers else ():
-            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in self.student.teachers])
-        return means
-
-    def _read_or_compute(self, teacher: RunConfig, corpus: Corpus, device: torch.device) -> dict[str, Tensor]:
-        """Task -> logits of a teacher. One process computes and stores them while the others wait."""
-        run_id = self.run_ids[teacher]
-        load = cache(partial(_load, teacher, run_id))
-        logits = {}
-        with nullcontext() if self._are_stored(teacher) else run_lock(run_id):
-            for task, path in self._files(teacher).items():
-                compute = partial(_compute, load, task, corpus.train[task], device)
-                [array] = sealed_arrays(path, ("logits",), compute)
-                logits[task] = torch.from_numpy(array)
-        return logits
-
-    def _are_stored(self, teacher: RunConfig) -> bool:
-        return all(is_sealed(path) for path in self._files(teacher).values())
+        missing = self.missing()
+        by_task: dict[str, list[Tensor]] = {}
+        for teacher in self.student.teachers:
+            run_id = self.run_ids[teacher]
+            load = cache(partial(_load, teacher, run_id))
+            with run_lock(run_id) if teacher in missing else nullcontext():
+                for task, path in self._files(teacher).items():
+                    compute = partial(_compute, load, task, corpus.train[task], device)
+                    [logits] = sealed_arrays(path, ("logits",), compute)
+                    by_task.setdefault(task, []).append(torch.from_numpy(logits))
+        return {task: mean_logits(TASKS[task], logits) for task, logits in by_task.items()}
 
     def _files(self, teacher: RunConfig) -> dict[str, Path]:
         """Task -> the file of a teacher's outputs in the first store that has it intact, or else in the first store."""

@@ -10,7 +10,7 @@ from mtbert.data.tasks import TASKS
 from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
 from mtbert.training.metrics import metrics_of
 from mtbert_lab.statistics import Scored, difference, seed_mean
-from mtbert_lab.store.scores import score_table
+from mtbert_lab.store.runs import score_table
 
 
 def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

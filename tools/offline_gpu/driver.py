@@ -233,8 +233,7 @@ def chosen(run: Run, results: Path) -> Run:
 def train(run: Run, args: argparse.Namespace) -> str:
     """Train and store a run; its score in words. The model is not kept: it would fill the disk."""
     from mtbert.config import RunConfig
-    from mtbert.training import load_corpus
-    from mtbert_lab.store import data_root, run_folder, run_id_of, run_lock, train_and_store
+    from mtbert_lab.store import read_corpus, read_run, run_folder, run_id_of, train_once
     from mtbert_lab.store.models import model_folder
 
     choice = chosen(run, args.results)
@@ -242,14 +241,13 @@ def train(run: Run, args: argparse.Namespace) -> str:
     if run_folder(run_id, [args.results]):  # one of those that choose the rate
         return f"{run_id}, stored already"
     config = RunConfig.from_params(choice["config"])
-    data = data_root(config)
-    corpus = load_corpus(config, data)
+    corpus = read_corpus(config)
     if run_id_of(config, corpus) != run_id:
         raise RuntimeError(f"it is {run_id_of(config, corpus)} here, not {run_id}: other tables, encoder or code")
-    with run_lock(run_id, blocking=False):
-        done = train_and_store(config, corpus, run_id, [args.results], args.device, False, data, wait=False)
+    train_once(config, corpus, [args.results], args.device, False, wait=False)
     shutil.rmtree(model_folder(run_id))
-    return f"{run_id}, learning rate {config.learning_rate:g}, dev {done.score():.4f}"
+    score = read_run(run_folder(run_id, [args.results])).score()
+    return f"{run_id}, learning rate {config.learning_rate:g}, dev {score:.4f}"
 
 
 def release(device: str) -> None:
@@ -274,8 +272,8 @@ def first_losses(run: Run, device: str) -> list[float]:
     from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert, build_encoder
     from mtbert.runtime import pick_device
-    from mtbert.training import Trainer, load_corpus, task_rows, training_steps
-    from mtbert_lab.store import data_root
+    from mtbert.training import Trainer, task_rows, training_steps
+    from mtbert_lab.store import read_corpus
 
     config = RunConfig.from_params(run["config"]).but(batch_size=CHECK_BATCH, scheme="unified")
     if device == "cpu":
@@ -284,7 +282,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     torch.manual_seed(config.seed)
     model = MultitaskBert(config, build_encoder(config)).to(place)
     tables = {}
-    for task, table in load_corpus(config, data_root(config)).train.items():
+    for task, table in read_corpus(config).train.items():
         tables[task] = task_rows(model, task, table, place)
     trainer = Trainer(model, tables, CHECK_STEPS)
     lengths = {task: rows.tokens.lengths for task, rows in tables.items()}

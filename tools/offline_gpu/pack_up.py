@@ -25,10 +25,9 @@ from mtbert.data import Corpus, tokenize
 from mtbert.files import sha256
 from mtbert.paths import REPOSITORY
 from mtbert.strict_yaml import read_yaml
-from mtbert.training import load_corpus
 from mtbert.training.batches import steps_per_epoch
 from mtbert_lab.paths import stores
-from mtbert_lab.store import data_root, read_grids, run_folder, run_id_of, teacher_outputs
+from mtbert_lab.store import data_root, read_corpus, read_grids, run_folder, run_id_of, teacher_outputs
 
 GRIDS = (  # in the order in which their runs are trained
     "params/base/pals.yaml",
@@ -68,7 +67,7 @@ class Corpora:
         """The tables of a configuration."""
         key = self.key(config)
         if key not in self.read:
-            self.read[key] = load_corpus(config, data_root(config, self.data))
+            self.read[key] = read_corpus(config, self.data)
         return self.read[key]
 
     def run_id(self, config: RunConfig) -> str:

@@ -20,6 +20,7 @@ from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
+from mtbert.training import Trainer
 from mtbert.training.checkpoint import Checkpoint
 from mtbert_lab.cli import main
 from mtbert_lab.leaderboard import write_predictions
@@ -27,6 +28,7 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.report import plots
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
+from mtbert_lab.store.models import model_folder
 from mtbert_lab.store.runs import load_or_run
 
 
@@ -148,7 +150,7 @@ def test_files_have_the_mode_that_the_umask_gives(tiny_config, tmp_path, umask, 
 
 def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config, course_data, isolated, monkeypatch):
     [umask] = re.findall(r"`umask (\d+)`", (REPOSITORY / "docs" / "store.md").read_text(encoding="utf8"))
-    monkeypatch.setattr(runs, "CHECKPOINT", "nothing")  # checkpoints stay
+    monkeypatch.setattr(runs, "remove_checkpoints", lambda folder: None)
     monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
     before = os.umask(int(umask, 8))
     try:
@@ -160,38 +162,47 @@ def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config
     assert {name for name, mode in modes.items() if mode & 0o077} == set()
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only", "not a folder"])
-def test_a_cache_that_cannot_be_written_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, fault):
+@pytest.mark.parametrize("fault", ["read-only", "not a folder"])
+def test_a_cache_that_cannot_be_written_is_named_before_training(
+    tiny_config, course_data, small_disk, monkeypatch, fault
+):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
-    if fault == "full":
-        (small_disk / "other").write_bytes(bytes(1_000_000))
-    elif fault == "read-only":
+    if fault == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     else:
         (small_disk / "file").write_text("")
         monkeypatch.setenv("MTBERT_CACHE", str(small_disk / "file"))
+    monkeypatch.setattr(runs, "train", None)
+    with pytest.raises(FolderError, match=f"{cache_dir()}/models/.*cannot be written to .*MTBERT_CACHE for all else"):
+        load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+
+
+def test_a_full_cache_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog):
+    monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
+    (small_disk / "other").write_bytes(bytes(1_000_000))
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    assert f"the model cannot be kept in {cache_dir() / 'models' / run.run_id}" in caplog.text
-    said = [message for message in caplog.messages if "cannot be kept" in message or "without a lock" in message]
-    assert all(message.endswith("; MTBERT_CACHE names another folder") for message in said)
+    assert f"{run.run_id}, which is stored, cannot be kept in {cache_dir() / 'models' / run.run_id}" in caplog.text
+    assert "; MTBERT_CACHE names another folder" in caplog.text
     assert files(results_dir() / "runs") == ["SHA256SUMS", "predictions.parquet", "run.json"]
     again = load_or_run(run.config, train_missing=False)
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
 
 
-def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch):
-    save, saved = MultitaskBert.save, []
-
+def test_a_model_without_room_comes_from_its_checkpoint_once_there_is_some(tiny_config, course_data, monkeypatch):
     def full(self, folder):
-        saved.append(len(list(folder.glob("*.pt"))))
-        if saved[-1]:
-            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-        save(self, folder)
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 
+    config, steps = tiny_config.but(frozen=True), []
     monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
-    monkeypatch.setattr(MultitaskBert, "save", full)
-    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
-    assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
+    with monkeypatch.context() as disk:
+        disk.setattr(MultitaskBert, "save", full)
+        run = load_or_run(config, device="cpu", progress=False)
+    assert run.scores["n"].tolist() == [20, 20]
+    step = Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda *inputs: steps.append(1) or step(*inputs))
+    model = load_model(run.run_id, train_missing=True)
+    assert model.run_config == config and not steps
+    assert not list(model_folder(run.run_id).glob("*.pt"))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

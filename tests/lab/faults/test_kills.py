@@ -19,9 +19,10 @@ from mtbert_lab.cli import app
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.removal import remove_unused
 from mtbert_lab.store.runs import load_or_run
+from mtbert_lab.store.tables import update_tables
 
 SEEDS = (1, 2)  # of the runs in `stored`
 # A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
@@ -54,7 +55,7 @@ def call(number, last):
 
     if last is not None:
         runs.train = train_and_count
-    load_or_run(config, device="cpu", progress=False)
+    load_or_run(config, device="cpu", progress=False, again=True)
     os._exit(0)
 
 
@@ -98,6 +99,7 @@ def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
         for name in ("cache", "results"):
             monkeypatch.setenv(f"MTBERT_{name.upper()}", str(folder / name))
         assert has_model(whole.run_id), folder.name
+        remove_unused(days=30)
         left = [path.name for path in folder.rglob("*") if path.suffix == ".pt" or path.name.startswith(".")]
         assert left == [".lock"], folder.name
         assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {whole.run_id}
@@ -108,48 +110,48 @@ def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
 
 
 def test_what_another_process_still_needs_stays(tiny_config, course_data):
-    """Checkpoints and partial files of a run that is being trained, also again, and checkpoints without a model."""
+    """A run that has no model goes on from its checkpoint; beside a model there is nothing to go on with."""
     config = tiny_config.but(epochs=1, frozen=True)
-    run_id = load_or_run(config, device="cpu", progress=False).run_id
-    folder = model_folder(run_id)
+    folder = model_folder(load_or_run(config, device="cpu", progress=False).run_id)
     left = [folder / "checkpoint.pt", folder / ".checkpoint.pt.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
     for path in left:
-        path.touch()
-    with run_lock(run_id):
-        load_or_run(config, device="cpu", progress=False)
-        assert all(path.exists() for path in left)
+        path.write_bytes(bytes(1000))
     model = (folder / "run_config.json").rename(folder / "elsewhere")
-    load_or_run(config, device="cpu", progress=False)
-    assert [path.exists() for path in left] == [True, False, False], "with --again training goes on from the checkpoint"
+    remove_unused(days=30)
+    assert all(path.exists() for path in left)
     model.rename(folder / "run_config.json")
-    load_or_run(config, device="cpu", progress=False)
-    assert not any(path.exists() for path in left)
+    _, freed = remove_unused(days=30)
+    assert not any(path.exists() for path in left) and freed == pytest.approx(0.003)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["a digit", "cut inside a run", "removed", "no checksums", "empty checksums"])
-def test_a_damaged_table_is_written_again(stored, damage):
-    path, sums = results_dir() / "scores.csv", results_dir() / "SHA256SUMS"
+@pytest.mark.parametrize("damage", ["removed", "older than a run"])
+def test_a_table_that_lacks_runs_is_written_again(stored, damage):
+    path = results_dir() / "scores.csv"
     content = path.read_text()
-    if damage == "a digit":
-        path.write_text(content[:-3] + ("1" if content[-3] != "1" else "2") + content[-2:])
-    elif damage == "cut inside a run":
-        path.write_text("".join(content.splitlines(keepends=True)[:-1]))
-    elif damage == "removed":
+    if damage == "removed":
         path.unlink()
-    elif damage == "no checksums":
-        sums.unlink()
     else:
-        sums.write_text("")
+        path.write_text(content.splitlines()[0])
+        os.utime(path, (0, 0))
     load_or_run(stored.config, device="cpu", progress=False)
-    assert path.read_text() == content and path.name in sums.read_text()
+    assert path.read_text() == content
 
 
 def test_a_whole_table_is_not_written_again(stored, monkeypatch):
+    """Also not where it has no row of a run that is damaged."""
+    load_or_run(stored.config, device="cpu", progress=False)
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
     load_or_run(stored.config, device="cpu", progress=False)
+    other = results_dir() / "runs" / "0123456789-01234567" / "run.json"
+    other.parent.mkdir()
+    other.write_text("damaged")
+    monkeypatch.undo()
+    update_tables(results_dir())
+    monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
+    update_tables(results_dir())
 
 
 def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, monkeypatch, caplog):

@@ -8,7 +8,7 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert_lab.store.doubts import doubts
 from mtbert_lab.store.run import Run
-from mtbert_lab.store.scores import score_table
+from mtbert_lab.store.runs import score_table
 
 LABELS = {"sst": np.arange(60) % 3, "sts": np.linspace(0, 5, 60)}
 BASELINES = pd.DataFrame(

@@ -148,7 +148,6 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
     [examples] = (results_dir() / "dev").glob("*.parquet")
     expected = [
         "SHA256SUMS",
-        "SHA256SUMS",
         "predictions.parquet",
         "run.json",
         "scores.csv",
@@ -581,11 +580,11 @@ def test_the_demo_corpus_needs_no_data():
 def test_a_worker_does_not_wait_for_a_teacher_that_another_process_trains(config, course_data):
     teacher = config.but(seed=2)
     student = config.but(teachers=[teacher])
-    corpus = runs.load_corpus(student, course_data)
+    corpus = runs.read_corpus(student, course_data)
     lock = model_folder(runs.run_id_of(teacher, corpus)) / "lock"
     lock.parent.mkdir(parents=True)
     with FileLock(lock), pytest.raises(Timeout):
-        runs.train_and_store(student, corpus, "student", [results_dir()], "cpu", progress=False, wait=False)
+        runs.train_once(student, corpus, [results_dir()], "cpu", progress=False, wait=False)
 
 
 def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):
