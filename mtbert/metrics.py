@@ -107,8 +107,7 @@ def _deviation(x: ndarray, weights: Weights) -> ndarray:
 
 def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
     """Share of the labels' variance that is predicted, 1 - MSE / variance, shapes as in `accuracy`."""
-    y = labels - labels.mean(-1, keepdims=True)
-    variance = _mean(y**2, weights) - _mean(y, weights) ** 2
+    variance = _deviation(_centred(labels), weights) ** 2
     error = _mean((predicted - labels) ** 2, weights)
     return 1 - error / np.where(variance > 0, variance, np.nan)
 

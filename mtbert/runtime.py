@@ -61,13 +61,15 @@ class PeakMemory:
                 Path("/proc/self/clear_refs").write_text("5")
 
     def mib(self) -> float:
-        """The peak so far, in MiB."""
+        """The peak so far, in MiB; on macOS that of the whole process, on Windows 0, as neither has /proc."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MIB
         if peak := _status_mib("VmHWM"):
             return peak
-        import resource  # Windows does not have it
-
+        try:
+            import resource
+        except ImportError:  # Windows
+            return 0.0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / MIB if platform.system() == "Darwin" else peak / 1024
 

@@ -1,6 +1,7 @@
 """AdamW against the formula and against torch; learning-rate schedules."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -146,7 +147,10 @@ def test_non_contiguous_parameter_and_gradient():
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_the_fused_walk_equals_the_formula_as_written(monkeypatch, settings):
-    fused = [run(AdamW([p], **settings), p, g) for p, g in [problem((5, 7), steps=20, dtype=torch.float32)]]
+    with mock.patch.object(optim, "adamw", wraps=optim.adamw) as kernel:
+        fused = [run(AdamW([p], **settings), p, g) for p, g in [problem((5, 7), steps=20, dtype=torch.float32)]]
+    has_kernel = settings.get("lr", 1e-3) * settings.get("weight_decay", 0.0) < 1
+    assert kernel.call_count == (20 if has_kernel else 0)
     monkeypatch.setattr(optim, "_is_dense", lambda parameter, state: False)
     plain = [run(AdamW([p], **settings), p, g) for p, g in [problem((5, 7), steps=20, dtype=torch.float32)]]
     torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)

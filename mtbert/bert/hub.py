@@ -101,6 +101,7 @@ def _verify(name: str, folder: Path) -> None:
             raise CheckpointError(f"{path}: sha256 {found}, expected {expected}; {REMEDIES[name]}")
 
 
+@functools.cache  # one revision for weights and tokenizer, also where the hub gets a new one meanwhile
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 

@@ -1,6 +1,5 @@
 """RunConfig: the fields of a run in the order of a run, what follows from them, the name that they give it."""
 
-import difflib
 import hashlib
 import json
 import reprlib
@@ -39,6 +38,7 @@ from mtbert.config.values import (
 from mtbert.data import TASKS
 from mtbert.gradients import MEMORIES, PROJECTIONS
 from mtbert.metrics import METRICS, OWN_METRICS
+from mtbert.names import nearest
 from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, SharingPlan
@@ -393,8 +393,8 @@ class RunConfig(BaseModel):
                 del fields["encoder"]
         if chosen := self.chosen_metrics:
             fields["metrics"] = chosen
-        if self.own_code:
-            fields["own_code"] = self.own_code
+        if own := self.own_code:
+            fields["own_code"] = own
         text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -426,8 +426,8 @@ def _explain(problem: dict) -> str:
     """A problem that pydantic found, as a user reads it."""
     key = str(problem["loc"][0]) if problem["loc"] else "configuration"
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, RunConfig.model_fields, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(key, RunConfig.model_fields)
+        hint = f"; did you mean {near}?" if near else ""
         return f"{key}: unknown key{hint}"
     if problem["type"] == "value_error":
         message = problem["msg"].removeprefix("Value error, ")

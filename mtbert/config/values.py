@@ -1,6 +1,5 @@
 """Types of fields: numbers as YAML gives them, names that a registry has, sizes that memory can hold."""
 
-import difflib
 import re
 from collections import ChainMap
 from collections.abc import Collection, Mapping
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from mtbert.data import TASKS
 from mtbert.gradients import PROJECTIONS, WEIGHTS
+from mtbert.names import nearest
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS
@@ -49,8 +49,8 @@ def one_of(registry: Collection[str], *more: str, source: str = "") -> AfterVali
         names = [*more, *registry]
         if name in names:
             return name
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+        near = nearest(name, names)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(names)}"
         raise ValueError("; ".join(filter(None, (f"{name!r} is not known", source, hint))))
 
     return AfterValidator(check)

@@ -37,7 +37,8 @@ class LoadReport:
     """How many rows of a file were accepted, and which were rejected; printed, it has no text of the dataset."""
 
     path: Path
-    rows: int = 0  # in the file, without the header
+    rows: int = 0  # in the file, without the header; of a part of it, those of the part and the rejects
+    of_file: int = 0  # rows of the whole file, where `rows` are those of a part
     rejects: list[Reject] = dataclasses.field(default_factory=list)  # at most one for a row: its first fault
     doubtful: list[Reject] = dataclasses.field(default_factory=list)  # of texts to predict: rejects in training
     notes: list[str] = dataclasses.field(default_factory=list)  # on how the file was read
@@ -110,8 +111,9 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     """Why a table is not one to train on, such as many rejects or a class without a row; nothing where it is one."""
     about = TASKS[task]
     faults = []
-    if len(report.rejects) > MOST_REJECTED * report.rows:
-        faults.append(f"{len(report.rejects)} of {report.rows} rows are rejected, more than {MOST_REJECTED:.0%}")
+    rows = report.of_file or report.rows
+    if len(report.rejects) > MOST_REJECTED * rows:
+        faults.append(f"{len(report.rejects)} of {rows} rows are rejected, more than {MOST_REJECTED:.0%}")
     if split == "train" and not about.is_number and (empty := empty_classes(task, table)):
         faults.append(f"no row is left of class {empty}")
     if split != "test" and about.is_number and table["label"].nunique() == 1:

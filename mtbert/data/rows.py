@@ -1,7 +1,6 @@
 """A row of a file, checked against its task: the values that a table has, or the first fault."""
 
 import dataclasses
-import difflib
 import functools
 import math
 import re
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from reprlib import repr as shortened
 
 from mtbert.data.tasks import Task
-from mtbert.names import composed
+from mtbert.names import composed, nearest
 
 LISTED_CLASSES = 12  # in the reason of a reject
 UNDECODED = re.compile("[\ud800-\udfff]")  # invalid UTF-8, as the error handler "surrogateescape" decodes it
@@ -133,11 +132,9 @@ def _numbers(class_names: tuple[str, ...]) -> dict[str, int]:
 def _no_class(value: str, class_names: tuple[str, ...]) -> tuple[str, str, str]:
     """A message that a label is none of the classes, with kind, example, reason, and the nearest class in any case."""
     names = {name.casefold(): name for name in class_names}
-    near = difflib.get_close_matches(value.casefold(), names, n=1)
-    if near:
-        nearest = names[near[0]]
-        reason = f"{shortened(value)} is no class; did you mean {nearest!r}?"
-        example = f"{shortened(value)} (near {nearest!r})"
+    if near := nearest(value.casefold(), names):
+        reason = f"{shortened(value)} is no class; did you mean {names[near]!r}?"
+        example = f"{shortened(value)} (near {names[near]!r})"
     else:
         known = ", ".join(class_names) if len(class_names) <= LISTED_CLASSES else f"the {len(class_names)} classes"
         reason = f"{shortened(value)} is none of {known}"

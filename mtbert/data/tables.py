@@ -83,6 +83,8 @@ def load_texts(
     where there is none, ids are line numbers. Rows that training would reject are in the table, too, and in the
     report's `doubtful`. Raises DataError for a table without these columns.
     """
+    if task not in TASKS:
+        raise DataError(unknown_task(task))
     about = TASKS[task]
     if is_table is None:
         is_table = Path(file).suffix.lower() in OF_TABLES
@@ -189,6 +191,7 @@ def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> t
         raise DataError(f"{report.path}: dev_share {task.dev_share} of {len(table)} rows leaves none for {split}")
     if split == "dev":  # those of train are told
         report.rejects, report.notes = [], []
+    report.of_file = report.rows
     report.rows = len(part) + len(report.rejects)
     return part, report
 

@@ -19,7 +19,6 @@ MTBERT_TASKS names:
 With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 """
 
-import difflib
 import reprlib
 from collections import Counter, UserDict
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from mtbert.metrics import METRICS, OWN_METRICS
-from mtbert.names import CONTROL, composed
+from mtbert.names import CONTROL, composed, nearest
 from mtbert.paths import CHECKOUT, folder_of
 from mtbert.strict_yaml import YamlError, read_yaml
 
@@ -54,7 +53,7 @@ class Task(BaseModel):
     A field's description ends the message about a value that does not fit: "... is not <description>".
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(
         pattern="^[a-z][a-z0-9_]*$", max_length=64,  # becomes part of the names of files
@@ -239,9 +238,9 @@ def _explain(problem: dict[str, Any]) -> str:
     if problem["type"] == "value_error":  # of `_consistent`, which names the field itself
         return problem["msg"].removeprefix("Value error, ")
     name = str(problem["loc"][0])
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, Task.model_fields, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+    if problem["type"] in ("extra_forbidden", "invalid_key"):
+        near = nearest(name, Task.model_fields)
+        hint = f"; did you mean {near}?" if near else ""
         return f"{name}: there is no such field{hint}"
     about = Task.model_fields[name].description
     if problem["type"] == "string_type" and not isinstance(problem["input"], list | dict):

@@ -142,8 +142,10 @@ class MultitaskBert(nn.Module):
         if probabilities and about.is_number:
             raise ConfigError(f"probabilities: {task} predicts a number and has none")
         table = _table_of(texts, task)
+        columns = [f"p_{name}" for name in about.names] if probabilities else []
         if table.empty:
-            return pd.DataFrame({"predicted": []} if about.is_number else {"predicted": [], "confidence": []})
+            names = ["predicted"] if about.is_number else ["predicted", "confidence", *columns]
+            return pd.DataFrame({name: [] for name in names})
         logits = self._logits_of(task, table)
         predicted, confidence = predict(about, logits)
         labels = pd.Series(predicted.cpu().numpy())
@@ -151,7 +153,6 @@ class MultitaskBert(nn.Module):
         if not about.is_number:
             result["confidence"] = confidence.cpu().numpy()
         if probabilities:
-            columns = [f"p_{name}" for name in about.names]
             result[columns] = class_probabilities(about, logits).cpu().numpy()
         return result
 
@@ -250,12 +251,13 @@ class MultitaskBert(nn.Module):
         """Read a folder of `save`; raises CheckpointError if a part is missing or damaged, or a task was changed."""
         folder = Path(folder)
         check_files(folder)
+        len(TASKS)  # reads those of the user: a fault of their files is none of the model's
         try:
             config, sizes, tensors = read_model(folder)
             with init_empty_weights():
                 model = cls(config, BertModel(sizes))
             model.to_empty(device="cpu").load_state_dict(tensors)
-        except CheckpointError:
+        except (CheckpointError, OSError, MemoryError):
             raise
         except Exception as error:  # of many types
             reason = textwrap.shorten(str(error), 200)

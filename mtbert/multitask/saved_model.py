@@ -44,6 +44,9 @@ def _write_tokenizer(folder: Path, tokenizer: str) -> list[str]:
     except CheckpointError as error:
         log.warning("%s: the model is saved without its tokenizer: %s", folder, error)
         return []
+    for path in (folder / TOKENIZER).iterdir():
+        if path.name not in names:  # of another tokenizer that was saved here before
+            path.unlink()
     return [f"{TOKENIZER}/{name}" for name in names]
 
 
@@ -52,7 +55,7 @@ def check_files(folder: Path) -> None:
     missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
         raise CheckpointError(f"{folder}: no trained model; {', '.join(missing)} missing")
-    tokenizer = [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).glob("*")]
+    tokenizer = [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).glob("[!.]*")]
     faults = checksum_faults(folder, [*FILES, *tokenizer])
     if faults:
         raise CheckpointError(f"{folder}: {'; '.join(faults)}; delete the folder, train again")

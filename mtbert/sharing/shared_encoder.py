@@ -41,8 +41,7 @@ class Copies(nn.ModuleList):
 
     def of(self, task: str) -> nn.Module:
         """The copy that a task uses."""
-        [module] = self.used_by([task]).values()
-        return module
+        return next(module for group, module in self.by_group.items() if task in group)
 
     def used_by(self, tasks: Collection[str]) -> dict[Group, nn.Module]:
         """The users among these tasks of each copy -> the copy."""

@@ -18,6 +18,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
+from mtbert import __version__
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, tokenize_texts
@@ -77,7 +78,7 @@ def train(
     config: RunConfig,
     corpus: Corpus,
     device: str = "auto",
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     checkpoint_seconds: float | None = None,
     progress: bool | None = None,
     teachers: dict[str, Tensor] | None = None,
@@ -93,7 +94,8 @@ def train(
     such gradient; and for a corpus of other tasks.
     """
     place = pick_device(device)
-    run = _Run(config, corpus, place, checkpoint, checkpoint_seconds, progress)
+    path = Path(checkpoint) if checkpoint else None
+    run = _Run(config, corpus, place, path, checkpoint_seconds, progress)
     run.check_corpus()
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
@@ -224,7 +226,7 @@ class _Run:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
-        identity = f"{config.digest} {self.corpus.fingerprint} {self.meaning} {names}"
+        identity = f"{__version__} {config.digest} {self.corpus.fingerprint} {self.meaning} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
         state = _RunProgress(**(saver.restore() or {}))
@@ -298,8 +300,8 @@ class _Run:
         for task in config.tasks:
             chosen = _subset(config.curve_rows, len(rows.dev[task]))
             table = rows.dev[task].predictions(model, "dev", chosen)
-            name, metric = next(iter(metrics_of(TASKS[task]).items()))
-            score = metric(table["predicted"].to_numpy(), table["label"].to_numpy())
+            metric = next(iter(metrics_of(TASKS[task]).values()))
+            score = metric(table["predicted"].to_numpy(float), table["label"].to_numpy(float))
             predictions[task] = table
             scores[task] = float(score)
         several = len(scores) > 1
@@ -311,7 +313,7 @@ class _Run:
             "seconds": round(state.seconds, 2),
             "cpu_seconds": round(state.cpu_seconds, 2),
             "train_loss": float(np.mean(by_step)),  # the mean over steps of the mean of their tasks
-            "metric": "overall" if several else name,
+            "metric": "overall" if several else TASKS[config.tasks[0]].metric,
             "dev_score": overall(scores),
         }
         if several:
@@ -328,8 +330,9 @@ class _Run:
         """Note which scores, "overall" and of each task, are the best so far; keep the weights as `keep` says."""
         trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         for name, score in scores.items():
-            best_score = state.best[name]["score"] if name in state.best else math.nan
-            if not (math.isnan(best_score) or score > best_score):
+            best = state.best.get(name)
+            is_better = best is None or math.isnan(best["score"]) or score > best["score"]
+            if not is_better:
                 continue
             state.best[name] = {"score": score, "step": state.step}
             if name in predictions:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy import ndarray
 from torch import Tensor, nn
 
+from mtbert import __version__
 from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
@@ -131,7 +132,7 @@ def pretrain(
         torch.manual_seed(config.seed)
         run = _Pretraining(encoder.to(device), texts, config)
         parts = {"encoder": encoder, "head": run.head, "optimizer": run.optimizer, "schedule": run.schedule}
-        identity = content_digest([encoder], texts, config.digest) if checkpoint else ""
+        identity = content_digest([encoder], texts, f"{__version__} {config.digest}") if checkpoint else ""
         saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()

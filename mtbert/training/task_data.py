@@ -216,7 +216,10 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
 def predict_table(
     model: MultitaskBert, task: str, table: pd.DataFrame, split: str, device: str = "auto"
 ) -> pd.DataFrame:
-    """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known."""
+    """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known.
+
+    The model moves to the device and stays there.
+    """
     place = pick_device(device)
     model = model.to(place)
     return task_rows(model, task, table, place).predictions(model, split)

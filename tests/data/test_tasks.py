@@ -472,6 +472,25 @@ def test_a_task_that_is_defined_again_is_read_again(folder, monkeypatch):
     assert labels == [[0, 1, 2], [1, 0, 2]]
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("1: two", "1: there is no such field"), ("label_range: [0, .inf]", r"label_range: .* is not")],
+)
+def test_fields_that_are_no_names_and_numbers_without_end_are_named(folder, line, message):
+    (folder / "topics.yaml").write_text(f"{TOPICS}{line}\n")
+    with pytest.raises(DataError, match=message):
+        read_tasks(folder)
+
+
+def test_rejects_of_a_file_are_a_share_of_the_file(folder, monkeypatch):
+    """30 of 1,000 rows, of which half are for dev."""
+    rows = [f"headline {i},{list(HEADLINES)[i % 3]}" for i in range(970)]
+    (folder / "topics.csv").write_text("\n".join(["headline,topic", *rows, *["bad,none"] * 30, ""]))
+    (folder / "topics.yaml").write_text(TOPICS.replace("-{split}", "") + "dev_share: 0.5\n")
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    Corpus.load(folder, ["topics"], ["topics"]).check()
+
+
 def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MTBERT_TASKS", str(tmp_path / "none"))
     with pytest.raises(DataError, match="MTBERT_TASKS: there is no folder"):

@@ -1,7 +1,10 @@
 """A saved model brings all that its predictions depend on, or says what has changed since."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +20,7 @@ from mtbert.files import write_checksums
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.multitask.saved_model import FILES
+from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.folders import StoreError, read_run
 from mtbert_lab.store.loading import load_model
@@ -94,6 +98,31 @@ def test_where_a_task_s_files_are_and_how_they_are_read_may_change(define, model
     define(**CLASSES)
     model.save(tmp_path / "model")
     define(**CLASSES | {"files": "new/{split}.csv", "separator": ",", "metric": "macro_f1", "id_column": None})
+    MultitaskBert.load(tmp_path / "model")
+
+
+def test_a_fault_of_a_task_s_file_is_not_called_one_of_the_model(model, tmp_path):
+    """In a fresh process, where reading the model reads the tasks."""
+    model.save(tmp_path / "model")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "topics.yaml").write_text("name: topics\nkinds: classes\n")
+    code = f"from mtbert import MultitaskBert; MultitaskBert.load({str(tmp_path / 'model')!r})"
+    environment = {**os.environ, "MTBERT_TASKS": str(tmp_path / "tasks")}
+    failed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert "DataError" in failed.stderr and "did you mean kind?" in failed.stderr
+    assert "damaged" not in failed.stderr
+
+
+def test_a_model_that_is_saved_over_another_has_one_tokenizer(model, tmp_path):
+    model.save(tmp_path / "model")
+    for name in ("merges.txt", ".DS_Store"):
+        (tmp_path / "model" / "tokenizer" / name).write_text("of another one")
+    model.save(tmp_path / "model")
+    assert not (tmp_path / "model" / "tokenizer" / "merges.txt").exists()
+    MultitaskBert.load(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer" / ".DS_Store").write_text("made by a file manager")
     MultitaskBert.load(tmp_path / "model")
 
 

@@ -124,17 +124,19 @@ def test_weight_zero_is_the_run_without_teachers_and_weight_one_is_not(three_tas
 def test_an_interrupted_student_goes_on_bit_for_bit(three_tasks, taught, scheme, tmp_path, monkeypatch):
     config = three_tasks.but(**SCHEMES[scheme], teachers=[three_tasks], distil="annealed", temperature=2.0)
     undisturbed, whole = weights(taught(config)), Trainer.step
+    numbers = []
 
-    def stopped(trainer: Trainer, number: int, rows: dict) -> dict:
-        if number == 4:
+    def stopped_once(trainer: Trainer, number: int, rows: dict) -> dict:
+        numbers.append(number)
+        if numbers == [1, 2, 3, 4]:
             signal.raise_signal(signal.SIGTERM)
         return whole(trainer, number, rows)
 
-    monkeypatch.setattr(Trainer, "step", stopped)
+    monkeypatch.setattr(Trainer, "step", stopped_once)
     with pytest.raises(SystemExit):
         taught(config, checkpoint=tmp_path / "checkpoint.pt")
-    monkeypatch.setattr(Trainer, "step", whole)
     assert equal(weights(taught(config, checkpoint=tmp_path / "checkpoint.pt")), undisturbed)
+    assert numbers == list(range(1, len(numbers) + 1)), "no step twice"
 
 
 def test_training_needs_the_outputs_of_the_teachers(three_tasks, course_folder):

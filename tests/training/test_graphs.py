@@ -140,6 +140,7 @@ def test_what_cannot_be_captured_says_why(calm_encoder, tmp_path):
         ({"weighting": "loss_ratio"}, "losses of the step before"),
         ({"checkpoint_layers": True}, "computed twice"),
         ({"plan": "F1 S1"}, "read from disk"),
+        ({"teachers": [{"tasks": THREE}], "distil": "annealed"}, "weight of the teachers changes"),
         ({}, ""),
         ({"plan": "F2"}, ""),
     ]:

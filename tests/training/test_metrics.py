@@ -197,4 +197,11 @@ def test_r2_is_one_minus_the_squared_error_over_the_variance():
     assert r2(predicted, labels).tolist() == pytest.approx([0.5, 0.0])
     weights = np.array([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])  # the second resample has the first example twice
     assert r2(predicted[0], labels, weights).tolist() == pytest.approx([0.5, 1.0])
-    assert np.isnan(r2(predicted[0], np.ones(3)))
+
+
+@pytest.mark.parametrize("value", [1.0, 0.1, 1 / 3])
+def test_r2_of_constant_labels_is_not_defined(value):
+    """Also where their mean is another number, by rounding."""
+    predicted, labels = np.linspace(0, 1, 30), np.full(30, value)
+    assert np.isnan(r2(predicted, labels))
+    assert np.isnan(r2(predicted, labels, np.ones((2, 30)))).all()

@@ -139,6 +139,9 @@ def test_a_model_predicts_texts_as_it_predicts_a_table(tiny_encoder, course_fold
     else:
         np.testing.assert_array_equal(found["confidence"], expected["confidence"])
     assert model.predict([], task).empty and model.training
+    if not TASKS[task].is_number:
+        expected = list(model.predict(texts[:1], task, probabilities=True))
+        assert list(model.predict([], task, probabilities=True)) == expected
 
 
 def test_texts_that_a_task_does_not_take(tiny_encoder):

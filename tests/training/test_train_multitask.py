@@ -38,6 +38,7 @@ RUNS = {
     "uncertainty": dict(scheme="unified", weighting="uncertainty", accumulation=2),
     "progressive heads": dict(feeds=CHAIN, upstream="slow", steps_per_epoch=6, sampling="sqrt"),
     "soft sharing": dict(plan="3-bert", soft_sharing="trace", steps_per_epoch=4),
+    "average of weights": dict(scheme="unified", ema=0.7),
 }
 
 
