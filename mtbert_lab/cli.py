@@ -226,6 +226,7 @@ def train(
     """
     import torch
 
+    from mtbert.paths import cache_dir
     from mtbert.runtime import pick_device
     from mtbert_lab import sweep
     from mtbert_lab.paths import check_writable, results_dir
@@ -237,7 +238,7 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
-    check_writable(results_dir())
+    check_writable(results_dir(), cache_dir() / "models")
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     missing = [run for run in runs if not run.is_stored]

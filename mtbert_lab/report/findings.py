@@ -153,8 +153,8 @@ def in_use(store: Path | None = None) -> str:
     halves = Comparison(read("frozen_shared_individual") | read("hybrids"), UPSIDE_DOWN)
     return tell(
         "In use, a text for all three tasks passes through *1-bert* once and through *3-bert* three times; under "
-        "*hybrid-3* it passes through the lower half once. Splitting the lower half instead is shown to make no "
-        "difference that matters overall, and saves no pass.",
+        "*hybrid-3* it passes through the lower half once. Splitting the lower half instead makes no difference that "
+        "matters overall.",
         half=place(halves, "I3 S3", NO_DIFFERENCE),
     )
 

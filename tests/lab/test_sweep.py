@@ -298,6 +298,7 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
         assert line.startswith(f"{start}{run.run_id}, 0.")
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
     (results_dir() / "scores.csv").write_text(f"run_id\n{stored.run_id}\n")  # as a process that was killed leaves it
+    os.utime(results_dir() / "scores.csv", (0, 0))
     assert train_missing(look_up(pairs)) == {}
     assert capsys.readouterr().out == "3 of 3 are stored already\n"
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id for run in runs}
@@ -348,11 +349,12 @@ def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers,
     assert trained == [2, 3, 1]
 
 
-def test_a_cache_that_cannot_be_written_fails_no_run(pairs, threads_as_workers, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_is_named_for_each_run(pairs, threads_as_workers, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
-    assert train_missing(look_up(pairs), device="cpu") == {}
-    assert all(run.is_stored for run in look_up(pairs))
+    monkeypatch.setattr("mtbert_lab.store.runs.train", None)
+    failed = train_missing(look_up(pairs), device="cpu")
+    assert len(failed) == len(pairs) and all("cannot be written to" in text for text in failed.values())
 
 
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):

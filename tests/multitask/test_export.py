@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from mtbert_lab.store.scores import score_table
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertModel
@@ -16,6 +15,7 @@ from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.shared_encoder import ExportError
 from mtbert_lab.model_card import export_with_card
+from mtbert_lab.store.runs import score_table
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_column="age", kind="regression",

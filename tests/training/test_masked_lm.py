@@ -298,7 +298,8 @@ def test_a_loss_that_is_not_finite_is_named(encoder, texts):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"plan": "S2 I2"}, "4 layers up to here"), ({"layers": 3}, "layers: 3"), ({"max_length": 600}, "600")]
+    ("wrong", "message"),
+    [({"plan": "S2 I2"}, "4 layers up to here"), ({"layers": 3}, "layers: 3"), ({"max_length": 600}, "600")],
 )
 def test_what_does_not_fit_the_encoder_is_said_before_pretraining(
     tiny_config, course_folder, monkeypatch, wrong, message

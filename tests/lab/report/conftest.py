@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mtbert_lab.store.scores import score_table
 
 from mtbert.config import RunConfig
 from mtbert.runtime import environment
 from mtbert_lab.store.folders import Run
+from mtbert_lab.store.runs import score_table
 
 N = 400
 

@@ -55,7 +55,7 @@ def test_the_larger_model_in_the_text_is_the_better_one_of_the_store():
     models = read_runs("base", "best_model", store=REPOSITORY / "results", train_missing=False)
     scores = {name: run.score() for name, [run] in models.runs.items()}
     assert max(scores, key=scores.get) == "best, hybrid-6"
-    assert f"*hybrid-6*, has {scores['best, hybrid-6']:.3f} there with one seed" in TEXT
+    assert f"With MPNet, *hybrid-6* has {scores['best, hybrid-6']:.3f} on dev with one seed" in TEXT
 
 
 def test_no_sentence_of_the_box_says_what_the_runs_no_longer_say():
@@ -83,7 +83,9 @@ def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     assert re.search(rf"Contradicted: {counts['contradicted']}[,.] ", line)
     assert f"Shown not to matter: {counts['no difference that matters']} orders." in line
     assert f"Too few runs to tell: {counts['too few runs to tell']}." in line
-    assert f"Another {(claims['verdict'] == 'not measured yet').sum()} claims wait" in line
+    waiting = claims[(claims["verdict"] == "not measured yet") & (claims["kind"] == "finding")]
+    waiting = set(waiting["fact"].fillna(waiting["claim"])) - set(checked["fact"].dropna())
+    assert f"Another {len(waiting)} wait for their runs." in line
 
 
 def test_the_margins_in_the_text_are_those_of_the_rule():
@@ -167,12 +169,12 @@ def test_a_step_on_a_gpu_is_what_was_measured(label):
 
 
 def test_the_share_of_a_gpus_time_is_what_was_measured():
-    shares = [(row["size"].startswith("PCGrad"), round(100 * float(row["our_busy"]))) for row in ON_GPU]
+    shown = [row for row in ON_GPU if (row["encoder"], row["size"], row["peer"]) in GPU_STEPS.values()]
+    shares = [(row["size"].startswith("PCGrad"), round(100 * float(row["our_busy"]))) for row in shown]
     of_pcgrad = [share for is_pcgrad, share in shares if is_pcgrad]
     others = [share for is_pcgrad, share in shares if not is_pcgrad]
-    assert (min(of_pcgrad), max(of_pcgrad)) == (62, 69)
-    assert (min(others), max(others)) == (83, 100)
-    assert "computes in 83 to 100 % of the time, with PCGrad in 62 to 69 %" in " ".join(README.split())
+    text = f"{min(others)} to {max(others)} % of the time, with PCGrad in {min(of_pcgrad)} to {max(of_pcgrad)} %"
+    assert f"computes in {text}" in TEXT
 
 
 def test_the_memory_of_training_on_quora_was_measured():
