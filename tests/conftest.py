@@ -7,10 +7,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch: its threads wait by spinnin
 import itertools
 import logging
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
+from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
 
@@ -28,6 +31,8 @@ settings.load_profile("mtbert")
 
 
 TESTS = Path(__file__).parent
+# The datasets of this machine, which `isolated` hides from the tests.
+REAL_DATA = [Path(os.environ.get("MTBERT_DATA", "none")), REPOSITORY.parent / "shared" / "data"]
 # What is not of the library alone: the laboratory, the benchmarks, and the files of the repository.
 NOT_CORE = {
     "lab",
@@ -100,11 +105,17 @@ def isolated_in():
     return _isolated_in
 
 
+@pytest.fixture(scope="session")
+def real_data() -> Path | None:
+    """The folder of the course's datasets, if they are here: MTBERT_DATA, or shared/data beside the repository."""
+    return next((folder for folder in REAL_DATA if folder.is_dir()), None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def isolated_session(tmp_path_factory):
     """Fixtures of a wider scope than a test write into temporary folders, too."""
     folder = tmp_path_factory.mktemp("session")
-    with _isolated_in(folder):
+    with _isolated_in(folder), mock.patch("os.fsync"):  # which waits for the disk: no machine crashes here
         yield folder
 
 
@@ -120,6 +131,7 @@ def isolated(isolated_session, monkeypatch) -> Iterator[Path]:
     threads = torch.get_num_threads()
     yield folder
     torch.set_num_threads(threads)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

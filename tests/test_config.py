@@ -1,6 +1,5 @@
 """RunConfig refuses what it does not know, and its digest names exactly what it holds."""
 
-import json
 import re
 
 import pytest
@@ -112,7 +111,6 @@ APART = dict(**THREE, pairs="concat")
         ({"pairs": "sum+sum"}, "pairs: 'sum+sum' is neither"),
         ({"pairs": ""}, "pairs: '' is neither"),
         ({"adapter": "pal", "adapter_size": 11}, "adapter_heads: 12 heads are more than adapter_size 11"),
-        ({"adapter_layers": [2]}, "adapter_layers: unknown key"),
         ({"similarity": "sigmoid_cosine"}, "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"),
         ({**APART, "similarity": "sigmoid_cosine", "frozen": True}, "similarity: sigmoid_cosine has no parameters"),
         ({**APART, "similarity": "sigmoid_cosine", "plan": "F2"}, "similarity: sigmoid_cosine has no parameters"),
@@ -259,13 +257,6 @@ def test_digests_never_change():
     """Stored runs are found by them."""
     assert RunConfig().digest == "44136fa355"
     assert RunConfig.from_params(OTHER_VALUES).digest == "c0c4f2f023"
-
-
-def test_stored_runs_keep_their_ids():
-    paths = list(REPOSITORY.glob("results/runs/*/run.json"))
-    stored = {path.parent.name: json.loads(path.read_text(encoding="utf8"))["config"] for path in paths}
-    renamed = {run_id: RunConfig.from_params(config).digest for run_id, config in stored.items()}
-    assert {run_id for run_id, digest in renamed.items() if not run_id.startswith(f"{digest}-")} == set()
 
 
 def test_teachers_name_a_run_by_their_digests():

@@ -32,10 +32,9 @@ def fresh_check():
     hub._verify.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
-def test_a_changed_file_of_the_packaged_encoder_is_refused(monkeypatch, fresh_check, name):
-    monkeypatch.setitem(hub.MINILM_SHA256, name, "0" * 64)
-    with pytest.raises(CheckpointError, match=rf"{name}: sha256 \w{{64}}, expected 0000.*install again"):
+def test_a_changed_file_of_the_packaged_encoder_is_refused(monkeypatch, fresh_check):
+    monkeypatch.setitem(hub.MINILM_SHA256, "config.json", "0" * 64)
+    with pytest.raises(CheckpointError, match=r"config\.json: sha256 \w{64}, expected 0000.*install again"):
         locate("minilm")
 
 

@@ -134,7 +134,7 @@ def test_downloads_every_file_once(server, tmp_path):
 @pytest.mark.parametrize("behaviour", [break_off, stall, error_500, unasked_part])
 def test_tries_again_after_temporary_failures(server, tmp_path, monkeypatch, behaviour):
     if behaviour is stall:
-        monkeypatch.setattr(download, "TIMEOUT", 1.0)
+        monkeypatch.setattr(download, "TIMEOUT", 0.3)
     server.behaviours = [behaviour] * 2
     fetch(tmp_path)
     assert_only_complete_files(tmp_path)

@@ -86,6 +86,7 @@ def test_runs_have_ids_and_follow_the_learning_rate_of_their_folder(grid, corpor
         pack_up.list_runs([str(grid)], corpora)
 
 
+@pytest.mark.slow
 def test_packed_runs_train_there_and_come_back(grid, corpora, tmp_path, monkeypatch):
     carried, root, out, store = (tmp_path / name for name in ("carried", "root", "out", "store"))
     runs = pack_up.list_runs([str(grid.with_name(pack_up.RATES)), f"{grid}:plain"], corpora)

@@ -214,13 +214,13 @@ def test_a_tokenizer_may_be_saved_into_the_folder_of_an_encoder(tmp_path, tiny_e
     BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(locate("minilm"))
     theirs.save_pretrained(tmp_path)
-    assert BertModel.from_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path)
     BertModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     theirs(["a dull day", "a day"], padding=True, truncation=True, max_length=8)
     theirs.save_pretrained(tmp_path)
     assert '"padding": null' not in (tmp_path / "tokenizer.json").read_text()
-    assert BertModel.from_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged or was changed"):

@@ -181,10 +181,3 @@ def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, 
     write_checksums(path.parent, sorted(file.name for file in path.parent.iterdir()))
     [spent] = check_runs(results_dir(), course_data)["train_cpu_seconds"]
     assert spent == run.cost["train_cpu_seconds"] + 100
-
-
-def test_runs_of_the_old_code_are_left_out(config, speeds, course_data):
-    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
-    path = results_dir() / "runs" / run.run_id / "run.json"
-    path.write_text(path.read_text().replace("train_cpu_seconds", "other_seconds"))
-    assert check_runs(results_dir(), course_data).empty

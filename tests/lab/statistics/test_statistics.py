@@ -215,9 +215,10 @@ def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
     assert three.is_decided, "a side without a stratum needs three seeds"
 
 
-@pytest.mark.parametrize("metric", [accuracy, pearson])
-@pytest.mark.parametrize("seeds", [1, 3])  # those of a prior alone, and own ones with it
-@pytest.mark.parametrize("deviation", [0.0, 0.03])  # of the seeds beyond the examples, on part of them
+# seeds: one, whose variance is the prior's, or three; deviation: of seeds beyond the examples, on part of them
+@pytest.mark.parametrize(
+    ("metric", "seeds", "deviation"), [(accuracy, 1, 0.03), (accuracy, 3, 0.0), (pearson, 1, 0.0), (pearson, 3, 0.03)]
+)
 def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, deviation):
     """Two methods with the same true score; chance decides on a third of the examples. The stratum has 20 others."""
     random, repeats, N = np.random.default_rng(7), 300, 300
