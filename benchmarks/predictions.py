@@ -160,12 +160,11 @@ def check_runs(store: Path, data: str | Path | None, threads: int | None = None)
 
     Columns: run_id, mtbert (version); predicted_mib and peak_memory_mib; predicted_seconds and train_cpu_seconds, both
     with the pass that makes features. Runs that cost the same share a prediction. Runs on a GPU are left out, and so
-    are runs whose processor time was not stored, or whose encoder or data are not here.
+    are runs whose encoder or data are not here.
     """
     runs = []
     for _, content in stored_runs([store]):
-        on_cpu = content["provenance"]["device"].startswith("cpu")
-        if on_cpu and "train_cpu_seconds" in content["cost"]:
+        if content["provenance"]["device"].startswith("cpu"):
             runs.append(content)
     named = [(content["run_id"], content["config"]) for content in runs]
     costs = predict_costs(named, "cpu", threads, data, seconds=math.inf)

@@ -4,15 +4,13 @@ Source: the public course repository gpoesia/minbert-default-final-project, fold
 """
 
 import os
+import sys
 import tempfile
-import time
 from itertools import product
 from pathlib import Path
 
 import pooch
 import requests
-import urllib3
-from tqdm import tqdm
 
 from mtbert.data import COURSE, SPLITS, DataError, load_table
 
@@ -36,8 +34,6 @@ CHECKSUMS: dict[str, str | None] = {
 }
 RETRIES = 4
 TIMEOUT = 20.0  # seconds without a byte
-LONGEST = 1800.0  # seconds of a download; the largest file has 22 MB
-LARGEST = 2**28  # bytes, unpacked
 
 pooch.get_logger().setLevel("WARNING")  # not a line for every file
 
@@ -82,8 +78,9 @@ def _download(path: Path) -> None:
     by_hand = f"get {path.name} by hand from {COURSE_PAGE} and put it into {path.parent}"
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as staging:
         course = pooch.create(staging, COURSE_URL, registry={path.name: None}, retry_if_failed=RETRIES)
+        receive = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT)
         try:
-            new = Path(course.fetch(path.name, downloader=_receive))
+            new = Path(course.fetch(path.name, downloader=receive))
         except requests.RequestException as error:
             raise DataError(
                 f"could not download {COURSE_URL}{path.name} in {1 + RETRIES} tries: {error}. Check the network and "
@@ -92,22 +89,3 @@ def _download(path: Path) -> None:
         if problem := _problem(new):
             raise DataError(f"what the server sent as {COURSE_URL}{path.name} {problem}; {by_hand}.")
         os.replace(new, path)
-
-
-def _receive(url: str, output: str, _course: pooch.Pooch) -> None:
-    """A downloader for pooch, for whole answers within LARGEST bytes and LONGEST seconds."""
-    end = time.monotonic() + LONGEST
-    size = 0
-    bar = tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None)
-    with bar, open(output, "wb") as file, requests.get(url, stream=True, timeout=TIMEOUT) as response:
-        response.raise_for_status()
-        if response.status_code != requests.codes.ok:  # such as 206, a part that was not asked for
-            raise requests.HTTPError(f"status {response.status_code}, expected 200")
-        try:
-            while block := response.raw.read1(2**16, decode_content=True):
-                size += file.write(block)
-                bar.update(len(block))
-                if size > LARGEST or time.monotonic() > end:
-                    raise requests.ConnectionError(f"it has over {LARGEST} bytes or takes over {LONGEST:.0f} seconds")
-        except urllib3.exceptions.HTTPError as error:
-            raise requests.ConnectionError(error) from error

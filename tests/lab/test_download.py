@@ -75,25 +75,6 @@ def too_short_content_length(handler, body):
     handler.answer(200, body, length=HALF)
 
 
-def unasked_part(handler, body):
-    handler.answer(206, body[:HALF])
-
-
-def drip(handler, body):
-    """A byte now and then: never silent for TIMEOUT, and never done."""
-    handler.send_response(200)
-    handler.end_headers()
-    while not handler.server.released.wait(0.05):
-        handler.wfile.write(b"x")
-
-
-def endless(handler, body):
-    handler.send_response(200)
-    handler.end_headers()
-    while not handler.server.released.is_set():
-        handler.wfile.write(b"x" * 1000)
-
-
 def html(handler, body):
     handler.answer(200, HTML)
 
@@ -131,7 +112,7 @@ def test_downloads_every_file_once(server, tmp_path):
     assert server.requests == list(FILES)
 
 
-@pytest.mark.parametrize("behaviour", [break_off, stall, error_500, unasked_part])
+@pytest.mark.parametrize("behaviour", [break_off, stall, error_500])
 def test_tries_again_after_temporary_failures(server, tmp_path, monkeypatch, behaviour):
     if behaviour is stall:
         monkeypatch.setattr(download, "TIMEOUT", 0.3)
@@ -147,16 +128,6 @@ def test_a_lasting_failure_ends_after_the_retries(server, tmp_path, behaviour, c
     with pytest.raises(DataError, match=rf"could not download .*sts-train\.csv in 3 tries: .*{cause}.*by hand"):
         fetch(tmp_path)
     assert len(server.requests) == 3 and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("behaviour", [drip, endless])
-def test_a_download_has_a_largest_size_and_a_longest_time(server, tmp_path, monkeypatch, behaviour):
-    monkeypatch.setattr(download, "LARGEST", 100_000)
-    monkeypatch.setattr(download, "LONGEST", 0.3 if behaviour is drip else 60)
-    server.behaviours = [behaviour] * 9
-    with pytest.raises(DataError, match=r"could not download .*sts-train\.csv in 3 tries: it has over 100000 bytes or"):
-        fetch(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_in_the_folder_is_replaced_and_not_written_through(server, tmp_path):
