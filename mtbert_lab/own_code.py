@@ -13,7 +13,7 @@ imported: list[str] = []  # files that `import_files` has run, as they were give
 def import_files(files: Iterable[str | Path]) -> None:
     """Run Python files that register code of one's own, each once, as modules of their names.
 
-    Raises SourceError for a file that is no Python, or whose name another module has.
+    Raises SourceError for a file that is not there or whose name is none of a module, or that of another one.
     """
     for file in map(str, files):
         if Path(file).resolve() in [Path(other).resolve() for other in imported]:
@@ -27,5 +27,9 @@ def import_files(files: Iterable[str | Path]) -> None:
             raise SourceError(f"--import {file}: there is a module {name!r} already; give the file another name")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:  # half a module would be found by its name
+            del sys.modules[name]
+            raise
         imported.append(file)

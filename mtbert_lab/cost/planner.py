@@ -84,18 +84,13 @@ def plan_table(
             row |= asdict(cost) | {"minutes": cost.minutes}
             versions = stored.get(training_key(config, SAME_SCORE), [])
             if len(versions) > 1:
-                versions.sort(key=lambda seeds: not _is_here(*seeds[0], data))
+                versions.sort(key=lambda seeds: is_of_files_here(seeds[0][0].name, config, data))
             if versions:
-                runs = [read_run(folder) for folder, _ in versions[0]]
+                runs = [read_run(folder) for folder, _ in versions[-1]]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values(["fits", "score", "minutes"], ascending=[False, False, True], ignore_index=True)
-
-
-def _is_here(folder: Path, content: dict, data: str | Path | None) -> bool:
-    """Whether a stored run was trained on the data files as they are here."""
-    return is_of_files_here(folder.name, content["config"], data)
 
 
 def _why_not(cost: Cost | Exception, memory_mib: float, minutes: float) -> str:

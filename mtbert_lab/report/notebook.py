@@ -219,7 +219,11 @@ def show_scores(
     """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
     if (scores := comparison.scores(constants)) is not None:
         collapsible(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
-    found = doubts(comparison.runs, constants)
+    list_doubts(doubts(comparison.runs, constants), labels)
+
+
+def list_doubts(found: pd.DataFrame, labels: Mapping[str, str] = NO_LABELS) -> None:
+    """What makes scores say little, folded; nothing where nothing does. found: of `doubts`."""
     collapsible(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
 
 
@@ -241,7 +245,7 @@ def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -
     more = f"; {len(found) - 2} more are in the list below" if len(found) > 2 else ""
     display_markdown(f"**Scores that say little:** {'; '.join(first)}{more}.")
     if len(found) > 2:
-        collapsible(found.assign(task=found["task"].map(plots.TASK_LABELS)), "Scores that say little")
+        list_doubts(found)
 
 
 def provenance(*grids: Grid) -> None:

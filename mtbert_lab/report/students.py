@@ -84,7 +84,7 @@ def costs_table(comparison: Comparison, references: Sequence[str], stored: Mappi
             continue
         rows[name] = {
             "overall": interval_text(*overall_interval(runs)),
-            "parameters (M)": f"{runs[0].cost['parameters'] / 1e6:.1f}",
+            "parameters (M)": _millions(runs),
             "processor hours": _two_digits(pd.Series([hours(run) for run in runs]).mean()),
             "of its teachers": _two_digits(sum(hours(run) for run in teachers_of(runs, stored))),
             "seeds": str(len(runs)),

@@ -1,9 +1,9 @@
 """Grids of runs, read from YAML files.
 
 `base` has the fields that all runs share, `runs` maps a name to the fields that differ, and `seeds` (of the file, or of
-one run) repeats a run. `encoder` may be a folder, relative to that of the grid. `teachers` names runs, one or a list,
-for all tasks or as a mapping from tasks: 'GRID.yaml:NAME' (all its seeds) or 'GRID.yaml:NAME:SEED', of a grid in the
-same folder, or the start of a stored run's id.
+one run) repeats a run. `encoder` may be a folder, relative to that of the grid. `teachers` names runs, one or a list:
+'GRID.yaml:NAME' (all its seeds) or 'GRID.yaml:NAME:SEED', of a grid in the same folder, or the start of a stored run's
+id.
 """
 
 import re

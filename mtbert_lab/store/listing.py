@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import stores
-from mtbert_lab.store.folders import read_run, run_folder, run_folders, stored_runs
+from mtbert_lab.store.folders import run_folders, stored_runs
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import MissingRun
@@ -55,12 +56,12 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     """
     known = grids or _committed_grids()
     names = {config.digest: name for name, config in reversed(read_grids(known))}
-    rows = []
+    rows, configs = [], {}
     for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
         name = names.get(folder.name.partition("-")[0], "")
         if grids and not name:
             continue
-        config = content["config"]
+        config = configs[folder.name] = content["config"]
         changed = config.changed_fields
         row = {
             "run id": folder.name,
@@ -81,7 +82,7 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     if max(versions.values()) > 1:
         for row in rows:
             is_one_of_several = versions[row["run id"].partition("-")[0]] > 1
-            row["data"] = _version(row["run id"]) if is_one_of_several else ""
+            row["data"] = _version(row["run id"], configs) if is_one_of_several else ""
     rows.sort(key=lambda row: (row["name"], int(row["seed"]), row["run id"]))
     return pd.DataFrame(rows)
 
@@ -93,9 +94,8 @@ def _committed_grids() -> list[Path]:
     return [path for path in files if path.parent.name != "tasks" and path.stem not in notebooks]
 
 
-def _version(run_id: str) -> str:
-    folder = run_folder(run_id)
-    return "of the files here" if is_of_files_here(run_id, read_run(folder).config) else "of other files"
+def _version(run_id: str, configs: dict[str, RunConfig]) -> str:
+    return "of the files here" if is_of_files_here(run_id, configs[run_id]) else "of other files"
 
 
 def _scores(rows: list[dict]) -> str:
