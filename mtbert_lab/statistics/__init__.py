@@ -40,8 +40,10 @@ family, the equivalence tests of its orders another.
 last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
 is paired by seed, as both draw the same batches and the same heads: for each seed the mean over the orders of tasks at
 hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 for GEM and A-GEM. Nothing else is paired
-by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and
-a test on pairs of a few seeds ignores the examples, on which every score depends, too.
+by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and a
+test on pairs of a few seeds ignores the examples, on which every score depends, too. They are 55% of the variance of
+3-bert minus 1-bert on Quora, and 99% on STS (five seeds each). With other examples, a 95 % interval from the pairs
+alone would hold in 86% of the cases on Quora, and in 24% on STS.
 
 *Stability.* How unsteady a run is: the standard deviation of its dev score over the points of the learning curve in the
 last third of its steps, at least three. A score that still rises there counts as unsteady, too.

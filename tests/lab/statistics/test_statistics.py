@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+import mtbert_lab.statistics
 from mtbert.config import RunConfig
 from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
 from mtbert.paths import REPOSITORY
@@ -39,6 +40,7 @@ from mtbert_lab.statistics import (
 )
 from mtbert_lab.statistics.intervals import _by_weights, _count_columns, _jackknife, takes_left_out
 from mtbert_lab.statistics.variances import CONFIGURATIONS
+from mtbert_lab.store.compare import difference as stored_difference
 from mtbert_lab.store.compare import prior_of, scored, strata_of
 
 
@@ -269,6 +271,20 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
             inside += low <= scores.mean() <= high
             cases += 1
     assert cases >= 30 and inside / cases >= 0.95
+
+
+@pytest.mark.parametrize("task", ["quora", "sts"])
+def test_pairs_of_seeds_would_ignore_the_examples(task):
+    """How much of a difference's variance these are, and how often Student's interval over pairs would hold."""
+    runs = read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False).runs
+    found = stored_difference(runs["3-bert"], runs["1-bert"], task, among=[REPOSITORY / "results"])
+    of_examples = found.of_examples / np.median(found.variances)
+    freedom = found.seeds - 1
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(1 - of_examples)
+    holds = 1 - 2 * stats.t.sf(reach, freedom)
+    rule = " ".join(mtbert_lab.statistics.__doc__.split())
+    assert found.seeds == 5 and f"{of_examples:.0%}" in rule and f"{holds:.0%}" in rule
+    assert holds < 0.9
 
 
 @pytest.mark.parametrize(
