@@ -168,8 +168,8 @@ def show_cache(
 ) -> None:
     """List what is in the cache folder.
 
-    --clear removes token ids, tags and features that nobody has read for --days, then the oldest models until the cache
-    is within its --limit. All of them are computed again when they are needed.
+    --clear removes token ids, tags and features that nobody has read for --days, what killed processes left, then the
+    oldest models until the cache is within its --limit. What is removed is computed again when it is needed.
     """
     from mtbert.paths import cache_dir
     from mtbert_lab.store import CACHE_LIMIT, GB, cache_contents, clear_models, remove_unused
@@ -178,7 +178,8 @@ def show_cache(
     if clear:
         count, freed = remove_unused(days)
         if freed:
-            typer.echo(f"removed: {count} files that nobody has read for {days:g} days, {freed / 1000:.3f} GB")
+            what = f"{count} files that nobody has read for {days:g} days, and what killed processes left"
+            typer.echo(f"removed: {what}, {freed / 1000:.3f} GB")
         for run_id, size in clear_models(int(limit * GB)).items():
             typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
@@ -238,10 +239,12 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, again, accept_rejects)
-    check_writable(results_dir(), cache_dir() / "models")
+    check_writable(results_dir())
     place = device if scheduler and device != "auto" else pick_device(device).type
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     missing = [run for run in runs if not run.is_stored]
+    if missing and not (dry_run or scheduler):
+        check_writable(cache_dir() / "models")
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert_lab.cost import predict_runs
 

@@ -21,7 +21,7 @@ from mtbert.data import Corpus
 from mtbert.runtime import free_by_default
 from mtbert.training import ReadProgress, watch
 from mtbert_lab.own_code import import_files, imported
-from mtbert_lab.store import read_corpus, read_run, run_folder, run_id_of, train_once
+from mtbert_lab.store import is_done, read_corpus, read_run, run_folder, run_id_of, train_once
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
@@ -102,6 +102,8 @@ class Sweep(WorkerPlugin):
         if self.device != "cpu" and torch.cuda.is_available() and isinstance(self.worker.name, int):
             torch.cuda.set_device(self.worker.name % torch.cuda.device_count())
         watch.set(StepReports(self, run_id))
+        if is_done(run_id, self.stores, needs_model):
+            return "stored", self._score(run_id, config)
         self.tell(run_id, "begins")
         corpus = read_corpus(config, self.data)
         if run_id != run_id_of(config, corpus):
@@ -109,8 +111,10 @@ class Sweep(WorkerPlugin):
         is_trained = train_once(
             config, corpus, self.stores, self.device, False, self.data, again=needs_model, wait=False
         )
-        state = "trained" if is_trained else "stored"
-        return state, f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
+        return "trained" if is_trained else "stored", self._score(run_id, config)
+
+    def _score(self, run_id: str, config: RunConfig) -> str:
+        return f"dev {read_run(run_folder(run_id, self.stores), config).score():.4f}"
 
 
 class StepReports:

@@ -115,7 +115,7 @@ class Task(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "Task":
         is_taken = hasattr(nn.ModuleDict(), self.name) or hasattr(nn.ParameterDict(), self.name)
-        if self.name in ("overall", "score", "embeddings") or is_taken:
+        if self.name in ("overall", "average", "score", "embeddings") or is_taken:
             raise ValueError(f"name: {self.name!r} means something else in mtbert; choose another name")
         if ("{split}" in self.files) != (self.dev_share is None):
             raise ValueError(

@@ -43,8 +43,8 @@ def _write_tokenizer(folder: Path, tokenizer: str) -> list[str]:
         names = copy_tokenizer(locate(tokenizer), folder / TOKENIZER)
     except CheckpointError as error:
         log.warning("%s: the model is saved without its tokenizer: %s", folder, error)
-        return []
-    for path in (folder / TOKENIZER).iterdir():
+        names = []
+    for path in (folder / TOKENIZER).glob("*"):
         if path.name not in names:  # of another tokenizer that was saved here before
             path.unlink()
     return [f"{TOKENIZER}/{name}" for name in names]

@@ -84,9 +84,9 @@ def plan_table(
             row |= asdict(cost) | {"minutes": cost.minutes}
             versions = stored.get(training_key(config, SAME_SCORE), [])
             if len(versions) > 1:
-                versions.sort(key=lambda seeds: is_of_files_here(seeds[0][0].name, config, data))
+                versions.sort(key=lambda seeds: not is_of_files_here(seeds[0][0].name, seeds[0][1]["config"], data))
             if versions:
-                runs = [read_run(folder) for folder, _ in versions[-1]]
+                runs = [read_run(folder) for folder, _ in versions[0]]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)

@@ -15,7 +15,7 @@ def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     """
     try:
         return eval(expression, {"__builtins__": {}}, dict(names))
-    except (SyntaxError, NameError, TypeError) as error:
+    except (SyntaxError, NameError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{expression!r} is not arithmetic ({error}); known names are {', '.join(names)}") from error
 
 

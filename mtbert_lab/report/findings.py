@@ -251,12 +251,13 @@ def three_runs_buy(plans: Comparison) -> str:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
     return tell(
-        "Among our five runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
+        "Among {runs} runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
         "on STS over one, both less than the margin. One *3-bert*, as large as the three, is still {behind:size} "
         "better on Quora.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         behind=against("3-bert", "quora", "worse"),
+        runs=len(runs["1-bert"]),
     )
 
 
@@ -308,8 +309,7 @@ def gem_is_for(gradients: Grid) -> str:
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
         "Where tasks are trained one after the other, earlier tasks keep {kept} more of their score with GEM{seeds}. "
-        "On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} in a step. "
-        "No stored run trains on these examples without GEM."
+        "On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} in a step."
     )
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     about = {"times": times_as_long(orders), "memory": config.memory_size, "batch": config.memory_batch}

@@ -34,16 +34,16 @@ else there are too few runs to tell. An interval is printed at the level at whic
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
 a comparison counting once; the comparisons of one question of a notebook by Holm's (1979). What is claimed is one
-family, the equivalence tests of its orders another.
+family, the equivalence tests of the same comparisons another.
 
 *Forgetting.* Where tasks are trained one after the other, the forgetting of a run is the mean over its tasks but the
 last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
 is paired by seed, as both draw the same batches and the same heads: for each seed the mean over the orders of tasks at
 hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 for GEM and A-GEM. Nothing else is paired
 by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and a
-test on pairs of a few seeds ignores the examples, on which every score depends, too. They are 55% of the variance of
-3-bert minus 1-bert on Quora, and 99% on STS (five seeds each). With other examples, a 95 % interval from the pairs
-alone would hold in 86% of the cases on Quora, and in 24% on STS.
+test on pairs of a few seeds ignores the examples, on which every score depends, too. They are about half of the
+variance of 3-bert minus 1-bert on Quora, and nearly all of it on STS (five seeds each). With other examples, a 95 %
+interval from the pairs alone would hold in less than nine of ten cases on Quora, and in less than a third on STS.
 
 *Stability.* How unsteady a run is: the standard deviation of its dev score over the points of the learning curve in the
 last third of its steps, at least three. A score that still rises there counts as unsteady, too.

@@ -52,7 +52,9 @@ class Difference:
         from scipy.optimize import brentq
 
         highest = 40 * float(np.sqrt(self.variances.max()))  # its probability is 0 in floats
-        return brentq(lambda distance: self._p_of(distance) - p, 0.0, highest) if highest else 0.0
+        if not highest > 0:
+            return highest  # 0, or nan where the variance is not defined
+        return brentq(lambda distance: self._p_of(distance) - p, 0.0, highest)
 
     @cached_property
     def p(self) -> float:

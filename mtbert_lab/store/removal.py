@@ -49,10 +49,12 @@ def remove_unused(days: float) -> tuple[int, float]:
     count, freed = 0, 0
     for folder in model_folder("").glob("*"):
         freed += remove_leftovers(folder)
-        if has_model(folder.name):  # else it is being trained, or goes on from its checkpoint
-            before = size_of(folder)
+        if not has_model(folder.name):  # its run goes on from its checkpoint
+            continue
+        before = size_of(folder)
+        with suppress(Timeout, OSError), run_lock(folder.name, blocking=False):  # else another process trains it
             remove_checkpoints(folder)
-            freed += before - size_of(folder)
+        freed += before - size_of(folder)
     for kind in ARRAYS:
         freed += remove_leftovers(cache_dir() / kind)
         for path in (cache_dir() / kind).glob("[!.]*.np[yz]"):
@@ -127,5 +129,7 @@ def forget(run_id: str) -> list[Path]:
             shutil.rmtree(model_folder(run_id), ignore_errors=True)
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
+    except OSError as error:
+        raise StoreError(f"{run_id}: {error}; nothing else is deleted") from error
     update_tables(own)
     return folders

@@ -87,7 +87,12 @@ def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
 
 def run_id_of(config: RunConfig, corpus: Corpus) -> str:
     """The id of a run, `<configuration>-<data>`, see `folders`."""
-    return f"{config.digest}-{corpus.fingerprint[:8]}"
+    return f"{config.digest}-{data_digest(corpus)}"
+
+
+def data_digest(corpus: Corpus) -> str:
+    """The part of run ids that names the tables."""
+    return corpus.fingerprint[:8]
 
 
 def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
@@ -122,7 +127,7 @@ def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = N
         return False
     finally:
         of_corpus.setLevel(level)
-    return run_id.endswith(f"-{corpus.fingerprint[:8]}")
+    return run_id.endswith(f"-{data_digest(corpus)}")
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
@@ -172,7 +177,7 @@ def teacher_outputs(
 ) -> TeacherOutputs:
     """The outputs of a run's teachers in some stores. corpus: of the run; corpus_of: reads the corpus of a teacher."""
     run_ids = {teacher: run_id_of(teacher, corpus_of(teacher)) for teacher in config.teachers}
-    return TeacherOutputs(config, corpus.fingerprint[:8], run_ids, among)
+    return TeacherOutputs(config, data_digest(corpus), run_ids, among)
 
 
 def _run_of(trained: TrainedRun, config: RunConfig, corpus: Corpus, run_id: str, machine: dict) -> Run:
@@ -210,10 +215,7 @@ def score_table(task: str, split: str, predicted: ndarray, labels: ndarray) -> p
 
 
 def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
-    """Write a run into the first store, unless one has it, and its model into the cache; then its checkpoints go.
-
-    Where the model has no room they stay, and training the run again goes on from them.
-    """
+    """Write a run into the first store, unless one has it, and its model into the cache; then its checkpoints go."""
     stored = run_folder(run.run_id, among)
     if stored is None:
         write_run(run, among[0])
@@ -223,11 +225,20 @@ def _write(run: Run, model: MultitaskBert, among: Sequence[Path]) -> None:
             text = "%s: its model of today has dev %s, the stored result, which stays, %s"
             log.warning(text, run.run_id, new, old)
     folder = model_folder(run.run_id)
+    problem = _keep(model, folder)
+    remove_checkpoints(folder)
+    if problem:
+        problem = _keep(model, folder)  # in the room of the checkpoints
+    if problem:
+        text = "the model of %s, which is stored, cannot be kept in %s (%s); %s"
+        log.warning(text, run.run_id, folder, problem, OTHER_CACHE)
+    tell_limit(folder)
+
+
+def _keep(model: MultitaskBert, folder: Path) -> Exception | None:
+    """Save a model; the error where that is impossible."""
     try:
         model.save(folder)
     except (OSError, SafetensorError) as error:
-        text = "the model of %s, which is stored, cannot be kept in %s (%s); %s"
-        log.warning(text, run.run_id, folder, error, OTHER_CACHE)
-        return
-    remove_checkpoints(folder)
-    tell_limit(folder)
+        return error
+    return None

@@ -28,7 +28,8 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 def update_tables(store: Path) -> None:
     """Write scores.csv from the folders of all runs, unless it is newer than the last run that came or went.
 
-    If the store cannot be written to, a warning says so, and the next call tries again.
+    Whoever changes the file or a run by hand deletes it, and it is written again. If the store cannot be written to, a
+    warning says so, and the next call tries again.
     """
     if _is_new(store):
         return
@@ -43,7 +44,7 @@ def update_tables(store: Path) -> None:
 def _is_new(store: Path) -> bool:
     """Whether scores.csv is newer than the folder of the runs, or there are no runs to write."""
     runs, path = store / "runs", store / SCORES
-    if not path.exists():
+    if not path.exists() or not runs.exists():
         return not run_folders([store])
     return path.stat().st_mtime_ns > runs.stat().st_mtime_ns
 

@@ -46,19 +46,26 @@ class TeacherOutputs:
         """Task -> mean logits of its teachers for all rows of its training table.
 
         Outputs that no store has are computed with the teachers' models, from the cache, by one process while the
-        others wait.
+        others wait. Students of different seeds begin with different teachers, so that processes side by side compute
+        different outputs.
         """
         missing = self.missing()
-        by_task: dict[str, list[Tensor]] = {}
-        for teacher in self.student.teachers:
+        teachers = list(self.run_ids)
+        first = 2 * self.student.seed % max(1, len(teachers))
+        outputs: dict[RunConfig, dict[str, Tensor]] = {}
+        for teacher in teachers[first:] + teachers[:first]:
             run_id = self.run_ids[teacher]
             load = cache(partial(_load, teacher, run_id))
+            outputs[teacher] = {}
             with run_lock(run_id) if teacher in missing else nullcontext():
                 for task, path in self._files(teacher).items():
                     compute = partial(_compute, load, task, corpus.train[task], device)
                     [logits] = sealed_arrays(path, ("logits",), compute)
-                    by_task.setdefault(task, []).append(torch.from_numpy(logits))
-        return {task: mean_logits(TASKS[task], logits) for task, logits in by_task.items()}
+                    outputs[teacher][task] = torch.from_numpy(logits)
+        means = {}
+        for task in self.student.tasks if teachers else ():
+            means[task] = mean_logits(TASKS[task], [outputs[teacher][task] for teacher in self.student.teachers])
+        return means
 
     def _files(self, teacher: RunConfig) -> dict[str, Path]:
         """Task -> the file of a teacher's outputs in the first store that has it intact, or else in the first store."""

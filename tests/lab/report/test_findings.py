@@ -17,7 +17,7 @@ from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import Run
 
-# What README.md says; test_readme.py computes it again.
+# What README.md says, and notebook 00, which nbval executes again.
 README = (REPOSITORY / "README.md").read_text("utf8")
 BLOCKS = dict(re.findall(r"<!-- ([a-z ]+) -->\n(.*?)\n<!-- end -->", README, re.DOTALL))
 

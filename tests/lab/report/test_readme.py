@@ -1,6 +1,8 @@
 """The README's numbers are those of the results store."""
 
 import re
+import shutil
+from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -27,6 +29,12 @@ def test_its_sentences_and_tables_are_those_of_notebook_00():
     blocks = dict(re.findall(r"<!-- ([a-z ]+) -->\n(.*?)\n<!-- end -->", README, flags=re.DOTALL))
     assert list(blocks) == ["recommendation", "in use", "limits", "findings", "plans"]
     assert [name for name, text in blocks.items() if not any(text in one for one in said)] == []
+
+
+@pytest.mark.slow
+def test_its_sentences_and_tables_are_what_the_store_gives(tmp_path):
+    written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
+    assert written.read_text(encoding="utf8") == README
 
 
 def test_a_mark_without_a_table_is_named(tmp_path):
