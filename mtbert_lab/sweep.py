@@ -25,7 +25,7 @@ from mtbert.multitask import meta_model
 from mtbert.training import Stop, stopping
 from mtbert_lab.cluster import SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import is_done, read_corpus, run_id_of, teacher_outputs, update_tables
+from mtbert_lab.store import Corpora, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -68,22 +68,14 @@ def look_up(
     encoder are missing or damaged, or their encoder has other sizes than they need. Neither the encoder nor the number
     of rejected rows is checked for a stored run; `accept_rejects` leaves out the second check for all runs.
     """
-    corpora: dict[tuple, Corpus] = {}
-
-    def corpus_of(config: RunConfig) -> Corpus:
-        drawn_with = config.seed if config.train_rows else None
-        tables = (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
-        if tables not in corpora:
-            corpora[tables] = read_corpus(config, data)
-        return corpora[tables]
-
+    corpora = Corpora(data)
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()  # of seed 1
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
     to_do = [(name, config, again) for name, config in runs]
     for name, config, needs_model in to_do:  # grows by the teachers
         try:
-            corpus = corpus_of(config)
+            corpus = corpora(config)
             run_id = run_id_of(config, corpus)
             if run_id in found:
                 if found[run_id].needs_model or not needs_model:
@@ -91,7 +83,7 @@ def look_up(
                 name = found[run_id].name
             run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
             if not run.is_stored:
-                run = replace(run, asks=tuple(teacher_outputs(config, corpus, corpus_of, stores()).missing()))
+                run = replace(run, asks=tuple(teacher_outputs(config, corpus, corpora, stores()).missing()))
                 to_do += [(f"teacher of {name}", teacher, True) for teacher in run.asks]
                 if config.but(seed=1) not in checked:
                     checked.add(config.but(seed=1))

@@ -19,6 +19,7 @@ from mtbert_lab.store.models import CACHE_LIMIT, GB
 from mtbert_lab.store.removal import cache_contents, clear_models, forget, remove_unused
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
+    Corpora,
     data_root,
     is_done,
     is_of_files_here,
@@ -34,6 +35,7 @@ __all__ = [
     "BASELINES",
     "CACHE_LIMIT",
     "GB",
+    "Corpora",
     "MissingRun",
     "Run",
     "baseline_table",

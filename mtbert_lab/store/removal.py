@@ -130,6 +130,6 @@ def forget(run_id: str) -> list[Path]:
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
     except OSError as error:
-        raise StoreError(f"{run_id}: {error}; nothing else is deleted") from error
+        raise StoreError(f"{run_id}: cannot be deleted as a whole ({error})") from error
     update_tables(own)
     return folders

@@ -72,6 +72,30 @@ def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:
     return load_corpus(config, data_root(config, data))
 
 
+class Corpora:
+    """The tables of many configurations, each read once; data: as in `data_root`."""
+
+    def __init__(self, data: str | Path | None) -> None:
+        self.data = data
+        self.read: dict[tuple, Corpus] = {}
+
+    def key(self, config: RunConfig) -> tuple:
+        """What the tables of a configuration depend on."""
+        drawn_with = config.seed if config.train_rows else None
+        return (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
+
+    def __call__(self, config: RunConfig) -> Corpus:
+        """The tables of a configuration."""
+        key = self.key(config)
+        if key not in self.read:
+            self.read[key] = read_corpus(config, self.data)
+        return self.read[key]
+
+    def run_id(self, config: RunConfig) -> str:
+        """The id of a run."""
+        return run_id_of(config, self(config))
+
+
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
     """The folder of the run's tables: the embedded demo corpus, or the course's files; DataError if there are none."""
     if config.corpus == "demo" or all(TASKS[task].folder for task in config.scored):  # tasks of one's own have theirs

@@ -21,13 +21,13 @@ from typing import Any
 
 from mtbert.bert import MINILM, MPNET, locate
 from mtbert.config import RunConfig
-from mtbert.data import Corpus, tokenize
+from mtbert.data import tokenize
 from mtbert.files import sha256
 from mtbert.paths import REPOSITORY
 from mtbert.strict_yaml import read_yaml
 from mtbert.training.batches import steps_per_epoch
 from mtbert_lab.paths import stores
-from mtbert_lab.store import data_root, read_corpus, read_grids, run_folder, run_id_of, teacher_outputs
+from mtbert_lab.store import Corpora, data_root, read_grids, run_folder, teacher_outputs
 
 GRIDS = (  # in the order in which their runs are trained
     "params/base/pals.yaml",
@@ -49,30 +49,6 @@ SMALL_GIB, LARGE_GIB = 7.5, 19.0  # of a GPU's memory, for a run; graphs and the
 BY_TASK_TIMES, R_DROP_TIMES = 1.5, 2.0  # times as much with adapters or a gradient of each task, and with R-Drop
 TOOLS = ("README.md", "setup.sh", "driver.py", "bring_back.py")
 Files = dict[str, Path]  # the name of a file there -> the file here
-
-
-class Corpora:
-    """The tables of configurations, each read once."""
-
-    def __init__(self, data: Path | None) -> None:
-        self.data = data
-        self.read: dict[tuple, Corpus] = {}
-
-    def key(self, config: RunConfig) -> tuple:
-        """What the tables of a configuration depend on."""
-        drawn_with = config.seed if config.train_rows else None
-        return (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
-
-    def __call__(self, config: RunConfig) -> Corpus:
-        """The tables of a configuration."""
-        key = self.key(config)
-        if key not in self.read:
-            self.read[key] = read_corpus(config, self.data)
-        return self.read[key]
-
-    def run_id(self, config: RunConfig) -> str:
-        """The id of a run."""
-        return run_id_of(config, self(config))
 
 
 def list_runs(grids: Sequence[str], corpora: Corpora) -> list[dict[str, Any]]:
