@@ -47,7 +47,7 @@ def cagrad(G: Tensor, *, c: float = 0.4) -> Tensor:
     """
     check_matrix("G", G)
     weights = cagrad_weights(gram_matrix(G), c=c)
-    return combine(weights.numpy(), G)
+    return combine(weights, G)
 
 
 def _minimise(A: ndarray, root_phi: float) -> ndarray:

@@ -1,9 +1,9 @@
 """The gradients of tasks as flat vectors, their Gram matrix, and combinations of them.
 
 Every method of this room is a linear combination of gradients whose coefficients follow from their Gram matrix.
-Products and combinations are computed in float64 where the gradients lie, a chunk of columns at a time; only the Gram
-matrix, a few numbers, comes to the CPU. T tasks, K memories, R rows, P parameters; any float dtype, products of norms
-up to 1e300.
+Products and combinations are computed in float64 where the gradients lie, a chunk of columns at a time. The Gram
+matrix, a few numbers, comes to the CPU, but for PCGrad, whose few operations need not wait for it. T tasks, K memories,
+R rows, P parameters; any float dtype, products of norms up to 1e300.
 """
 
 import math
@@ -103,7 +103,7 @@ def gram_matrix(*parts: Tensor) -> Tensor:
     return gram.triu() + gram.triu(1).T
 
 
-def combine(weights: ndarray, *parts: Tensor) -> Tensor:
+def combine(weights: Tensor | ndarray, *parts: Tensor) -> Tensor:
     """Sum of the rows of stacked parts (R_i, P), weighted (R,): (P,) in their dtype."""
     coefficients = torch.as_tensor(weights, dtype=torch.float64, device=parts[0].device)
     total = torch.empty_like(parts[0][0])

@@ -1,6 +1,5 @@
 """PCGrad: conflicts between the gradients of tasks are projected out (Yu et al. 2020, algorithm 1; paper 002)."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,26 +10,27 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
     """Coefficients (T,), float64, of PCGrad's update in the tasks' gradients, from their Gram matrix (T, T).
 
     Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
-    changes no other. Raises ValueError for a gradient that is not finite.
+    changes no other. They are computed where the matrix is, so that nothing waits for a GPU. Raises ValueError for a
+    gradient that is not finite; on a GPU the update is not finite then.
     """
     T = len(gram)
-    gram = gram.detach().to("cpu", torch.float64)
-    check_finite(gram, [f"row {i}" for i in range(T)])
-    gram = gram.numpy()
-    total = np.zeros(T)
+    gram = gram.detach().double()
+    if gram.is_cpu:
+        check_finite(gram, [f"row {i}" for i in range(T)])
+    total = torch.zeros_like(gram[0])
     for i in range(T):
         others = [j for j in range(T) if j != i]
         order = torch.randperm(T - 1, generator=generator).tolist()
-        c = np.zeros(T)  # g_i^PC = sum_k c_k g_k
+        c = torch.zeros_like(total)  # g_i^PC = sum_k c_k g_k
         c[i] = 1
         for place in order:
             j = others[place]
             product = c @ gram[:, j]  # g_i^PC . g_j
             square = gram[j, j]  # |g_j|^2
-            if product < 0 and square > 0:
-                c[j] -= product / square  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
+            is_conflict = (product < 0) & (square > 0)
+            c[j] -= torch.where(is_conflict, product / square, 0.0)  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
         total += c
-    return torch.from_numpy(total)
+    return total
 
 
 @torch.no_grad()
@@ -38,9 +38,9 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Update (P,) from the tasks' gradients G (T, P), each freed of its conflicts with the others, then summed.
 
     For each task i, over the other tasks j in random order: if g_i . g_j < 0, g_i -= (g_i . g_j / |g_j|^2) g_j with
-    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or a gradient
-    that is not finite.
+    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or, on a CPU, a
+    gradient that is not finite.
     """
     check_matrix("G", G)
     weights = pcgrad_weights(gram_matrix(G), generator)
-    return combine(weights.numpy(), G)
+    return combine(weights, G)

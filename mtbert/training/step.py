@@ -91,9 +91,13 @@ class Trainer:
         the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
         losses = self.gradients(number, rows)
-        if self.model.device.type != "cpu" or all(math.isfinite(loss) for loss in losses.values()):
+        if self._may_update(losses):
             self.update(rows)
         return losses
+
+    def _may_update(self, losses: Losses | dict[str, Tensor]) -> bool:
+        """Whether every loss is finite; nobody looks on a GPU, as that would wait for the step."""
+        return self.model.device.type != "cpu" or all(math.isfinite(loss) for loss in losses.values())
 
     def gradients(self, number: int, rows: Rows) -> Losses:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting.
@@ -175,7 +179,7 @@ class Trainer:
         config = self.config
         constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        if not torch.stack(list(losses.values())).isfinite().all():
+        if not self._may_update(losses):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
             self._record(number, G, list(rows))
@@ -183,7 +187,7 @@ class Trainer:
         if config.gradients in WEIGHTS:  # PCGrad, CAGrad: weights that the Gram matrix gives
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
             weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
-            g = combine(weights.numpy(), G)
+            g = combine(weights, G)
         else:
             g = G.sum(0) if len(G) > 1 else G[0]
         if constraints is not None:

@@ -114,6 +114,14 @@ def test_pcgrad_over_several_chunks(monkeypatch):
         torch.testing.assert_close(pcgrad(G, seeded(1)), algorithm_1(G, seeded(1)), rtol=1e-9, atol=1e-9)
 
 
+def test_pcgrad_reads_nothing_where_its_gradients_are():
+    """To read a number of a GPU waits for it; a tensor without content has none to read."""
+    G = torch.empty(3, 50, device="meta")
+    assert pcgrad(G, seeded(0)).shape == (50,)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        pcgrad(G)[0].item()
+
+
 def test_pcgrad_errors():
     with pytest.raises(ValueError, match="row 1"):
         pcgrad(torch.tensor([[1.0, 2.0], [math.nan, 0.0], [0.0, 1.0]]))

@@ -197,6 +197,20 @@ def test_a_graphed_step_is_that_of_a_cpu(name, calm_encoder):
 
 
 @needs_gpu
+@pytest.mark.parametrize("name", ["1-bert", "hybrid-1", "pal", "pcgrad", "clipped, layers decay"])
+def test_the_host_does_not_wait_for_a_replayed_step(name, tiny_encoder):
+    [trainer] = trainers(config_of(tiny_encoder, **CASES[name]), torch.device("cuda"), True)
+    rows = {task: np.arange(8) for task in THREE}
+    for number in (1, 2, 3):  # on the tensors of the graph, captured, replayed
+        trainer.step(number, rows)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.step(4, rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
 @pytest.mark.parametrize("name", ["1-bert", "gem"])
 def test_an_interrupted_run_goes_on_bit_for_bit(name, tiny_encoder, tmp_path, monkeypatch):
     config = config_of(tiny_encoder, epochs=2, evals_per_epoch=2, **CASES[name])
