@@ -342,7 +342,7 @@ def _claims_checked(store: Path | None) -> str:
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count}. Reproduced: {reproduced}, {small} of them by less than the margin. Contradicted: "
-        "{contradicted}{how}, most where one paper adds layer norm and dropout. Shown not to matter: {equal} "
+        "{contradicted}{how}, most where one paper feeds heads each other's outputs. Shown not to matter: {equal} "
         "orders. Too few runs to tell: {few}. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,

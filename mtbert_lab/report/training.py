@@ -136,20 +136,27 @@ def conflict_figure(shares: pd.DataFrame) -> plt.Figure:
 def method_costs(comparison: Comparison) -> pd.DataFrame:
     """A row per gradient method: run, seeds, speed (of the plain sum's tokens per second) with low and high.
 
-    Also projected, the share of steps whose gradient was changed, and broken, the share of constraints that the update
-    breaks to first order; nan where a method has no constraints.
+    Also the `constraint_shares`, nan where a method has no constraints.
     """
     rows = []
     for name, reference in comparison.both_stored.items():
         runs = comparison.runs[name]
         speed, low, high = tables.cost_ratio(runs, comparison.runs[reference], "tokens_per_cpu_second")
         row = {"run": name, "seeds": len(runs), "speed": speed, "low": low, "high": high}
-        cost = pd.DataFrame([run.cost for run in runs]).sum(numeric_only=True)
-        if "constraints_steps" in cost:
-            row["projected"] = cost["constraints_projected"] / cost["constraints_steps"]
-            row["broken"] = cost["constraints_broken"] / cost["constraints_checked"]
-        rows.append(row)
+        rows.append(row | constraint_shares(runs))
     return pd.DataFrame(rows, columns=["run", "seeds", "speed", "low", "high", "projected", "broken"])
+
+
+def constraint_shares(runs: Sequence[Run]) -> dict[str, float]:
+    """projected, the share of steps whose gradient was changed, and broken, of constraints that the update breaks to
+    first order, over all runs; nothing where a method has no constraints."""
+    cost = pd.DataFrame([run.cost for run in runs]).sum(numeric_only=True)
+    if "constraints_steps" not in cost:
+        return {}
+    return {
+        "projected": cost["constraints_projected"] / cost["constraints_steps"],
+        "broken": cost["constraints_broken"] / cost["constraints_checked"],
+    }
 
 
 def method_costs_text(costs: pd.DataFrame) -> pd.DataFrame:
@@ -160,15 +167,15 @@ def method_costs_text(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def constraint_places(costs: pd.DataFrame) -> dict[str, float]:
-    """Places of a sentence on methods with constraints, of the table of `method_costs`.
+    """Places of a sentence on GEM and A-GEM, of the table of `method_costs`.
 
-    least and most: of the shares of steps that they change; fewest and broken: of the shares of broken constraints;
-    speed: the highest.
+    Of GEM alone, as A-GEM promises nothing of each memory, least and most: of the shares of steps that it changes;
+    fewest and broken: of the shares of broken constraints. speed: the highest of both.
     """
-    table = costs.dropna(subset="projected")
-    changed, broken = table["projected"], table["broken"]
+    gem = costs[costs["run"].str.endswith(", GEM")]
+    changed, broken = gem["projected"], gem["broken"]
     ends = {"least": changed.min(), "most": changed.max(), "fewest": broken.min(), "broken": broken.max()}
-    return ends | {"speed": table["speed"].max()}
+    return ends | {"speed": costs.dropna(subset="projected")["speed"].max()}
 
 
 # Forgetting
@@ -230,6 +237,7 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
         if not seeds:
             continue
         pair = [without[seed] for seed in seeds], [method[seed] for seed in seeds]
+        broken = constraint_shares(pair[1]).get("broken", math.nan)
         [row] = decide([tables.less_forgotten([pair])], [MEAN_MARGIN]).itertuples()
         losses = [np.mean([tables.forgetting(run) for run in runs]) for runs in pair]
         slower = tables.times_as_long([pair])
@@ -241,6 +249,7 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
                 "kept more, paired by seed": tables.signed(row),
                 "pairs": str(row.seeds),
                 "processor time": "–" if math.isnan(slower) else f"{slower:.1f} times",
+                "broken": "–" if math.isnan(broken) else f"{broken:.0%}",
             }
         )
     return pd.DataFrame(rows)
@@ -265,8 +274,8 @@ def forgotten_table(turns: Comparison) -> pd.DataFrame:
 
 
 def feeds_alone(comparison: Comparison) -> Comparison:
-    """The runs with feeds beside the one that has what came in with the feeds, without them."""
-    fed = comparison.grid.pick(lambda config: bool(config.feeds))
+    """The runs with feeds, layer norm and dropout beside the one with these two alone."""
+    fed = comparison.grid.pick(lambda config: bool(config.feeds) and config.head_norm)
     return Comparison(comparison.grid, dict.fromkeys(fed.configs, NORM_ALONE))
 
 
