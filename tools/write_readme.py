@@ -33,7 +33,6 @@ def _tables(store: Path) -> dict[str, str]:
     hybrids = read_runs("cpu", "hybrids", store=store, train_missing=False)
     return {
         "recommendation": told(findings.recommendation, store),
-        "in use": told(findings.in_use, store),
         "limits": told(findings.limits, store),
         "findings": findings.box(store),
         "plans": findings.plan_differences(compare(hybrids, "plan")),
