@@ -10,25 +10,24 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
     """Coefficients (T,), float64, of PCGrad's update in the tasks' gradients, from their Gram matrix (T, T).
 
     Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
-    changes no other. They are computed where the matrix is, so that nothing waits for a GPU. Raises ValueError for a
-    gradient that is not finite; on a GPU the update is not finite then.
+    changes no other. They are computed where the matrix is, and no number of the host goes there, so that nothing waits
+    for a GPU. Raises ValueError for a gradient that is not finite; on a GPU the update is not finite then.
     """
     T = len(gram)
     gram = gram.detach().double()
     if gram.is_cpu:
         check_finite(gram, [f"row {i}" for i in range(T)])
     total = torch.zeros_like(gram[0])
-    for i in range(T):
+    for i, c in enumerate(torch.eye(T, dtype=gram.dtype, device=gram.device)):  # g_i^PC = sum_k c_k g_k
         others = [j for j in range(T) if j != i]
         order = torch.randperm(T - 1, generator=generator).tolist()
-        c = torch.zeros_like(total)  # g_i^PC = sum_k c_k g_k
-        c[i] = 1
         for place in order:
             j = others[place]
             product = c @ gram[:, j]  # g_i^PC . g_j
             square = gram[j, j]  # |g_j|^2
             is_conflict = (product < 0) & (square > 0)
-            c[j] -= torch.where(is_conflict, product / square, 0.0)  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
+            factor = torch.where(is_conflict, product / square, torch.zeros_like(square))
+            c[j] -= factor  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
         total += c
     return total
 

@@ -90,8 +90,8 @@ def train(
     the caller removes it, and beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
-    Raises TrainingError at the first loss that is not finite, with a method that looks at gradients also at the first
-    such gradient; and for a corpus of other tasks.
+    Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
+    also at the first such gradient; and for a corpus of other tasks.
     """
     place = pick_device(device)
     path = Path(checkpoint) if checkpoint else None

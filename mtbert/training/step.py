@@ -91,13 +91,9 @@ class Trainer:
         the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
         losses = self.gradients(number, rows)
-        if self._may_update(losses):
+        if self.model.device.type != "cpu" or _are_finite(losses):
             self.update(rows)
         return losses
-
-    def _may_update(self, losses: Losses | dict[str, Tensor]) -> bool:
-        """Whether every loss is finite; nobody looks on a GPU, as that would wait for the step."""
-        return self.model.device.type != "cpu" or all(math.isfinite(loss) for loss in losses.values())
 
     def gradients(self, number: int, rows: Rows) -> Losses:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting.
@@ -179,7 +175,8 @@ class Trainer:
         config = self.config
         constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        if not self._may_update(losses):
+        is_read = self.model.device.type == "cpu" or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
+        if is_read and not _are_finite(losses):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
             self._record(number, G, list(rows))
@@ -315,6 +312,11 @@ class Trainer:
         self.loss_weights.load_state_dict(state["loss_weights"])
         self.cosines = state["cosines"]
         self.constraints = Counter(state["constraints"])
+
+
+def _are_finite(losses: Losses | dict[str, Tensor]) -> bool:
+    """Whether every loss is finite; waits for a GPU."""
+    return all(math.isfinite(loss) for loss in losses.values())
 
 
 def _twice(rows: ndarray | Tensor) -> ndarray | Tensor:

@@ -1,6 +1,6 @@
 """Estimates over seeds and examples, and the rule for verdicts: the only place for either.
 
-The rule. It has its form since version 0.11.0, after most of the stored runs and before those of later versions.
+The rule. It has its form since version 0.11.0, after most of the stored runs; *Stability* came later.
 
 *Difference.* Mean score of one configuration minus that of another, on the same dev examples, unpaired in the seeds.
 Its variance is the jackknife's over the examples (Efron 1982) plus, for each of the two configurations,
