@@ -23,7 +23,7 @@ METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")  # the fields of progressive heads
 RECIPE = (
     *("head_layers", "head_dropout", "dropout_place", "pooling", "schedule", "warmup"),
-    *("weight_decay", "weighting", "pretrain", "pos_features"),
+    *("weight_decay", "weighting", "pretrain", "pos_features", "augment"),
 )
 NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in with the feeds, without them
 LABELS = words.TRAINING  # where the names of runs in the grids are short for what they are

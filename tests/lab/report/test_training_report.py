@@ -17,7 +17,7 @@ from mtbert_lab.store import read_grid
 THREE = ("sst", "quora", "sts")
 BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
 IN_TURN = RunConfig(tasks=("sst", "sts"), scheme="in_turn", epochs=1, batch_size=8, keep="last")
-OF_06 = ("gradients", "heads_schedules", "progressive")
+OF_06 = ("gradients", "heads_schedules", "progressive", "augmentation")
 OF_11 = ("distil", "distil_long", "distil_best", "distil_more", "best_model")
 
 
@@ -45,7 +45,9 @@ def test_labels_are_of_runs_and_tell_them_apart():
     assert students.LABELS.keys() <= names_of(*OF_11)
     assert len(set(training.LABELS.values())) == len(training.LABELS)
     assert len(set(students.LABELS.values())) == len(students.LABELS)
-    recipes = {name for name in names_of("heads_schedules") if "in turn" not in name and "concat" not in name}
+    recipes = {
+        name for name in names_of("heads_schedules", "augmentation") if "in turn" not in name and "concat" not in name
+    }
     in_groups = {name for runs in words.RECIPES.values() for name in runs}
     assert recipes - in_groups == {"1-bert", "1-bert, sigmoid of cosine"}  # notebook 05 has the pairs
 
