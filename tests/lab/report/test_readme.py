@@ -40,7 +40,7 @@ def test_its_sentences_and_tables_are_what_the_store_gives(tmp_path):
 def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
-    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are recommendation, in use, limits"):
+    with pytest.raises(ValueError, match="<!-- plan --> names no table; known are recommendation, limits"):
         write_tables(path, store=tmp_path)
 
 
