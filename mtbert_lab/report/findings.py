@@ -49,7 +49,11 @@ MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; 
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")
-SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of GEM: the orders of tasks, in gradients.yaml
+SEQUENCES = (
+    "sequence",
+    "sequence, PAL",
+    "reverse sequence",
+)  # of GEM, in gradients.yaml: two orders, one also with PALs
 
 
 def box(store: Path | None = None) -> str:

@@ -89,6 +89,9 @@ def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     [line] = [line for line in README.splitlines() if "What became of the papers' findings" in line]
     assert f"Our runs check {len(worst)}." in line
     assert f"Reproduced: {counts['reproduced']}." in line
+    is_small = checked["is_small"].eq(True) & (checked["verdict"] == "reproduced")
+    answer = (REPOSITORY / "notebooks" / "09_claims.ipynb").read_text("utf8")
+    assert f"They reproduce {counts['reproduced']}, {facts[is_small].nunique()} of them by less than" in answer
     assert re.search(rf"Contradicted: {counts['contradicted']}[,.] ", line)
     assert f"Shown not to matter: {counts['no difference that matters']} orders." in line
     assert f"Too few runs to tell: {counts['too few runs to tell']}." in line
