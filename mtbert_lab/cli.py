@@ -200,7 +200,6 @@ def train(
     scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
-    again: Annotated[bool, typer.Option("--again", help="stored runs, too, whose model is not in the cache")] = False,
     accept_rejects: Annotated[
         bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
     ] = False,
@@ -238,9 +237,9 @@ def train(
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
-    runs = sweep.look_up(pairs, data, again, accept_rejects)
+    runs = sweep.look_up(pairs, data, accept_rejects)
     check_writable(results_dir())
-    place = device if scheduler and device != "auto" else pick_device(device).type
+    place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     missing = [run for run in runs if not run.is_stored]
     if missing and not (dry_run or scheduler):
@@ -318,7 +317,6 @@ def predict(
     task: TaskName = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="of all classes, a column each")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the leaderboard files of dev and test")] = None,
-    course_format: Annotated[bool, typer.Option("--course-format", help="as the CS224N project writes them")] = False,
     train_missing: TrainMissing = False,
     data: DataDir = None,
     device: Device = "auto",
@@ -336,13 +334,13 @@ def predict(
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import load_model
 
-    _check_options(text, file, out, id_column, probabilities, course_format)
+    _check_options(text, file, out, id_column, probabilities)
     if out:
         check_writable(out)
     place = pick_device(device)
     model = load_model(run, train_missing, data, device).to(place)
     if out:
-        _write_leaderboards(model, task, out, course_format, data, device)
+        _write_leaderboards(model, task, out, data, device)
         return
     about = TASKS[model.checked(task)]
     if text:
@@ -358,15 +356,11 @@ def predict(
     typer.echo(_as_csv(predicted, decimals(about)), nl=False)
 
 
-def _check_options(
-    text: object, file: object, out: object, id_column: object, probabilities: bool, course_format: bool
-) -> None:
+def _check_options(text: object, file: object, out: object, id_column: object, probabilities: bool) -> None:
     """Raises BadParameter for options of `predict` that exclude each other, or where there is nothing to predict."""
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
-    if course_format and not out:
-        raise typer.BadParameter("is a format of the files of --out", param_hint="--course-format")
     if id_column and (text or out):
         raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
@@ -386,9 +380,7 @@ def _as_csv(table: "pd.DataFrame", decimals: int) -> str:
     return table.to_csv(index=False, float_format=f"%.{decimals}f", quoting=quoting)
 
 
-def _write_leaderboards(
-    model: "MultitaskBert", task: str | None, folder: Path, course_format: bool, data: Path | None, device: str
-) -> None:
+def _write_leaderboards(model: "MultitaskBert", task: str | None, folder: Path, data: Path | None, device: str) -> None:
     """Predict dev and test of a model's tasks, or of one, into files."""
     from mtbert.data import TASKS, load_split_texts
     from mtbert.training import predict_table
@@ -404,7 +396,7 @@ def _write_leaderboards(
             if not report.is_plain:
                 typer.echo(f"{name} {split}: {for_command_line(report)}", err=True)
             predicted = predict_table(model, name, table, split, device)
-            typer.echo(write_predictions(predicted, name, split, folder, course_format))
+            typer.echo(write_predictions(predicted, name, split, folder))
 
 
 @app.command()
@@ -428,7 +420,7 @@ def export(
     from mtbert_lab.store import find_run, load_model, read_run, run_folder
 
     check_writable(folder)
-    run_id = find_run(run)
+    run_id = find_run(run, data)
     stored = run_folder(run_id)
     scores = read_run(stored).scores if stored else None
     model = load_model(run_id, train_missing, data, device)
@@ -496,7 +488,6 @@ def report(
     data: DataDir = None,
     force: Annotated[bool, typer.Option(help="execute notebooks that are up to date, too")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; default: the cores, at most 4")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs to train, with predicted time")] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
@@ -515,7 +506,7 @@ def report(
         out = Path.cwd()
     if out:
         check_writable(out)
-    build_report(profile, only, data, force, workers, grid or (), dry_run=dry_run, out=out)
+    build_report(profile, only, data, force, workers, grid or (), out=out)
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ SOURCES = {  # of fields: the papers of this project that propose or use them, a
     "distil": "Clark et al. 2019 (annealed)",
     "temperature": "Hinton, Vinyals and Dean 2015",
     "r_drop": "Liang et al. 2021",
-    "ema": "Polyak and Juditsky 1992",
+    "ema": "torch.optim.swa_utils",
     "evals_per_epoch": "paper 000, section 4 (scores at time steps)",
     "keep": "paper 004, section 5.2 (best)",
 }

@@ -2,9 +2,6 @@
 
 A checkout is only read: what its user trains and draws goes to the cache, unless MTBERT_RESULTS and MTBERT_FIGURES name
 other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to the committed ones.
-
-Ids and labels in results/dev/ have the digest of their content as their name, since runs on the same data share them.
-Teachers' outputs end with a seal, as files in the cache do: many processes write them into one folder.
 """
 
 import tempfile

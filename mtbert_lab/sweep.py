@@ -58,21 +58,20 @@ class SweepRun:
 def look_up(
     runs: Sequence[tuple[str, RunConfig]],
     data: str | Path | None = None,
-    again: bool = False,
     accept_rejects: bool = False,
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
-    Teachers come before their students; those whose models are needed and missing are added. again: a run whose model
-    is not in the cache does not count as stored. Raises ConfigError for all runs that could not start: their data or
-    encoder are missing or damaged, or their encoder has other sizes than they need. Neither the encoder nor the number
-    of rejected rows is checked for a stored run; `accept_rejects` leaves out the second check for all runs.
+    Teachers come before their students; those whose models are needed and missing are added. Raises ConfigError for
+    all runs that could not start: their data or encoder are missing or damaged, or their encoder has other sizes than
+    they need. Neither the encoder nor the number of rejected rows is checked for a stored run; `accept_rejects` leaves
+    out the second check for all runs.
     """
     corpora = Corpora(data)
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()  # of seed 1
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
-    to_do = [(name, config, again) for name, config in runs]
+    to_do = [(name, config, False) for name, config in runs]
     for name, config, needs_model in to_do:  # grows by the teachers
         try:
             corpus = corpora(config)

@@ -136,6 +136,8 @@ def _of_pretraining(config: "RunConfig") -> Iterator[str]:
     is_one_encoder = config.plan_text == "1-bert" and config.adapter == "none"
     if config.pretrain in ("after", "both") and not is_one_encoder:
         yield f"pretrain: {config.pretrain!r} trains the one encoder of plan '1-bert' without adapters"
+    if config.pretrain != "none" and config.augment == "swap":
+        yield "pretrain: reads the first sentence of a pair, and augment: swap makes a first one of both"
 
 
 def _of_evaluation(config: "RunConfig") -> Iterator[str]:

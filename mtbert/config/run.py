@@ -211,7 +211,8 @@ class RunConfig(BaseModel):
         default=None,
         gt=0,
         lt=1,
-        description="decay of the moving average of the weights, which is scored and kept; none: off",
+        description="decay of an exponential moving average of the weights, which is scored and kept; it begins with the "
+        "weights after the first step; none: off",
     )
 
     # Masked language modelling before or after the training on the tasks.

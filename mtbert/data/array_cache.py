@@ -19,6 +19,7 @@ from mtbert.paths import OTHER_CACHE, cache_dir
 
 log = logging.getLogger(__name__)
 TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
+FEWEST = 500  # texts of which anything is kept: fewer are quickly read again, and are often those of a user
 
 
 class MappedArray(NamedTuple):
@@ -34,8 +35,10 @@ def cached_arrays(
 ) -> list[ndarray]:
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    names: as in `sealed_arrays`.
+    Fewer than FEWEST texts are not cached. names: as in `sealed_arrays`.
     """
+    if len(texts) < FEWEST:
+        return compute()
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
     arrays = sealed_arrays(path, names, compute)

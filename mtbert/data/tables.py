@@ -69,7 +69,9 @@ def _load_split(task: str, split: str, root: str | Path, to_predict: bool = Fals
         table, report = _table_of(records, columns, split, path, to_predict)
     except DataError as error:
         raise DataError(f"{error}{'' if about.is_own else GET_DATA}") from error
-    return (table, report) if about.dev_share is None else _share(about, split, table, report)
+    if about.dev_share is not None:
+        table = _share(about, split, table, report)
+    return table.reset_index(drop=True), report
 
 
 def load_texts(
@@ -98,7 +100,7 @@ def load_texts(
     table, report = _table_of(text_records(lines, len(texts)), columns, "test", path, to_predict=True)
     if is_json(lines) or separator_of(lines[0], about):
         report.notes.append("a line is a text, also the first one; is_table=True reads a table")
-    return table, report
+    return table.reset_index(drop=True), report
 
 
 def _lines_of_texts(file: str | Path) -> tuple[Path, list[str]]:
@@ -129,13 +131,13 @@ def _load_table_of_texts(
     others = {*names} - {*task.columns}
     if task.id_column and task.id_column not in names and others:
         report.notes.append(f"no column {task.id_column}: ids are line numbers; id_column=NAME takes another column")
-    return table, report
+    return table.reset_index(drop=True), report
 
 
 def _table_of(
     records: Iterable[Record], columns: Columns, split: str, path: Path, to_predict: bool
 ) -> tuple[pd.DataFrame, LoadReport]:
-    """The table of a file's records, and what is told of them.
+    """The table of a file's records, with the numbers of their lines as index, and what is told of them.
 
     to_predict: records with a fault have a row, too, if they have a field for every column.
     """
@@ -166,7 +168,7 @@ def _table_of(
     if not rows:
         raise DataError("\n  ".join([f"{path}: no row is accepted.", *report.first_reasons]))
     names = columns.wanted if id_column else ["id", *columns.wanted]
-    table = pd.DataFrame(rows.values(), columns=names)
+    table = pd.DataFrame(rows.values(), index=list(rows), columns=names)
     table = table.rename(columns={columns.task.label_column: "label", id_column: "id"})
     report.notes += _notes_on_line_breaks(rows)
     return table, report
@@ -182,18 +184,22 @@ def _notes_on_line_breaks(rows: dict[int, list]) -> list[str]:
     return [f"texts with line breaks: {len(broken)}, the longest of {breaks[line] + 1} lines, in line {line}"]
 
 
-def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> tuple[pd.DataFrame, LoadReport]:
-    """The train or the dev part of a table, by a hash of the texts: equal texts are in the same part."""
+def _share(task: Task, split: str, table: pd.DataFrame, report: LoadReport) -> pd.DataFrame:
+    """The train or the dev part of a table, by a hash of the texts: equal texts are in the same part.
+
+    The report becomes that of the part.
+    """
     texts = table[list(task.sentence_columns)].agg("\0".join, axis=1)
     is_dev = texts.map(_place) < task.dev_share
-    part = table[is_dev if split == "dev" else ~is_dev].reset_index(drop=True)
+    part = table[is_dev if split == "dev" else ~is_dev]
     if part.empty:
         raise DataError(f"{report.path}: dev_share {task.dev_share} of {len(table)} rows leaves none for {split}")
     if split == "dev":  # those of train are told
         report.rejects, report.notes = [], []
+    report.doubtful = [reject for reject in report.doubtful if reject.line in part.index]
     report.of_file = report.rows
     report.rows = len(part) + len(report.rejects)
-    return part, report
+    return part
 
 
 def _place(text: str) -> float:

@@ -38,9 +38,6 @@ class Ragged:
     ids: ndarray  # (total tokens,) int32
     offsets: ndarray  # (N + 1,) int64
 
-    def __getitem__(self, i: int) -> ndarray:
-        return self.ids[self.offsets[i] : self.offsets[i + 1]]
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

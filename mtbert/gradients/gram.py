@@ -35,14 +35,6 @@ class FlatGradients:
         device = next((parameter.device for parameter in self.parameters.values()), None)
         return torch.empty(rows, self.size, dtype=torch.float32, device=device)
 
-    def values(self) -> Tensor:
-        """The parameters themselves as one new vector (P,), float32."""
-        flat = self.empty(1)[0]
-        for name, parameter in self.parameters.items():
-            place = flat[self.spans[name]]
-            place.view_as(parameter).copy_(parameter.detach())
-        return flat
-
     def take(self, flat: Tensor) -> Tensor:
         """Move every `.grad` into flat (P,), zeros where there is none; every `.grad` is None after.
 

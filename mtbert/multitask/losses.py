@@ -1,6 +1,6 @@
 """The loss of each task, and predictions from logits.
 
-Source: papers 001 (equation 5) and 002 (section 4.2: mean squared error for similarity). B batch.
+Source: papers 001 (equation 5) and 002 (section 4.1: mean squared error for similarity). B batch.
 """
 
 import torch

@@ -79,11 +79,11 @@ def embeddings_of_all_rows(
 
 
 def _path(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> Path:
-    digest = content_digest(modules, tokens, f"{VERSION} {about}")
+    digest = features_digest(modules, tokens, f"{VERSION} {about}")
     return cache_dir() / "frozen" / f"{digest[:32]}.npy"
 
 
-def content_digest(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> str:
+def features_digest(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> str:
     """Hex digits of the modules' weights, the token ids and how they become sequences."""
     special = (tokens.cls, tokens.sep, tokens.between, tokens.joint, tokens.token_types, tokens.max_length)
     digest = hashlib.sha256(f"{about} {special}".encode())

@@ -26,7 +26,7 @@ from mtbert.multitask import autocast
 from mtbert.optim import AdamW, make_schedule
 from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
-from mtbert.training.frozen_features import content_digest
+from mtbert.training.frozen_features import features_digest
 from mtbert.training.progress import Progress, steps_left
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
@@ -132,7 +132,7 @@ def pretrain(
         torch.manual_seed(config.seed)
         run = _Pretraining(encoder.to(device), texts, config)
         parts = {"encoder": encoder, "head": run.head, "optimizer": run.optimizer, "schedule": run.schedule}
-        identity = content_digest([encoder], texts, f"{__version__} {config.digest}") if checkpoint else ""
+        identity = features_digest([encoder], texts, f"{__version__} {config.digest}") if checkpoint else ""
         saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
         state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()

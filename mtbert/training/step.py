@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mtbert.bert import side_by_side
@@ -48,7 +49,8 @@ class Trainer:
 
     tables: the rows of every training task. total_steps: over which the schedule runs, and the weight of teachers
     falls. graphs: whether steps run as CUDA graphs (`StepGraphs`); None: on a GPU, where they can.
-    The moving average of the weights (`ema`) is Polyak and Juditsky's of 1992, by torch's `swa_utils`.
+    The exponential moving average of the weights (`ema`), by torch's `swa_utils`, begins with the weights after the
+    first step, which keep a share of ema^(steps - 1).
     """
 
     def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, graphs: bool | None = None) -> None:
@@ -258,10 +260,10 @@ class Trainer:
         """The part of a step after the gradient; the examples go into the episodic memory."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        before = None if self.M is None else self.shared.values()
+        before = None if self.M is None else parameters_to_vector(self.shared.parameters.values())
         self.optimizer.step()
         if before is not None:
-            self._count_broken(self.shared.values().sub_(before))
+            self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before)
         self.optimizer.zero_grad()
         for name, offset in self.offsets.items():
             self.model.heads.get_parameter(name).add_(offset)

@@ -1,1 +1,1 @@
-"""What trained models get wrong: intervals, calibration, groups of examples, worst cases, interference."""
+"""What trained models get wrong: calibration, groups of examples, worst cases, interference."""

@@ -66,7 +66,7 @@ def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
     """
     parts = []
     for name in names:
-        folder = run_folder(find_run(name))
+        folder = run_folder(find_run(name, data))
         if folder is None:
             raise MissingRun(f"{name}: its model is in the cache, but the run is not stored; train it again")
         run = read_run(folder)

@@ -19,6 +19,7 @@ from mtbert.runtime import pick_device
 from mtbert.training import task_rows
 from mtbert_lab.paths import find_result
 from mtbert_lab.store import Run, data_root, load_model
+from mtbert_lab.store.examples import read_parquet
 
 DIGITS = 4
 SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision
@@ -31,7 +32,7 @@ def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame
     """
     path = find_result(f"{name}.parquet")
     if path.exists():
-        return pd.read_parquet(path)
+        return read_parquet(path, "delete it, and it is computed again")
     try:
         table = compute()
     except (DataError, CheckpointError):

@@ -81,7 +81,6 @@ def build_report(
     workers: int | None = None,
     grids: Sequence[Path] = (),
     root: str | Path = REPOSITORY,
-    dry_run: bool = False,
     out: str | Path | None = None,
 ) -> Path:
     """Execute `root/notebooks/*.ipynb` with `root/params/<profile>/*.yaml`, build the site `out/report`.
@@ -92,7 +91,7 @@ def build_report(
     packages, nor the results have changed since. Where a notebook has `train_missing: true`, the runs of its grids are
     trained before. The demo profile keeps its own results and figures in `out/executed`, and trains again when the code
     has changed or with `force`. Returns the path of index.html.
-    dry_run: list the runs of these grids, with predicted minutes, and execute nothing. out: default root/build.
+    out: default root/build.
     Raises ReportError: unknown profile, notebook, parameter or data folder, or failing runs and cells, when the other
     notebooks have ended; and ConfigError for runs that could not start, before one does.
     """
@@ -108,14 +107,11 @@ def build_report(
         if named := folder_of(name):
             environment[name] = str(named.resolve())  # pages are executed in another folder
     if profile == "demo":
-        store = _demo_store(root, folder, force, dry_run)
+        store = _demo_store(root, folder, force)
         environment |= {"MTBERT_RESULTS": str(store), "MTBERT_FIGURES": str(folder / "figures")}
     with patch.dict(os.environ, environment):
         changed = _newest([*_packages(root), *_results(root)])
         stale = [page for page in pages if force or not page.is_made(changed)]
-        if dry_run:
-            _train(stale, profile, workers, dry_run)
-            return folder.parent / "report" / "index.html"
         _remove_others(notebooks, folder, profile)
         if profile == COMMITTED:
             for page in _read_pages(notebooks, params, folder):
@@ -228,17 +224,12 @@ def _results(root: Path) -> set[Path]:
     return files
 
 
-def _demo_store(root: Path, folder: Path, force: bool, dry_run: bool) -> Path:
-    """The demo's own store, emptied with `force` or when the code has changed, which the id of a run does not name.
-
-    dry_run: a folder that is not there instead of one that would be emptied.
-    """
+def _demo_store(root: Path, folder: Path, force: bool) -> Path:
+    """The demo's own store, emptied with `force` or when the code has changed, which the id of a run does not name."""
     store = folder / "results"
     begun = store / "begun"
     if not force and begun.exists() and _newest([begun]) >= _newest(_packages(root)):
         return store
-    if dry_run:
-        return folder / "no-results"
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir(parents=True)
     begun.touch()
@@ -278,8 +269,8 @@ def _remove_others(notebooks: list[Path], folder: Path, profile: str) -> None:
             file.unlink()
 
 
-def _train(pages: list[_Page], profile: str, workers: int, dry_run: bool = False) -> list[str]:
-    """Train the runs that are missing in the grids of pages that train; what failed. dry_run: list the runs instead."""
+def _train(pages: list[_Page], profile: str, workers: int) -> list[str]:
+    """Train the runs that are missing in the grids of pages that train; what failed."""
     grids_of: dict[tuple, dict[Path, None]] = {}  # folder of the datasets, device -> grids
     for page in pages:
         if page.values.get("train_missing", False):
@@ -295,17 +286,14 @@ def _train(pages: list[_Page], profile: str, workers: int, dry_run: bool = False
         if profile != "demo":
             missing = predict_runs(missing, pick_device(device).type, 1, data, with_memory=False)
         stored = [run for run in runs if run.is_stored]
-        if dry_run:
-            print(sweep.describe([*stored, *missing], workers))
-        else:
-            failed |= sweep.train_missing([*stored, *missing], workers, data=data, device=device)
+        failed |= sweep.train_missing([*stored, *missing], workers, data=data, device=device)
     return [f"run {name} failed: {why}" for name, why in failed.items()]
 
 
 def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
     """Execute these notebooks in threads, and build the site whenever one has ended; what failed.
 
-    The last one begins, as 10_demo trains and takes longest. After an interruption no kernel runs on.
+    10_demo begins, as it trains and takes longest. After an interruption no kernel runs on.
     """
     failures = []
     began = time.monotonic()
@@ -313,7 +301,8 @@ def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:
     others = psutil.Process().children()
     # The folder is put back at the end: papermill and Sphinx change it for a moment.
     with contextlib.chdir(folder), ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, page): page for page in reversed(pages)}
+        in_order = sorted(pages, key=lambda page: page.notebook.stem != "10_demo")
+        futures = {pool.submit(_execute, page): page for page in in_order}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 failure = future.result()

@@ -22,6 +22,7 @@ from mtbert_lab.report.claims import OF_RUNS, facts
 from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
     ADAPTER,
+    GRADIENTS,
     TOGETHER,
     Comparison,
     Grid,
@@ -48,7 +49,6 @@ from mtbert_lab.store import BASELINES, overall_interval, summarize
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
-GRADIENTS = ("gradients", "gradient_options", "memory_batch")
 SEQUENCES = (
     "sequence",
     "sequence, PAL",
@@ -164,7 +164,7 @@ def limits(store: Path | None = None) -> str:
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:size} more "
-            "there than *1-bert*, but there are too few runs to tell.",
+            "there than *1-bert*, with too few runs to tell.",
             short=steps[0],
             passes=passes,
             long=steps[1],
@@ -283,8 +283,8 @@ def samplers_trade(samplers: Comparison) -> str:
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
-        "Adapters, and gradient methods where a step has all tasks: none of {count} differences on tasks is shown to "
-        "be a gain above the margin; {few} have too few runs to tell. Overall the gradient methods are shown not to "
+        "None of {count} differences on tasks by adapters, or by gradient methods where a step has all tasks, is shown "
+        "to be a gain above the margin; {few} have too few runs to tell. Overall the gradient methods are shown not to "
         "matter.",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(pd.concat([adapters.differences, gradients.differences])),
@@ -300,12 +300,13 @@ def gem_is_for(gradients: Grid) -> str:
         raise KeyError("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     keeps = (
-        "Where tasks are trained one after the other, earlier tasks keep {kept} more of their score with GEM{seeds}. "
-        "On CPUs it takes {times:.0f} times the time; it keeps {memory} examples of each and reads {batch} of each a "
-        "step."
+        "Where tasks are trained one after the other, {rows:,} examples each, earlier tasks keep {kept} more of their "
+        "score with GEM{seeds}. On CPUs it takes {times:.0f} times the time. It keeps {memory} examples of an earlier "
+        "task and reads {batch} of them a step."
     )
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
-    about = {"times": times_as_long(orders), "memory": config.memory_size, "batch": config.memory_batch}
+    about = dict(rows=config.train_rows, times=times_as_long(orders))
+    about |= dict(memory=config.memory_size, batch=config.memory_batch)
     if found.is_decided:
         return tell(keeps, kept=Place(row, "better"), seeds="", **about)
     seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"
@@ -334,9 +335,9 @@ def _claims_checked(store: Path | None) -> str:
     of_heads = facts(claims).query("kind == 'finding' and verdict == @CONTRADICTED and paper == '004'")
     checked = findings_checked(claims)
     return tell(
-        "Our runs check {count}. Reproduced: {reproduced}. Contradicted: {contradicted}, most where one paper "
-        "feeds heads each other's outputs. Shown not to matter: {equal} orders. Too few runs to tell: {few}. Another "
-        "{waiting} wait for their runs.",
+        "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most where one paper feeds "
+        "heads each other's outputs. For {equal} the order is shown not to matter, and {few} have too few runs to "
+        "tell. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,
     )

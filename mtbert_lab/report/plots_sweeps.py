@@ -1,4 +1,4 @@
-"""Figures of sweeps and of claims: f(table, ax=None) -> ax, as in plots.py; nothing here reads a file."""
+"""Figures of sweeps and of claims: f(table, ax=None) -> ax as in plots.py, or a Figure; nothing reads a file."""
 
 from collections.abc import Mapping, Sequence
 

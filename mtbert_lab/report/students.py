@@ -15,7 +15,6 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report import notebook, plots_sweeps, tables, words
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
-from mtbert_lab.report.training import mean_scores
 from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval
 
@@ -144,7 +143,7 @@ def dev_places(runs: Sequence[Run]) -> dict[str, object]:
 
 def tried_table(grid: Grid) -> pd.DataFrame:
     """A row per stored run: what differs from the first run of its tasks, and its scores; as text."""
-    scores = mean_scores(grid.runs)
+    scores = tables.mean_scores(grid.runs)
     if scores.empty:
         return scores
     changes, bases, last, sizes = [], {}, [], []
@@ -166,7 +165,7 @@ def _millions(runs: Sequence[Run]) -> str:
 
 def sizes_table(runs: Mapping[str, list[Run]]) -> pd.DataFrame:
     """Mean dev scores of some runs, and their parameters; as text."""
-    return mean_scores(dict(runs)).assign(**{"parameters (M)": [_millions(group) for group in runs.values()]})
+    return tables.mean_scores(dict(runs)).assign(**{"parameters (M)": [_millions(group) for group in runs.values()]})
 
 
 def scores_on_test(runs: Mapping[str, list[Run]]) -> pd.DataFrame:

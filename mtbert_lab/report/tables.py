@@ -8,7 +8,7 @@ import logging
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise
@@ -41,16 +41,17 @@ from mtbert_lab.statistics import (
 )
 from mtbert_lab.store import (
     BASELINES,
-    MissingRun,
     Run,
     baseline_table,
     difference,
     load_or_run,
     read_grid,
+    stored_seeds,
     training_key,
 )
 
 ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
+GRADIENTS = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
 TOGETHER = ("sst", "quora", "sts")
 
 
@@ -112,13 +113,15 @@ def read_runs(
     params: Path = REPOSITORY / "params",
     only: str = "",
     store: Path | None = None,
+    data: str | Path | None = None,
+    train_missing: bool = True,
     **how,
 ) -> Grid:
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
     name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
-    only: a part of the names of runs; the others are left out. store: default `stores()`. how: other arguments of
-    `load_or_run`.
+    only: a part of the names of runs; the others are left out. store: default `stores()`. data, train_missing: as in
+    `load_or_run`; how: its other arguments.
     """
     path = Path(name)
     if not path.is_absolute():
@@ -134,11 +137,9 @@ def read_runs(
         if only not in run:
             continue
         configs[run] = [group[0].but(seed=seed)] if seed else group
-        stored = []
-        for config in configs[run]:
-            with suppress(MissingRun):
-                stored.append(load_or_run(config, store=store, **how))
-        if stored:
+        if train_missing:
+            runs[run] = [load_or_run(config, data, store, **how) for config in configs[run]]
+        elif stored := stored_seeds(configs[run], data, store):
             runs[run] = stored
     return Grid((shown,), configs, runs, (store,) if store else ())
 
@@ -268,6 +269,11 @@ def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambd
 def is_unified(config: RunConfig) -> bool:
     """Whether every step of a run has all tasks."""
     return config.scheme == "unified"
+
+
+def is_in_turn(config: RunConfig) -> bool:
+    """Whether a run trains one task after the other."""
+    return config.scheme == "in_turn"
 
 
 def is_plain(config: RunConfig) -> bool:
@@ -407,20 +413,46 @@ def _first_line(record: logging.LogRecord) -> bool:
 
 
 def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
-    """The baselines of a run's tasks: of the demo corpus computed, else those of the results store.
+    """The baselines of a run's tasks: of the course's data those of the results store, else computed.
 
-    The stored cosines are the packaged encoder's, and are left out for another. Without a stored table they are
-    computed, and the table is empty where the data are not here either.
+    The stored cosines are the packaged encoder's, and are left out for another. What is not stored is computed, and the
+    table is empty where the data are not here either.
     """
     path = find_result(BASELINES)
-    if config.corpus == "demo" or not path.exists():
+    stored = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+    if config.corpus == "demo" or not set(config.tasks) <= set(stored["task"]):
         try:
             with rejects_in_one_line():
                 return baseline_table(config, data)
         except DataError:
-            return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
-    table = pd.read_csv(path)
+            return stored[:0]
+    table = stored[stored["task"].isin(config.tasks)]
     return table if config.encoder == MINILM else table[table["baseline"] != "cosine"]
+
+
+def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataFrame:
+    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
+    configs = [group[0] for grid in grids for group in grid.configs.values()]
+    if not configs:
+        return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+    return read_baselines(max(configs, key=lambda config: len(config.tasks)), data)
+
+
+def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """A row per run: mean dev scores of the kept step over the seeds, as text; overall where it has several tasks."""
+    rows = []
+    for name, group in runs.items():
+        row = {"run": name}
+        scored = group[0].config.scored
+        for task in TASKS:
+            if task in scored:
+                row[TASK_LABELS[task]] = f"{np.mean([run.score(task) for run in group]):.3f}"
+        if len(scored) > 1:
+            row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
+        rows.append(row | {"seeds": str(len(group))})
+    table = pd.DataFrame(rows)
+    last = [column for column in ("overall", "seeds") if column in table]  # a first run of one task has no overall
+    return table[[*table.columns.drop(last), *last]].fillna("–")
 
 
 def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert_lab.report import notebook, plots, tables, words
 from mtbert_lab.report.plots import TASK_LABELS
@@ -19,7 +18,6 @@ from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text
 from mtbert_lab.store import Run, stack_predictions
 
-METHOD = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")  # the fields of progressive heads
 RECIPE = (
     *("head_layers", "head_dropout", "dropout_place", "pooling", "schedule", "warmup"),
@@ -35,18 +33,6 @@ def has_gain(differences: pd.DataFrame) -> str:
     return ", ".join(gains.unique()) or "none"
 
 
-def is_in_turn(config: RunConfig) -> bool:
-    return config.scheme == "in_turn"
-
-
-def baselines(grids: Sequence[Grid], data_dir: str = "") -> pd.DataFrame:
-    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
-    configs = [group[0] for grid in grids for group in grid.configs.values()]
-    if not configs:
-        return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
-    return tables.read_baselines(max(configs, key=lambda config: len(config.tasks)), data_dir or None)
-
-
 def in_groups(differences: pd.DataFrame) -> pd.DataFrame:
     """A table of differences with its runs in the groups of words.RECIPES, those that are in none behind them."""
     others = differences[~differences["run"].isin(words.WORDS_OF_RECIPES)]
@@ -55,30 +41,13 @@ def in_groups(differences: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([notebook.in_words(differences, words.RECIPES), others.assign(group="Other runs")])
 
 
-def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
-    """A row per run: mean dev scores of the kept step over the seeds, as text; overall where it has several tasks."""
-    rows = []
-    for name, group in runs.items():
-        row = {"run": name}
-        scored = group[0].config.scored
-        for task in TASKS:
-            if task in scored:
-                row[TASK_LABELS[task]] = f"{np.mean([run.score(task) for run in group]):.3f}"
-        if len(scored) > 1:
-            row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
-        rows.append(row | {"seeds": str(len(group))})
-    table = pd.DataFrame(rows)
-    last = [column for column in ("overall", "seeds") if column in table]  # a first run of one task has no overall
-    return table[[*table.columns.drop(last), *last]].fillna("–")
-
-
 # Gradients
 
 
 def surgery(grid: Grid) -> Comparison:
     """Every gradient method beside the plain sum under the same plan, where tasks are not trained in turn."""
     plain = grid.pick(lambda config: config.gradients == "sum")  # first, so that it is the reference
-    return tables.compare(plain | grid, *METHOD, where=lambda config: not is_in_turn(config))
+    return tables.compare(plain | grid, *tables.GRADIENTS, where=lambda config: not tables.is_in_turn(config))
 
 
 def recorded_cosines(grid: Grid) -> tuple[str, pd.DataFrame]:

@@ -169,8 +169,9 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
     else:
         distances = [(abs(margin - found.value), level)]
     fewest = 1 + min(len(side.scores) for side in found.sides)
+    variances = [(side.variance_of_one_seed, len(side.scores)) for side in found.sides]
     for seeds in range(max(SEEDS, fewest), MOST_SEEDS + 1):
-        of_seeds = sum(side.variance_of_one_seed / max(seeds, len(side.scores)) for side in found.sides)
+        of_seeds = sum(variance / max(seeds, count) for variance, count in variances)
         error = math.sqrt(found.of_examples + of_seeds)
         if any(distance > -NormalDist().inv_cdf(alpha) * error for distance, alpha in distances):
             return seeds

@@ -26,6 +26,7 @@ from mtbert_lab.store.runs import (
     load_or_run,
     read_corpus,
     run_id_of,
+    stored_seeds,
     teacher_outputs,
     train_once,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "seeds_of_configurations",
     "stack_predictions",
     "stored_runs",
+    "stored_seeds",
     "summarize",
     "teacher_outputs",
     "train_once",

@@ -19,12 +19,12 @@ from mtbert_lab.store.run import MissingRun
 from mtbert_lab.store.runs import is_of_files_here
 
 
-def find_run(text: str) -> str:
+def find_run(text: str, data: str | Path | None = None) -> str:
     """The id of a run that is stored or whose model is in the cache.
 
     text: the first characters of the id, or 'GRID.yaml:NAME' or 'GRID.yaml:NAME:SEED'. If the run is stored for several
-    versions of its data, the one for the files that are here is taken. Raises MissingRun unless one run fits, and
-    ConfigError if the grid cannot be read.
+    versions of its data, the one for the files that are here is taken. data: their folder, as in `data_root`. Raises
+    MissingRun unless one run fits, and ConfigError if the grid cannot be read.
     """
     ids = set(run_folders(stores()))
     ids |= {path.parent.name for path in model_folder("").glob("*/run_config.json")}
@@ -34,7 +34,7 @@ def find_run(text: str) -> str:
         found = []
         for config in named_runs(text):
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))
-            found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config)] or own
+            found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config, data)] or own
         found.sort()
     else:
         remedy = "`mtbert runs` lists them"

@@ -20,7 +20,7 @@ def load_model(
     run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. Raises MissingRun unless one run fits,
     CheckpointError if its model is not there, and DataError if it was trained on other data than those that are here.
     """
-    run_id = find_run(run)
+    run_id = find_run(run, data)
     stored = run_folder(run_id)
     if stored is not None and not has_model(run_id):
         found = read_run(stored)

@@ -52,7 +52,7 @@ def remove_unused(days: float) -> tuple[int, float]:
         if not has_model(folder.name):  # its run goes on from its checkpoint
             continue
         before = size_of(folder)
-        with suppress(Timeout, OSError), run_lock(folder.name, blocking=False):  # else another process trains it
+        with suppress(OSError), run_lock(folder.name, blocking=False):  # else another process trains it
             remove_checkpoints(folder)
         freed += before - size_of(folder)
     for kind in ARRAYS:

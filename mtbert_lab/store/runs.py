@@ -53,7 +53,12 @@ def load_or_run(
     """
     among = [Path(store)] if store else stores()
     if not train_missing:
-        return _find_without_data(config, data, among)
+        if found := stored_seeds([config], data, store):
+            return found[0]
+        raise MissingRun(
+            f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
+            f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
+        )
     corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, again):
@@ -65,6 +70,32 @@ def load_or_run(
 
 
 # --- find -------------------------------------------------------------------------------------------------------------
+
+
+def stored_seeds(
+    configs: Sequence[RunConfig], data: str | Path | None = None, store: str | Path | None = None
+) -> list[Run]:
+    """The stored runs of some seeds of a configuration, all on one version of the training data.
+
+    It is that of the files here, if a seed was trained on it, else the one that most seeds have. With `train_rows`
+    every seed has training data of its own. data, store: as in `load_or_run`.
+    """
+    if len(configs) > 1 and configs[0].train_rows:
+        return [run for config in configs for run in stored_seeds([config], data, store)]
+    among = [Path(store)] if store else stores()
+    versions: dict[str, list[tuple[Path, RunConfig]]] = {}
+    for config in configs:
+        for run_id, folder in run_folders(among, f"{config.digest}-").items():
+            _, _, version = run_id.partition("-")
+            versions.setdefault(version, []).append((folder, config))
+
+    def rank(version: str) -> tuple[bool, int]:
+        folder, config = versions[version][0]
+        return is_of_files_here(folder.name, config, data), len(versions[version])
+
+    if len(versions) > 1:  # only then the data are read
+        versions = {"": versions[max(versions, key=rank)]}
+    return [read_run(folder, config) for found in versions.values() for folder, config in found]
 
 
 def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:
@@ -122,19 +153,6 @@ def data_digest(corpus: Corpus) -> str:
 def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
     """Whether one of these stores has the run, and with `again` the cache its model."""
     return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
-
-
-def _find_without_data(config: RunConfig, data: str | Path | None, among: Sequence[Path]) -> Run:
-    """The stored run of a configuration, if possible the one on the data files as they are here; raises MissingRun."""
-    folders = list(run_folders(among, f"{config.digest}-").values())
-    if not folders:
-        raise MissingRun(
-            f"no stored run of configuration {config.digest} (tasks {', '.join(config.tasks)}, seed {config.seed}) in "
-            f"{' or '.join(map(str, among))}; train it with train_missing=True or `mtbert train`"
-        )
-    if len(folders) > 1:
-        folders.sort(key=lambda folder: is_of_files_here(folder.name, config, data))
-    return read_run(folders[-1], config)
 
 
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:

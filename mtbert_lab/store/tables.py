@@ -61,4 +61,7 @@ def _write_scores(store: Path) -> None:
         spent = {name: cost[name] for name in SPENT}
         where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
-    write_table(pd.DataFrame(scores), store / SCORES)
+    if scores:
+        write_table(pd.DataFrame(scores), store / SCORES)
+    else:
+        (store / SCORES).unlink(missing_ok=True)

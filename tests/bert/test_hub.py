@@ -3,7 +3,6 @@
 import shutil
 import socket
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -69,14 +68,12 @@ def test_missing_package_is_named(monkeypatch, fresh_check):
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-encoder", "no folder here", "a/b/c"])
-def test_unknown_name_without_a_network_is_named_quickly(monkeypatch, tmp_path, name):
+def test_unknown_name_without_a_network_is_named(monkeypatch, tmp_path, name):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    begin = time.monotonic()
     with pytest.raises(CheckpointError, match=f"'{name}' is not a folder") as error:
         locate(name)
     assert "minilm" in str(error.value)
-    assert time.monotonic() - begin < 5
 
 
 def test_connection_that_breaks_off_is_named(monkeypatch, tmp_path):

@@ -6,8 +6,14 @@ import time
 import numpy as np
 import pytest
 
-from mtbert.data.array_cache import cached_arrays, mapped_array
+from mtbert.data import array_cache
+from mtbert.data.array_cache import FEWEST, cached_arrays, mapped_array
 from mtbert.paths import cache_dir
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch):
+    monkeypatch.setattr(array_cache, "FEWEST", 1)
 
 
 def cached(texts: list[str], value: float, made_with: str = "") -> float:
@@ -22,6 +28,13 @@ def test_arrays_are_computed_once_for_the_same_input():
     assert [file.suffix for file in (cache_dir() / "kind").iterdir()] == [".npz"]
     others = [(["y", "x"], ""), (["xy"], ""), (["x\0y"], ""), (["x", "y", "x"], ""), (["x", "y"], "made otherwise")]
     assert [cached(texts, i, made_with) for i, (texts, made_with) in enumerate(others)] == list(range(len(others)))
+
+
+def test_a_few_texts_leave_nothing_on_disk(monkeypatch):
+    monkeypatch.setattr(array_cache, "FEWEST", FEWEST)
+    assert [cached(["x"] * (FEWEST - 1), value) for value in (1.0, 2.0)] == [1.0, 2.0]
+    assert not (cache_dir() / "kind").exists()
+    assert [cached(["x"] * FEWEST, value) for value in (1.0, 2.0)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"text", lambda content: content[:-1],

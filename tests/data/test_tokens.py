@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from mtbert.bert.hub import CheckpointError, content_digest, locate
-from mtbert.data import tokens
+from mtbert.data import array_cache, tokens
 from mtbert.data.tokens import Ragged, TokenizedTable, load_tokenizer, tokenize
 from mtbert.paths import cache_dir
 from mtbert.samplers import eval_batches, padding_share, train_batches
@@ -167,19 +167,28 @@ def test_a_tokenizer_that_transformers_reads_in_another_way_is_refused(tiny_enco
     assert load_tokenizer(folder).encode("GOOD").ids == load_tokenizer(folder).encode("good").ids
 
 
+@pytest.fixture
+def few_texts(monkeypatch):
+    """Also a few texts are cached."""
+    monkeypatch.setattr(array_cache, "FEWEST", 1)
+
+
 def cache_files():
     return sorted((cache_dir() / "tokens").glob("*"))
 
 
 def ids_of(table: TokenizedTable) -> list:
-    return [[column[i].tolist() for i in range(len(column))] for column in table.columns]
+    found = []
+    for column in table.columns:
+        found.append([part.tolist() for part in np.split(column.ids, column.offsets[1:-1])])
+    return found
 
 
 def refuse(*args):
     raise AssertionError("tokenized again")
 
 
-def test_the_cache_is_used(tiny_encoder, monkeypatch):
+def test_the_cache_is_used(tiny_encoder, monkeypatch, few_texts):
     fresh = ids_of(tokenize("sst", singles(TEXTS), tiny_encoder))
     monkeypatch.setattr(tokens, "_encode", refuse)
     assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
@@ -188,14 +197,14 @@ def test_the_cache_is_used(tiny_encoder, monkeypatch):
         tokenize("sst", singles(TEXTS[::-1]), tiny_encoder)
 
 
-def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder, monkeypatch):
+def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder, monkeypatch, few_texts):
     tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder)
     assert len(cache_files()) == 2
     monkeypatch.setattr(tokens, "_encode", refuse)
     tokenize("sts", pairs(OTHERS, TEXTS), tiny_encoder, pairs="concat")
 
 
-def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path):
+def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path, few_texts):
     shutil.copy(f"{tiny_encoder}/tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     path = tmp_path / "tokenizer.json"

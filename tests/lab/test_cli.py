@@ -292,15 +292,6 @@ def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
         assert pd.read_csv(out / f"{task}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
 
 
-def test_predict_in_the_format_of_the_course(trained, course_data, tmp_path):
-    result = mtbert("predict", trained.run_id, "--out", tmp_path, "--course-format", "--device", "cpu")
-    assert result.exit_code == 0
-    dev = trained.predictions[trained.predictions["task"] == "sst"]
-    rows = [f"{row.id} , {int(row.predicted)} " for row in dev.itertuples()]
-    assert (tmp_path / "para-test-output.csv").exists()
-    assert (tmp_path / "sst-dev-output.csv").read_text().split("\n") == ["id \t Predicted_Sentiment ", *rows, ""]
-
-
 def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
     model = load_model(trained.run_id)
     result = mtbert("predict", trained.run_id[:6], "--task", "sst", "--text", "a dull day", "--text", "a bright day")
@@ -336,8 +327,7 @@ def test_predict_takes_one_source(trained, tmp_path):
     (tmp_path / "in.csv").write_text("sentence\na dull day\n")
     result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
     assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
-    for options in (["--course-format"], ["--out", tmp_path, "--probabilities"]):
-        assert mtbert("predict", trained.run_id, *options).exit_code == 2
+    assert mtbert("predict", trained.run_id, "--out", tmp_path, "--probabilities").exit_code == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])
@@ -452,9 +442,6 @@ def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp
     fields = trained.config.model_dump(mode="json", exclude_defaults=True)
     grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
     assert mtbert("train", grid).stdout == "1 of 1 are stored already\n"
-    again = mtbert("train", grid, "--again", "--threads", 1, "--device", "cpu")
-    assert "[1 of 1] one, seed 1: dev " in again.stdout and load_model(trained.run_id)
-    assert mtbert("train", grid, "--again").stdout == "1 of 1 are stored already\n"
 
 
 def test_runs_lists_the_store(trained, tmp_path):

@@ -1,6 +1,5 @@
-"""Predictions as files: ours, and as the course's own code writes them."""
+"""Predictions as files."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -26,17 +25,3 @@ def test_a_number_is_written_with_the_digits_of_its_range(tmp_path, monkeypatch,
     monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": label_range}))
     path = write_predictions(pd.DataFrame({"id": ["a"], "predicted": [value]}), "sts", "dev", tmp_path)
     assert path.read_text() == f"id,predicted\na,{written}\n"
-
-
-@pytest.mark.parametrize(
-    "task, value, text",
-    [
-        ("sst", np.int64(4), "id \t Predicted_Sentiment \nc7 , 4 \n"),
-        ("cfimdb", np.int64(1), "id \t Predicted_Sentiment \nc7 , 1 \n"),
-        ("quora", np.int64(1), "id \t Predicted_Is_Paraphrase \nc7 , 1.0 \n"),
-        ("sts", np.float32(2.34567), "id \t Predicted_Similiary \nc7 , 2.3457 \n"),
-    ],
-)
-def test_the_format_of_the_course(tmp_path, task, value, text):
-    table = pd.DataFrame({"id": ["c7"], "predicted": [value]})
-    assert write_predictions(table, task, "test", tmp_path, course_format=True).read_text() == text

@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from mtbert import runtime
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
+from mtbert.optim import AdamW
+from mtbert.samplers import train_batches
 from mtbert.training import loop
 from mtbert.training import masked_lm as module
 from mtbert.training.checkpoint import TrainingError
@@ -168,6 +171,38 @@ def test_pretraining_is_a_function_of_the_seed_and_leaves_the_generator_alone(en
         assert torch.equal(torch.get_rng_state(), state)
         results.append(weights(again))
     assert same(results[0], results[1]) and not same(results[1], results[2])
+
+
+def test_the_weights_are_those_of_a_plain_loop(encoder, texts):
+    """AdamW with decay 0.01, a warm-up over 2 of 20 steps, then down to 0; dropout; batches of the larger size, 4."""
+    config = SETTINGS.but(tasks=("sst", "quora"), batch_size={"sst": 2, "quora": 4})
+    plain, steps = copy.deepcopy(encoder), 20
+    torch.manual_seed(config.seed)
+    head = MaskedLanguageHead(plain)
+    parameters = [*plain.parameters(), head.dense.weight, head.dense.bias, *head.norm.parameters(), head.decoder.bias]
+    optimizer = AdamW(parameters, lr=1e-3, weight_decay=0.01)
+    schedule = LambdaLR(optimizer, lambda step: (step + 1) / 3 if step < 2 else 1 - (step - 2) / 18)
+    batches = [rows for epoch in range(2) for rows in train_batches(texts.lengths, 4, config.seed, epoch)]
+    plain.train()
+    for step, rows in enumerate(batches):
+        batch = texts.batch(rows)
+        special = torch.isin(batch.input_ids, torch.tensor([texts.cls, texts.sep, texts.pad, texts.mask]))
+        seed = int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0])
+        can_be_masked = batch.attention_mask & ~special
+        corrupted, targets = mask_tokens(
+            batch.input_ids, can_be_masked, texts.mask, plain.config.vocab_size, 0.15, generator(seed)
+        )
+        hidden = plain(corrupted, batch.attention_mask).last_hidden_state
+        loss = F.cross_entropy(head(hidden[targets != -100]), targets[targets != -100])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    curve = pretrain(encoder, texts, config)
+    assert curve["step"].tolist() == list(range(1, steps + 1))
+    assert curve["loss"].iloc[-1] == pytest.approx(loss.item())
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(encoder.state_dict()[name], tensor, atol=1e-6, rtol=0)
 
 
 def test_special_tokens_and_padding_are_never_predicted(encoder, tiny_encoder, monkeypatch):

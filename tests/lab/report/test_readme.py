@@ -87,14 +87,13 @@ def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     worst = checked["verdict"].map(order.index).groupby(facts).min()
     counts = worst.map(lambda i: order[i]).value_counts().reindex(order, fill_value=0)
     [line] = [line for line in README.splitlines() if "What became of the papers' findings" in line]
-    assert f"Our runs check {len(worst)}." in line
-    assert f"Reproduced: {counts['reproduced']}." in line
+    assert f"Our runs check {len(worst)}: they reproduce {counts['reproduced']} and contradict" in line
     is_small = checked["is_small"].eq(True) & (checked["verdict"] == "reproduced")
     answer = (REPOSITORY / "notebooks" / "09_claims.ipynb").read_text("utf8")
     assert f"They reproduce {counts['reproduced']}, {facts[is_small].nunique()} of them by less than" in answer
-    assert re.search(rf"Contradicted: {counts['contradicted']}[,.] ", line)
-    assert f"Shown not to matter: {counts['no difference that matters']} orders." in line
-    assert f"Too few runs to tell: {counts['too few runs to tell']}." in line
+    assert re.search(rf" and contradict {counts['contradicted']}[,.] ", line)
+    assert f"For {counts['no difference that matters']} the order is shown not to matter" in line
+    assert f", and {counts['too few runs to tell']} have too few runs to tell." in line
     waiting = claims[(claims["verdict"] == "not measured yet") & (claims["kind"] == "finding")]
     waiting = set(waiting["fact"].fillna(waiting["claim"])) - set(checked["fact"].dropna())
     assert f"Another {len(waiting)} wait for their runs." in line

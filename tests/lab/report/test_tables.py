@@ -202,15 +202,15 @@ def test_the_step_of_a_best_point_is_named_unless_it_is_the_last(grid_of):
     assert Comparison(grid, {"one": "one"}).scores().loc["one", "SST best point"] == "0.610"
 
 
-def test_baselines_of_the_store_fit_the_encoder(isolated, tiny_encoder, course_data):
+def test_baselines_of_the_store_fit_the_encoder_and_the_tasks(isolated, tiny_encoder, course_data):
     results_dir().mkdir(parents=True)
-    stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
+    names = ["most frequent", "cosine", "most frequent"]
+    stored = pd.DataFrame({"baseline": names, "task": ["sts", "sts", "cfimdb"], "metric": "pearson", "value": 0.5})
     stored.to_csv(results_dir() / BASELINES, index=False)
-    course = BASE.but(corpus="course")
-    assert tables.read_baselines(course)["baseline"].tolist() == ["most frequent", "cosine"]
-    assert tables.read_baselines(course.but(encoder=tiny_encoder))["baseline"].tolist() == ["most frequent"]
-    (results_dir() / BASELINES).unlink()
-    computed = tables.read_baselines(course.but(encoder=tiny_encoder))
+    similarity = RunConfig(tasks=("sts",), corpus="course")
+    assert tables.read_baselines(similarity)["baseline"].tolist() == ["most frequent", "cosine"]
+    assert tables.read_baselines(similarity.but(encoder=tiny_encoder))["baseline"].tolist() == ["most frequent"]
+    computed = tables.read_baselines(BASE.but(corpus="course", encoder=tiny_encoder))  # two tasks are not stored
     assert set(computed["baseline"]) == {"most frequent", "cosine"} and set(computed["task"]) == set(THREE)
 
 

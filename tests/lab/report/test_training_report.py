@@ -199,13 +199,13 @@ def test_predictions_drawn_to_the_middle_have_a_slope_above_one(synthetic):
 
 def test_mean_scores_of_runs_of_other_tasks(synthetic):
     runs = {"one": [synthetic(RunConfig(tasks=("sts",)), 0.8)], "three": [synthetic(BASE, 0.8)]}
-    table = training.mean_scores(runs).set_index("run")
+    table = tables.mean_scores(runs).set_index("run")
     assert table.columns.tolist()[-2:] == ["overall", "seeds"] and table.loc["one", ["SST", "overall"]].eq("–").all()
-    assert table.loc["three", "SST"] == "0.800" and training.mean_scores({}).empty
+    assert table.loc["three", "SST"] == "0.800" and tables.mean_scores({}).empty
 
 
 def test_without_runs_there_are_no_baselines_and_nothing_is_shown(monkeypatch):
-    assert training.baselines([Grid((), {}, {})]).empty
+    assert tables.baselines([Grid((), {}, {})]).empty
     shown = []
     monkeypatch.setattr(notebook, "display", shown.append)
     notebook.numbers(Comparison(Grid((), {}, {}), {}))

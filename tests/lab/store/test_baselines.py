@@ -1,13 +1,17 @@
 """Baselines without training, and their threshold."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mtbert.bert import BertModel
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tables import load_table
+from mtbert.data.tokens import load_tokenizer
 from mtbert_lab.store.baselines import _cosines, baseline_table, best_threshold
 
 
@@ -20,6 +24,18 @@ def test_no_threshold_is_better(pairs):
     assert right.mean() == max(others)
 
 
+def cosines_one_by_one(encoder: str, table: pd.DataFrame) -> np.ndarray:
+    """Of the pairs' mean states; each sentence is read alone, without padding."""
+    model, tokenizer = BertModel.from_pretrained(encoder).eval(), load_tokenizer(encoder)
+
+    def embedding(text: str) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0].mean(0).numpy()
+
+    first, second = (np.stack([embedding(text) for text in table[name]]) for name in ("sentence1", "sentence2"))
+    return (first * second).sum(1) / (np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1))
+
+
 def test_baselines_of_the_tiny_data(tiny_encoder, course_data):
     config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora", "sts"))
     table = baseline_table(config)
@@ -28,9 +44,14 @@ def test_baselines_of_the_tiny_data(tiny_encoder, course_data):
     train, dev = (load_table("sst", split, course_data)[0]["label"] for split in ("train", "dev"))
     assert table["sst", "most frequent", "accuracy"] == (dev == train.mode()[0]).mean()
     assert table["sts", "most frequent", "pearson"] == 0, "a constant knows nothing of the labels"
-    assert -1 <= table["sts", "cosine", "pearson"] <= 1
-    assert 0 <= table["quora", "cosine", "accuracy"] <= 1
     assert ("sst", "cosine", "accuracy") not in table.index
+    dev = load_table("sts", "dev", course_data)[0]
+    expected = np.corrcoef(cosines_one_by_one(tiny_encoder, dev), dev["label"])[0, 1]
+    assert table["sts", "cosine", "pearson"] == pytest.approx(expected, abs=1e-5)
+    train, dev = (load_table("quora", split, course_data)[0] for split in ("train", "dev"))
+    threshold = best_threshold(cosines_one_by_one(tiny_encoder, train), train["label"].to_numpy())
+    right = (cosines_one_by_one(tiny_encoder, dev) > threshold) == dev["label"]
+    assert table["quora", "cosine", "accuracy"] == right.mean()
 
 
 def test_a_cosine_is_no_class(tiny_encoder, course_data, monkeypatch):

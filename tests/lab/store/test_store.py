@@ -38,7 +38,7 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import ARRAYS, CONTENTS, cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
-from mtbert_lab.store.runs import data_root, load_or_run
+from mtbert_lab.store.runs import data_root, load_or_run, stored_seeds
 
 
 @pytest.fixture
@@ -297,9 +297,34 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config,
     versions = list_runs([grid]).set_index("run id")["data"].to_dict()
     assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
     monkeypatch.delenv("MTBERT_DATA")
+    assert find_run(f"{grid}:one:1", data) == new.run_id
     monkeypatch.setattr(runs, "find_data", lambda path=None: None)
     with pytest.raises(MissingRun, match="fits 2 runs"):
         find_run(f"{grid}:one:1")
+
+
+def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_path, monkeypatch):
+    """That of the files here, if a seed has it; else the one that most seeds have."""
+    data = shutil.copytree(course_folder, tmp_path / "data")
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    seeds = [config.but(seed=seed) for seed in (1, 2, 3)]
+    many = [run_of(seed).run_id for seed in seeds[:2]]
+    path = data / "ids-sst-train.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert [run.run_id for run in stored_seeds(seeds)] == many
+    few = [run_of(seed).run_id for seed in seeds[1:2]]
+    assert [run.run_id for run in stored_seeds(seeds)] == few
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    assert [run.run_id for run in stored_seeds(seeds)] == many
+    assert stored_seeds(seeds[2:]) == []
+
+
+def test_seeds_with_training_rows_of_their_own_belong_together(config, course_data):
+    seeds = [config.but(seed=seed, train_rows=8) for seed in (1, 2)]
+    assert [run.run_id for run in stored_seeds(seeds)] == []
+    own = [run_of(seed).run_id for seed in seeds]
+    assert len({run_id.partition("-")[2] for run_id in own}) == 2
+    assert [run.run_id for run in stored_seeds(seeds)] == own
 
 
 def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, monkeypatch, caplog):
