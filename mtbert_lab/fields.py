@@ -35,12 +35,9 @@ SOURCES = {  # of fields: the papers of this project that propose or use them, a
     "weighting": "paper 002, section 7; Kendall, Gal and Cipolla 2018 (uncertainty); Liu et al. 2019 (loss_ratio)",
     "gradients": "paper 002, section 4.2 (pcgrad: Yu et al. 2020); paper 003, section 2.2.2 (gem: Lopez-Paz and "
     "Ranzato 2017); Chaudhry et al. 2019 (agem); Liu et al. 2021 (cagrad)",
-    "gradient_options": "Liu et al. 2021 (c)",
-    "memory": "Lopez-Paz and Ranzato 2017 (ring); Vitter 1985 (reservoir)",
+    "gradient_options": "Liu et al. 2021 (c); Lopez-Paz and Ranzato 2017 (margin)",
     "memory_size": "paper 003, section 2.2.2",
-    "gem_margin": "Lopez-Paz and Ranzato 2017",
     "pretrain": "paper 001, section 4.4; Devlin et al. 2018",
-    "checkpoint_layers": "Chen et al. 2016",
     "schedule": "paper 002, sections 4.1 and 5.3",
     "layer_decay": "Howard and Ruder 2018",
     "weight_decay": "paper 001, section 5.2; paper 002, sections 4.1 and 5.3; Loshchilov and Hutter 2017",

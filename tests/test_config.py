@@ -44,12 +44,11 @@ OTHER_RUNS = dict(
     weighting=dict(**UNIFIED, weighting="uncertainty"), task_weights=dict(**UNIFIED, task_weights=[1, 2, 0.5]),
     gradients=dict(**UNIFIED, gradients="pcgrad"),
     gradient_options=dict(**UNIFIED, gradients="cagrad", gradient_options=dict(c=0.5)),
-    memory=dict(**GEM, memory="ring"), memory_size=dict(**GEM, memory_size=9),
-    memory_batch=dict(**GEM, memory_batch=9), gem_margin=dict(**GEM, gem_margin=0.5),
+    memory_size=dict(**GEM, memory_size=9), memory_batch=dict(**GEM, memory_batch=9),
     cosine_every=dict(**UNIFIED, cosine_every=5),
     pretrain=dict(pretrain="before"), pretrain_epochs=dict(pretrain="before", pretrain_epochs=2),
     pretrain_learning_rate=dict(pretrain="before", pretrain_learning_rate=1e-4),
-    accumulation=dict(accumulation=2), checkpoint_layers=dict(checkpoint_layers=True), layers=dict(layers=2),
+    accumulation=dict(accumulation=2), layers=dict(layers=2),
     curve_rows=dict(curve_rows=9),
     layer_decay=dict(layer_decay=0.9), r_drop=dict(r_drop=0.5),
     teachers=dict(teachers=[dict(seed=2)]), distil=dict(teachers=[dict(seed=2)], distil=0.5),
@@ -193,6 +192,7 @@ def test_values_as_yaml_gives_them():
         (dict(gradients="cagrad", gradient_options=dict(d=1)), "cagrad has no constant d; it has c"),
         (dict(gradients="cagrad", gradient_options=dict(c=1)), r"c is 1\.0; CAGrad needs 0 <= c < 1"),
         (dict(gradient_options=dict(c=0.5)), "sum has no constant c; it has none"),
+        (dict(gradients="gem", gradient_options=dict(margin=-1)), r"margin is -1\.0; it must be finite and at least 0"),
     ],
 )
 def test_constants_of_a_gradient_method_are_checked(fields, message):

@@ -48,7 +48,7 @@ def equal_norms(gram, generator, *, power=1.0):
     return gram.diagonal().clamp_min(1e-12) ** (-power / 2)
 
 
-def no_constraint(g, M, margin):
+def no_constraint(g, M):
     calls.add("projection")
     return g, zeros(len(M))
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from mtbert import AdamW, Batch, BertModel, SharedEncoder, SharingPlan, cagrad
+from mtbert import Batch, BertModel, SharedEncoder, SharingPlan, cagrad
 from mtbert.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "take_only_this.md"
@@ -87,4 +87,3 @@ def test_an_integer_mask_gives_the_states_of_the_mask_of_truth_values(tiny_encod
     ids, mask = torch.randint(5, 900, (2, 6)), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     states = encoder({"a": Batch(ids, mask), "b": Batch(ids, mask.bool())})
     assert torch.equal(states["a"], states["b"])
-    AdamW(encoder.parameters())

@@ -36,7 +36,7 @@ from mtbert.config.values import (
     one_of,
 )
 from mtbert.data import TASKS
-from mtbert.gradients import MEMORIES, PROJECTIONS
+from mtbert.gradients import PROJECTIONS
 from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.names import nearest
 from mtbert.optim import SCHEDULES
@@ -164,10 +164,6 @@ class RunConfig(BaseModel):
         default=32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
     accumulation: Size = Field(default=1, description="parts that a batch is computed in, to save memory")
-    checkpoint_layers: bool = Field(
-        default=False,
-        description="compute each layer again in the backward pass: saves memory, takes a third more time",
-    )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
     r_drop: Factor | dict[TaskName, Factor] = Field(
         default=0.0,
@@ -185,14 +181,10 @@ class RunConfig(BaseModel):
         default="sum", description="what is done about conflicts between tasks: sum, pcgrad, cagrad, gem or agem"
     )
     gradient_options: dict[str, Real] = Field(
-        default={}, description="constants of the method that gradients names, such as c of cagrad"
-    )
-    memory: Annotated[str, one_of(MEMORIES)] = Field(
-        default="reservoir", description="how GEM keeps examples of a task: reservoir or ring"
+        default={}, description="constants of the method that gradients names: c of cagrad, margin of gem"
     )
     memory_size: Count = Field(default=256, description="examples that GEM keeps of a task")
     memory_batch: Size = Field(default=32, description="of them, those that a step's constraint is computed on")
-    gem_margin: Factor = Field(default=0.0, description="lower bound of GEM's dual variables")
     cosine_every: Count | None = Field(default=None, description="record the cosines of the tasks' gradients, in steps")
 
     # Update: AdamW, its learning rate, averaged weights.
@@ -211,8 +203,8 @@ class RunConfig(BaseModel):
         default=None,
         gt=0,
         lt=1,
-        description="decay of an exponential moving average of the weights, which is scored and kept; it begins with the "
-        "weights after the first step; none: off",
+        description="decay of an exponential moving average of the weights, which is scored and kept; it begins with "
+        "those after the first step; none: off",
     )
 
     # Masked language modelling before or after the training on the tasks.
@@ -336,7 +328,7 @@ class RunConfig(BaseModel):
         if not self.feeds:
             unused |= {"upstream", "combine"}
         if self.gradients not in PROJECTIONS:
-            unused |= {"memory", "memory_size", "memory_batch", "gem_margin"}
+            unused |= {"memory_size", "memory_batch"}
         if self.pretrain == "none":
             unused |= {"pretrain_epochs", "pretrain_learning_rate"}
         return unused

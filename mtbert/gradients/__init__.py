@@ -1,14 +1,13 @@
 """What is done about conflicts between the gradients of tasks: PCGrad, CAGrad, GEM, A-GEM."""
 
 from mtbert.gradients.cagrad import cagrad
-from mtbert.gradients.episodic_memory import MEMORIES, EpisodicMemory
+from mtbert.gradients.episodic_memory import EpisodicMemory
 from mtbert.gradients.gem import broken_constraints, gem_project
 from mtbert.gradients.gram import FlatGradients, GradientError, combine, gram_matrix, in_double
 from mtbert.gradients.methods import PROJECTIONS, WEIGHTS, check_options
 from mtbert.gradients.pcgrad import pcgrad
 
 __all__ = [
-    "MEMORIES",
     "PROJECTIONS",
     "WEIGHTS",
     "EpisodicMemory",

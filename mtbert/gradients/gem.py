@@ -30,7 +30,7 @@ def _check_gradient(g: Tensor, M: Tensor) -> None:
 
 
 @torch.no_grad()
-def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+def gem(g: Tensor, M: Tensor, *, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
@@ -64,7 +64,7 @@ def gem(g: Tensor, M: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
 
 def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
     """The projected gradient g~ (P,) of `gem`, without v."""
-    projected, _ = gem(g, M, margin)
+    projected, _ = gem(g, M, margin=margin)
     return projected
 
 

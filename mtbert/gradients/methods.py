@@ -21,12 +21,9 @@ from mtbert.gradients.pcgrad import pcgrad_weights
 # the gradients in the update; all 1 is "sum".
 WEIGHTS: dict[str, Callable[..., Tensor]] = {"pcgrad": pcgrad_weights, "cagrad": cagrad_weights}
 
-# A step's gradient g (P,), the sum over its tasks, the gradients M (K, P) of the episodic memory, and GEM's margin ->
-# the projected gradient M'v + g, and v (K,), 0 where a memory took no part.
-PROJECTIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "gem": gem,
-    "agem": lambda g, M, margin: agem(g, M),
-}
+# A step's gradient g (P,), the sum over its tasks, and the gradients M (K, P) of the episodic memory -> the projected
+# gradient M'v + g, and v (K,), 0 where a memory took no part.
+PROJECTIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"gem": gem, "agem": agem}
 
 
 def check_options(name: str, options: dict[str, float], tasks: int) -> None:
@@ -39,6 +36,11 @@ def check_options(name: str, options: dict[str, float], tasks: int) -> None:
     unknown = options.keys() - known
     if unknown:
         raise ValueError(f"{name} has no constant {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
-    if options and name in WEIGHTS:
-        with torch.device("cpu"):  # the caller may build a model on the device meta
-            WEIGHTS[name](torch.eye(tasks, dtype=torch.float64), torch.Generator(), **options)
+    if not options:
+        return
+    with torch.device("cpu"):  # the caller may build a model on the device meta
+        gradients = torch.eye(tasks, dtype=torch.float64)
+        if name in WEIGHTS:
+            WEIGHTS[name](gradients, torch.Generator(), **options)
+        else:
+            PROJECTIONS[name](gradients[0], gradients, **options)

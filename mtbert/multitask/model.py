@@ -57,7 +57,6 @@ class MultitaskBert(nn.Module):
             sizes = AdapterSizes(config.adapter_size, config.adapter_heads)
             adapters = {task: ADAPTERS[config.adapter](base.config, sizes) for task in config.scored}
         self.encoder = SharedEncoder(base, plan, adapters)
-        self.encoder.checkpoint_layers = config.checkpoint_layers
         self.heads = TaskHeads(config, base.config.hidden_size)
         if config.weighting == "uncertainty":  # s_t = log sigma_t^2
             self.log_variances = nn.ParameterDict({task: torch.zeros(()) for task in config.tasks})

@@ -48,12 +48,13 @@ class Adapter(nn.Module):
 
 
 class PAL(Adapter):
-    """Projected attention layer: TS(h) = GELU(V_D g(V_E h)) (001, equation 6 and the text before it).
+    """Projected attention layer: TS(h) = GELU(V_D g(V_E h)) (001, equation 6; 003, equation 1).
 
-    The equations of 001 and 003 have no GELU, which only the text of 001, section 4.2, names. g is multi-head attention in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one.
-    As in the code of Stickland and Murray every head has floor(s / h) dimensions: Q, K and V make a numbers of s,
-    a = h floor(s / h). Where h does not divide s their code fails, as its V_D takes s numbers and g gives a; our V_D
-    takes a. Paper 001's s = 326 with 12 heads has a = 324.
+    The equations of 001 and 003 have no GELU, which only the text of 001, section 4.2, names. g is multi-head attention
+    in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one. As in the code of Stickland
+    and Murray every head has floor(s / h) dimensions: Q, K and V make a numbers of s, a = h floor(s / h). Where h does
+    not divide s their code fails, as its V_D takes s numbers and g gives a; our V_D takes a. Paper 001's s = 326 with
+    12 heads has a = 324.
     """
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:

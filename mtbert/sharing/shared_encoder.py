@@ -11,9 +11,7 @@ import copy
 from collections.abc import Collection
 from functools import partial
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from mtbert.bert import Batch, BertModel, LayerHooks, check_sizes, init_empty_weights, pack, side_by_side, unpack
 from mtbert.sharing.adapters import Adapter
@@ -57,11 +55,7 @@ class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
     Frozen levels take no gradient. It takes over the modules of `base` and changes them: two encoders need one each.
-    checkpoint_layers: in training keep only the inputs of layers, and compute each layer again in the backward pass
-    (gradient checkpointing, Chen et al. 2016).
     """
-
-    checkpoint_layers = False
 
     def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
         super().__init__()
@@ -142,7 +136,7 @@ class SharedEncoder(nn.Module):
         """One copy of the layer at a depth, on the tokens of its tasks; all of it is on one branch of a graph."""
         own_masks = [masks[task] for task in tasks]
         hidden = pack(states[task] for task in tasks)  # (N, d)
-        hidden = self._run_layer(layer, hidden, own_masks, self._hooks(depth, tasks, batches))
+        hidden = layer(hidden, own_masks, self._hooks(depth, tasks, batches))
         parts = unpack(hidden, own_masks)  # (B, T, d) of each task
         return dict(zip(tasks, parts, strict=True))
 
@@ -159,12 +153,6 @@ class SharedEncoder(nn.Module):
         adapters = dict(self.adapters.items())
         padding = [batches[task].mask for task in tasks]
         return LayerHooks([adapters.get(task) for task in tasks], depth, padding)
-
-    def _run_layer(self, layer: nn.Module, *inputs: object) -> Tensor:
-        """layer(*inputs), whose inner states are computed again in the backward pass where that is asked for."""
-        if self.checkpoint_layers and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
 
     def levels(self) -> dict[str, Copies]:
         """Name (embeddings, layer 1, ..., pooler) -> the copies of a level."""

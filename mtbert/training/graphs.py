@@ -7,8 +7,8 @@ What a graph computes is fixed but for the content of its tensors: the rows of a
 their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
 update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.
 
-Not captured are steps with teacher annealing or loss-ratio weights, which depend on numbers of the host; steps that
-checkpoint layers, which draw dropout twice; and steps above frozen layers, which read from disk.
+Not captured are steps with teacher annealing or loss-ratio weights, which depend on numbers of the host, and steps
+above frozen layers, which read from disk.
 
 Source: NVIDIA, "Getting Started with CUDA Graphs"; torch.cuda.graph.
 """
@@ -46,8 +46,6 @@ def reason_for_eager(model: MultitaskBert, tables: Tables) -> str:
         return "the weights of losses depend on the losses of the step before"
     if config.teachers and config.distil == "annealed":
         return "the weight of the teachers changes from step to step"
-    if config.checkpoint_layers:
-        return "layers are computed twice, under the same dropout"
     if not all(table.is_on_device(model) for table in tables.values()):
         return "the outputs of frozen layers are read from disk"
     return ""

@@ -64,7 +64,7 @@ class Trainer:
 
         self.shared = FlatGradients(model.shared_parameters())
         self.is_sum = config.gradients == "sum" or not self.shared.spans  # one gradient of all tasks, not one of each
-        self.memory = EpisodicMemory(config.memory_size, config.memory, config.seed)
+        self.memory = EpisodicMemory(config.memory_size, config.seed)
         self.M: Tensor | None = None  # (K, P), the memories' gradients that constrain this step
         self.is_projected = False  # whether they changed its gradient
         self.constraints: Counter[str] = Counter()  # of GEM: steps, projected ones, constraints checked, broken ones
@@ -215,7 +215,7 @@ class Trainer:
     def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
         """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool."""
         config = self.config
-        g, v = PROJECTIONS[config.gradients](g, M, config.gem_margin, **config.gradient_options)
+        g, v = PROJECTIONS[config.gradients](g, M, **config.gradient_options)
         is_active = v != 0
         self.M = M
         self.is_projected = bool(is_active.any())

@@ -51,7 +51,7 @@ from mtbert_lab.store import (
 )
 
 ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
-GRADIENTS = ("gradients", "gradient_options", "memory_batch", "memory", "gem_margin")  # the fields of a gradient method
+GRADIENTS = ("gradients", "gradient_options", "memory_batch")  # the fields of a gradient method
 TOGETHER = ("sst", "quora", "sts")
 
 

@@ -260,7 +260,7 @@ def test_gem_with_a_margin(margin):
     acting = 0
     for seed in range(0, 300, 3):  # without the scales: v >= margin has the unit of v
         g, M = memories_case(seed)
-        x, v = gem(torch.from_numpy(g), torch.from_numpy(M), margin)
+        x, v = gem(torch.from_numpy(g), torch.from_numpy(M), margin=margin)
         size = np.linalg.norm(g) + margin * np.linalg.norm(M, axis=1).sum()
         assert np.linalg.norm(x.numpy() - closest_in_cone(g + margin * M.sum(0), M)) <= 1e-7 * size, seed
         assert worst_violation(x.numpy(), M) <= 1e-6
@@ -277,7 +277,7 @@ def test_margin_has_the_unit_of_v():
         g, M = torch.tensor([-2.0, 1.0]).double(), torch.tensor([[length, 0.0]]).double()
         for margin in (0.5 * 2 / length, 3 * 2 / length):
             v = max(margin, 2 / length)
-            torch.testing.assert_close(gem(g, M, margin)[1].tolist(), [v])
+            torch.testing.assert_close(gem(g, M, margin=margin)[1].tolist(), [v])
             torch.testing.assert_close(gem_project(g, M, margin), g + v * M[0])
 
 

@@ -120,11 +120,6 @@ def test_scored_tasks_do_not_make_a_parameter_shared(build):
     assert not build(tasks=["sst"], score_tasks=["sts"]).shared_parameters()
 
 
-def test_a_trained_pooler_is_shared(build):
-    names = build(tasks=["sst", "quora"], pooling="pooler").shared_parameters()
-    assert "encoder.poolers.0.weight" in names
-
-
 def test_table_has_a_row_for_adapters_and_heads(build):
     model = build(tasks=["sst", "sts"], plan="S1 I1", adapter="lhuc")
     table = model.table()

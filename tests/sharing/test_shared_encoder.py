@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from mtbert.bert.batch import Batch
-from mtbert.bert.cpu_ops import Dropout
-from mtbert.bert.model import BertConfig, BertLayer, BertModel
+from mtbert.bert.model import BertConfig, BertModel
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
 from mtbert.sharing.plan import PlanError, SharingPlan
 from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
@@ -124,29 +123,6 @@ def part_of(model: BertModel, level: int) -> torch.nn.Module:
     return [model.embeddings, *model.layers, model.pooler][level]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("adapter, frozen", [("none", 1), ("pal", 0)])
-def test_checkpointed_layers_have_the_same_gradients(precision, adapter, frozen, monkeypatch):
-    """The dropout masks of the second computation are those of the first; a layer runs twice, a frozen one once."""
-    encoder, runs = encoder_of("F1 S2 I1", THREE, adapter).train(), []
-    for module in encoder.modules():
-        if isinstance(module, Dropout):
-            module.p = 0.2
-    forward = BertLayer.forward
-    monkeypatch.setattr(BertLayer, "forward", lambda *inputs: runs.append(inputs[0]) or forward(*inputs))
-    gradients, counts = [], []
-    for encoder.checkpoint_layers in (False, True):
-        torch.manual_seed(3)
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            hidden = encoder(batches_of(THREE))
-        sum(states.float().square().sum() for states in hidden.values()).backward()
-        gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
-        counts.append(len(runs))
-        encoder.zero_grad()
-    assert counts == [1 + 2 + 3, 3 * (1 + 2 + 3) - frozen]
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
-
-
 @pytest.mark.parametrize("present", [("sts",), ("sst", "sts"), ("quora", "sst")])
 @pytest.mark.parametrize("text", ["S4", "S2(sst,quora|sts) I2", "I1 S3"])
 def test_a_batch_of_some_tasks(text, present):
@@ -175,15 +151,6 @@ def test_a_frozen_prefix_has_no_graph_and_no_dropout():
     first, second = encoder(batches_of(THREE)), encoder(batches_of(THREE))
     for task in THREE:
         assert not first[task].requires_grad and torch.equal(first[task], second[task])
-
-
-def test_frozen_levels_take_no_gradient():
-    encoder = encoder_of("F1 S1 I2", THREE).train()
-    loss = sum(states.sum() for states in encoder(batches_of(THREE)).values())
-    loss.backward()
-    frozen = [*encoder.embeddings.parameters(), *encoder.layers[0].parameters()]
-    assert all(parameter.grad is None and not parameter.requires_grad for parameter in frozen)
-    assert all(parameter.grad is not None for parameter in encoder.layers[1:].parameters())
 
 
 def test_a_task_that_the_plan_does_not_have_is_named():

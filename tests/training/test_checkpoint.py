@@ -1,6 +1,5 @@
 """A checkpoint puts back all that it was given, passes over what is not its own, and is saved when a signal comes."""
 
-import logging
 import os
 import signal
 import threading
@@ -50,17 +49,6 @@ def test_without_a_path_nothing_happens(parts):
 def test_without_a_file_the_start_is_fresh(parts, tmp_path, caplog):
     assert Checkpoint(tmp_path / "run.pt", "a", parts).restore() is None
     assert not caplog.records
-
-
-@pytest.mark.parametrize("damage, reason", [("cut", "is damaged"), ("other", "belongs to another run")])
-def test_a_file_that_does_not_serve_is_passed_over(parts, tmp_path, caplog, damage, reason):
-    path = tmp_path / "run.pt"
-    Checkpoint(path, "b" if damage == "other" else "a", parts).save({"step": 1})
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-50])
-    with caplog.at_level(logging.WARNING):
-        assert Checkpoint(path, "a", parts).restore() is None
-    assert reason in caplog.text
 
 
 def test_an_interrupted_save_leaves_the_old_file(parts, tmp_path, monkeypatch):
@@ -212,3 +200,23 @@ def test_a_wrong_setting_is_named_before_training(monkeypatch, name, text):
     monkeypatch.setenv(name, text)
     with pytest.raises(TrainingError, match=f"{name}: a number from 0 upwards is needed, got '{text}'"):
         Checkpoint(None, "a", {})
+
+
+@pytest.mark.parametrize("text, seconds", [(None, 60.0), ("5", 5.0)])
+def test_a_checkpoint_is_due_a_minute_after_the_last_one_or_as_it_is_set(
+    parts, tmp_path, monkeypatch, text, seconds
+):
+    monkeypatch.delenv("MTBERT_CHECKPOINT_SECONDS", raising=False)
+    monkeypatch.delenv("MTBERT_CHECKPOINT_STEPS", raising=False)
+    if text:
+        monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", text)
+    clock = [1000.0]
+    monkeypatch.setattr("mtbert.training.checkpoint.time.monotonic", lambda: clock[0])
+    saver = Checkpoint(tmp_path / "run.pt", "a", parts)
+    for begun in (1000.0, 1000.0 + seconds):
+        clock[0] = begun + seconds - 0.1
+        assert not saver.is_due
+        clock[0] = begun + seconds
+        assert saver.is_due
+        saver.save({"step": 1})
+        assert not saver.is_due

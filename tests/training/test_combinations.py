@@ -108,7 +108,9 @@ def params_of(random: Random) -> dict:
             params["task_weights"] = [0.5, 2.0, 1.0][: len(tasks)]
         params["cosine_every"] = pick([None, 1, 2])
     if params.get("gradients") in ("gem", "agem"):
-        params |= dict(memory=pick(["reservoir", "ring"]), memory_size=5, memory_batch=3, gem_margin=pick([0.0, 0.1]))
+        params |= dict(memory_size=5, memory_batch=3)
+    if params.get("gradients") == "gem" and coin():
+        params["gradient_options"] = {"margin": 0.1}
     return params
 
 

@@ -138,7 +138,6 @@ def test_what_cannot_be_captured_says_why(calm_encoder, tmp_path):
     assert not graphs_are_on(CPU)
     for fields, reason in [
         ({"weighting": "loss_ratio"}, "losses of the step before"),
-        ({"checkpoint_layers": True}, "computed twice"),
         ({"plan": "F1 S1"}, "read from disk"),
         ({"teachers": [{"tasks": THREE}], "distil": "annealed"}, "weight of the teachers changes"),
         ({}, ""),

@@ -390,7 +390,6 @@ def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], 
 
 
 @pytest.mark.parametrize("gradients", ["gem", "agem"])
-@pytest.mark.parametrize("memory", ["reservoir", "ring"])
 @pytest.mark.parametrize(
     "fields",
     [
@@ -401,11 +400,10 @@ def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], 
     ],
     ids=str,
 )
-def test_other_tasks_memories_constrain_a_sampled_step(step_of, gradients, memory, fields):
-    step = step_of(gradients=gradients, memory=memory, memory_size=10, memory_batch=6, **fields)
+def test_other_tasks_memories_constrain_a_sampled_step(step_of, gradients, fields):
+    step = step_of(gradients=gradients, memory_size=10, memory_batch=6, **fields)
     remembered(step)
-    kept = step.trainer.memory.rows("quora")
-    assert len(kept) == 10 and (memory == "reservoir" or kept.tolist() == list(range(16, 26)))
+    assert len(step.trainer.memory.rows("quora")) == 10
     active = active_constraints(step, ("sst",), ["quora", "sts"])
     assert any(active) or gradients == "agem", "some of these steps hurt another task"
 

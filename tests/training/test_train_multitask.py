@@ -31,8 +31,8 @@ MEMORY = dict(memory_size=12, memory_batch=6)
 RUNS = {
     "pcgrad with cosines": dict(scheme="unified", gradients="pcgrad", cosine_every=2, plan="S1 I1"),
     "gem, annealed": dict(gradients="gem", sampling="annealed", epochs=3, steps_per_epoch=4, **MEMORY),
-    "agem with a ring": dict(gradients="agem", memory="ring", epochs=3, steps_per_epoch=4, **MEMORY),
-    "gem in unified steps": dict(scheme="unified", gradients="gem", gem_margin=0.1, **MEMORY),
+    "agem": dict(gradients="agem", epochs=3, steps_per_epoch=4, **MEMORY),
+    "gem in unified steps": dict(scheme="unified", gradients="gem", gradient_options={"margin": 0.1}, **MEMORY),
     "in turn": dict(scheme="in_turn", adapter="lhuc", batch_size=16),
     "loss ratio": dict(scheme="unified", weighting="loss_ratio"),
     "uncertainty": dict(scheme="unified", weighting="uncertainty", accumulation=2),

@@ -7,7 +7,7 @@ import pytest
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.strict_yaml import read_yaml
-from mtbert_lab.store.grids import read_grid, read_grids
+from mtbert_lab.store.grids import read_grid
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -71,15 +71,6 @@ def test_a_wrong_grid_is_one_short_line(tmp_path, name):
     assert reason in message and "grid.yaml" in message
     assert len(message.replace(str(path), "")) < 400 and "\n" not in message
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
-
-
-def test_all_wrong_grids_are_reported_at_once(tmp_path):
-    for name, text in (("a", "runs: {}"), ("b", "["), ("c", "runs: {one: {epochs: 0}, two: {seed: 1}}")):
-        (tmp_path / f"{name}.yaml").write_text(text)
-    with pytest.raises(ConfigError) as error:
-        read_grids([tmp_path / f"{name}.yaml" for name in "abc"])
-    lines = str(error.value).splitlines()
-    assert len(lines) == 4 and [line.split(".yaml")[0][-1] for line in lines] == ["a", "b", "c", "c"]
 
 
 def test_anchors_and_merges_are_read(tmp_path):

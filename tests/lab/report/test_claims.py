@@ -142,14 +142,15 @@ def test_facts_count_once_and_each_kind_by_itself(folders):
     table = all_checked(
         folders,
         order("good", "greater", fact="good is best"), order("good", "smaller", fact="good is best"),
-        order("good", "greater", kind="baseline", claim="trivial"),
+        order("good", "greater", claim="a fact by itself"), order("good", "greater", kind="baseline", claim="trivial"),
         {"claim": "slip", "arithmetic": "1 + 1", "number": "3"}, {"claim": "far", "none": "no data"},
     )  # fmt: skip
-    assert table["kind"].tolist() == ["finding", "finding", "baseline", "slip", "finding"]
+    assert table["kind"].tolist() == ["finding", "finding", "finding", "baseline", "slip", "finding"]
     counts = claim_counts(table)
-    assert counts["all"].tolist() == [1, 1, 1]
-    assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [0, 1, 0]
+    assert counts["all"].tolist() == [2, 1, 1]
+    assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [1, 1, 0]
     assert unchecked(table) == "Claims that could not be compared: 1 cannot be checked."
+    assert unchecked(table.head(5)) == ""
     with pytest.raises(ConfigError, match="kind is one of finding"):
         checked(folders, none="so", kind="guess")
 

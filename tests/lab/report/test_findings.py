@@ -153,20 +153,3 @@ def test_the_points_of_the_figure_are_the_differences(plans):
 def test_a_sentence_has_few_numbers(line):
     assert 1 <= len(re.findall(r"\b\d+\.\d+|\b\d+\b(?!-)", line)) <= 7
     assert "no longer say this" not in line
-
-
-def test_claims_are_counted_by_fact_and_verdict():
-    rows = [
-        ("finding", "reproduced", "a b", "one fact"),
-        ("finding", "contradicted", "a b", "one fact"),  # a fact has the less favourable verdict of its claims
-        ("finding", "reproduced", "a c", None),
-        ("question", "too few runs to tell", "a d", None),
-        ("slip", "contradicted", None, None),
-        ("finding", "not comparable", None, None),
-    ]
-    claims = pd.DataFrame(rows, columns=["kind", "verdict", "run_ids", "fact"])
-    counts = findings.claim_counts(claims)
-    assert counts["all"].tolist() == [2, 1, 1]
-    assert counts["reproduced"].tolist() == [1, 0, 0] and counts["contradicted"].tolist() == [1, 0, 1]
-    assert findings.unchecked(claims) == "Claims that could not be compared: 1 not comparable."
-    assert findings.unchecked(claims.head(5)) == ""

@@ -186,8 +186,3 @@ def test_the_share_of_a_gpus_time_is_what_was_measured():
     others = [share for is_pcgrad, share in shares if not is_pcgrad]
     text = f"{min(others)} to {max(others)} % of the time, with PCGrad in {min(of_pcgrad)} to {max(of_pcgrad)} %"
     assert f"computes in {text}" in TEXT
-
-
-def test_the_memory_of_training_on_quora_was_measured():
-    peaks = {row["precision"]: float(row["ours"]) for row in BENCH if row["benchmark"] == "memory"}
-    assert set(peaks) == {"fp32", "bf16"} and max(peaks.values()) < 2048

@@ -540,6 +540,14 @@ def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
     assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
 
 
+def test_a_run_that_another_process_trains_is_not_deleted(config, course_data):
+    run = run_of(config)
+    with run_lock(run.run_id), pytest.raises(StoreError, match=f"{run.run_id}: is being trained by another process"):
+        forget(run.run_id)
+    assert_same(run_of(config, train_missing=False), run)
+    assert has_model(run.run_id)
+
+
 def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
     run, read = run_of(config), results_dir()
     monkeypatch.setattr(removal, "stores", lambda: [tmp_path / "own", read])
