@@ -105,6 +105,10 @@ APART = dict(**THREE, pairs="concat")
         ({"plan": "6"}, "plan: '6' cannot be read"),
         ({**THREE, "soft_sharing": "l2"}, "soft_sharing: the plan '1-bert' has no individual copies"),
         ({"plan": "3-bert", "soft_sharing": "l2"}, "soft_sharing: the plan '3-bert' has no individual copies"),
+        (
+            {**THREE, "plan": "S6 pool:I", "pooling": "mean", "soft_sharing": "l2"},
+            "soft_sharing: the plan 'S6 pool:I' has no individual copies",
+        ),
         ({"pairs": "both"}, "pairs: 'both' is neither 'joint' nor some of sum, concat, product"),
         ({"pairs": "concat+joint"}, "pairs: 'concat+joint' is neither"),
         ({"pairs": "sum+sum"}, "pairs: 'sum+sum' is neither"),
@@ -170,6 +174,13 @@ def test_what_does_not_fit_together_is_named(params, message):
     with pytest.raises(ConfigError) as error:
         RunConfig.from_params(params)
     assert str(error.value).startswith(message)
+
+
+def test_a_pooler_that_nothing_reads_ties_no_tasks():
+    fields = {**UNIFIED, "keep": "best_per_task", "plan": "I6 pool:S"}
+    assert RunConfig.from_params(fields | {"pooling": "mean"}).keep == "best_per_task"
+    with pytest.raises(ConfigError, match="sst, quora, sts share pooler under plan 'I6 pool:S'"):
+        RunConfig.from_params(fields | {"pooling": "pooler"})
 
 
 def test_every_fault_is_named_at_once():

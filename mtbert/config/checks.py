@@ -45,10 +45,10 @@ def _of_sharing(config: "RunConfig") -> Iterator[str]:
     if config.frozen and config.plan != "1-bert":
         yield f"frozen: is the plan 'frozen', and plan is {config.plan!r}; set one of the two"
     try:
-        plan = config.parsed_plan
+        levels = config.used_levels
     except PlanError as error:
         yield f"plan: {error}"
-    has_copies = len(config.tasks) > 1 and any(level.mode == "I" for level in plan.levels.values())
+    has_copies = len(config.tasks) > 1 and any(level.mode == "I" for level in levels.values())
     if config.soft_sharing != "none" and not has_copies:
         yield f"soft_sharing: the plan {config.plan_text!r} has no individual copies of several training tasks"
     if config.adapter == "pal" and config.adapter_heads > config.adapter_size:
@@ -68,10 +68,7 @@ def _of_heads(config: "RunConfig") -> Iterator[str]:
 def _of_cosine(config: "RunConfig") -> Iterator[str]:
     if not config.two_encodings:
         yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
-    levels = dict(config.parsed_plan.levels)
-    if config.pooling != "pooler":
-        levels.pop("pooler", None)
-    is_frozen = all(level.is_frozen for level in levels.values())
+    is_frozen = all(level.is_frozen for level in config.used_levels.values())
     is_fixed = is_frozen and config.adapter == "none" and not config.head_norm
     if is_fixed and any(TASKS[task].kind == "similarity" for task in config.tasks):
         yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
@@ -147,7 +144,7 @@ def _of_evaluation(config: "RunConfig") -> Iterator[str]:
 
 def _what_ties_tasks(config: "RunConfig") -> str:
     """Why the weights of the training tasks cannot come from different steps; empty if they can."""
-    for name, level in config.parsed_plan.levels.items():
+    for name, level in config.used_levels.items():
         for group in level.groups:
             if not level.is_frozen and len(group) > 1:
                 return f"{', '.join(group)} share {name} under plan {config.plan_text!r}"

@@ -42,6 +42,7 @@ from mtbert.names import nearest
 from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS, SharingPlan
+from mtbert.sharing.plan import Level
 from mtbert.sources import SourceError, is_own, source_digest
 
 LONGEST = 2000  # characters of an error, which quotes what it is about
@@ -262,6 +263,14 @@ class RunConfig(BaseModel):
     def parsed_plan(self) -> SharingPlan:
         """The sharing plan of the scored tasks, for as many layers as it names; PlanError if it cannot be read."""
         return SharingPlan.parse(self.plan_text, self.scored)
+
+    @property
+    def used_levels(self) -> dict[str, Level]:
+        """Name -> level of `parsed_plan`, without a pooler that nothing reads, as `pooling` is another."""
+        levels = self.parsed_plan.levels
+        if self.pooling != "pooler":
+            del levels["pooler"]
+        return levels
 
     @property
     def has_deep_heads(self) -> bool:

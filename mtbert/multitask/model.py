@@ -74,7 +74,8 @@ class MultitaskBert(nn.Module):
     @property
     def features_are_fixed(self) -> bool:
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
-        return self.plan.is_frozen and not self.encoder.adapters
+        is_frozen = all(level.is_frozen for level in self.run_config.used_levels.values())
+        return is_frozen and not self.encoder.adapters
 
     def embed(self, batches: dict[str, Batch], prefix: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Task -> embeddings (B, k, d) in the weights' type; k is 2 where a pair's sentences are encoded one by one.
@@ -223,9 +224,9 @@ class MultitaskBert(nn.Module):
 
     def table(self) -> pd.DataFrame:
         """`SharingPlan.table` for this encoder, and rows for adapters and heads."""
-        tasks = self.run_config.scored
+        adapters = self.encoder.adapters
         tables = [self.plan.table(self.encoder.config)]
-        for name, part in (("adapters", self.encoder.adapters), ("heads", self.heads)):
+        for name, part, tasks in (("adapters", adapters, adapters), ("heads", self.heads, self.heads.by_task)):
             count = parameter_counts(part)["parameters"]
             if count:
                 row = {

@@ -1,6 +1,9 @@
 """What the tests of the laboratory share."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from mtbert.config import RunConfig
 from mtbert_lab.cost.time import Speed
@@ -10,6 +13,18 @@ from mtbert_lab.cost.time import Speed
 def no_line_a_minute(monkeypatch):
     """A sweep prints none where the machine is slow."""
     monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def grid_of(tmp_path):
+    """grid_of(config): the file of a grid with this run, of the default seed, under a name; more fields change it."""
+
+    def write(config: RunConfig, name: str = "one", **changed) -> Path:
+        path, fields = tmp_path / "grid.yaml", config.model_dump(mode="json", exclude_defaults=True)
+        path.write_text(yaml.safe_dump({"runs": {name: fields | changed}}, allow_unicode=True), encoding="utf8")
+        return path
+
+    return write
 
 
 class FixedSpeeds:

@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 import torch
 import typer
-import yaml
 from typer.testing import CliRunner
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data.tables import DataError, load_table
+from mtbert.data.tasks import TASKS, read_tasks
 from mtbert_lab import cli, sweep
 from mtbert_lab.cost.forecast import Forecast
 from mtbert_lab.hints import for_command_line
@@ -119,6 +119,24 @@ def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
     assert result.stdout.count(" 0 rejected") == 12
 
 
+def test_data_check_of_a_task_of_ones_own_needs_no_other_data(monkeypatch, tmp_path):
+    about = (
+        "name: topics\nfiles: topics-{split}.csv\nsentence_columns: [headline]\nlabel_column: topic\nid_column: null\n"
+    )
+    (tmp_path / "topics.yaml").write_text(about + "kind: classes\nclass_names: [sport, weather]\nseparator: ','\n")
+    for split in ("train", "dev"):
+        (tmp_path / f"topics-{split}.csv").write_text(
+            f"headline,topic\nrain in {split},weather\na {split} race,sport\n"
+        )
+    monkeypatch.setitem(TASKS, "topics", read_tasks(tmp_path)["topics"])
+    monkeypatch.setattr("mtbert_lab.paths.find_data", lambda path=None: None)
+    result = mtbert("data", "check", "--task", "topics")
+    assert result.exit_code == 0 and "demo corpus" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert "topics train: topics-train.csv: 2 rows, 2 accepted, 0 rejected" in lines
+    assert lines.count("  rows of each class: sport 1, weather 1") == 2
+
+
 def test_help_has_a_line_for_each_command():
     *_, commands = mtbert("-h").stdout.partition("Commands:\n")
     lines = commands.splitlines()
@@ -175,7 +193,7 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
     assert result.stderr.splitlines() == ["1 of 1 runs failed:", "grid: one, seed 1: the loss is nan"]
 
 
-def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, timed, isolated):
+def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, speeds, isolated):
     grid = write_grid(tmp_path, tiny_config)
     more = tmp_path / "more.yaml"
     more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
@@ -198,7 +216,7 @@ def look_up_ids(grid: Path, data: Path) -> list[str]:
     return [run.run_id for run in sweep.look_up(read_grids([grid]), data)]
 
 
-def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, timed, monkeypatch):
+def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, speeds, monkeypatch):
     started = []
     monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *args: started.extend(runs))
     monkeypatch.setattr(
@@ -213,7 +231,7 @@ def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, time
         assert [run.name for run in started] == names
 
 
-def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, timed, caplog):
+def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, speeds, caplog):
     grid = tmp_path / "grid.yaml"
     fields = f"corpus: course, encoder: {tiny_config.encoder}, train_rows: 10"
     grid.write_text(f"base: {{{fields}}}\nseeds: [1, 2]\nruns: {{one: {{}}}}\n")
@@ -239,12 +257,7 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
     assert result.exit_code == 2 and "'three'" in result.stderr
 
 
-@pytest.fixture
-def timed(speeds):
-    """No step is timed: a token takes a microsecond."""
-
-
-def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, timed):
+def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, speeds):
     grid = write_grid(tmp_path, tiny_config)
     limits = ("--memory", "10GB", "--minutes", 30, "--data", course_folder)
     result = mtbert("plan", "--profile", grid, *limits)
@@ -421,7 +434,7 @@ def test_a_missing_task_is_asked_for_with_those_there_are(trained):
     assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
-def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp_path, threads_as_workers):
+def test_a_run_without_its_model_is_trained_on_request(trained, course_data, grid_of, threads_as_workers):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
     weights = load_model(trained.run_id).state_dict()
     before = (results_dir() / "scores.csv").read_bytes()
@@ -438,17 +451,11 @@ def test_a_run_without_its_model_is_trained_on_request(trained, course_data, tmp
     assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(trained.run_id).state_dict().items())
     assert (results_dir() / "scores.csv").read_bytes() == before
     forget()
-    grid = tmp_path / "grid.yaml"
-    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
-    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
-    assert mtbert("train", grid).stdout == "1 of 1 are stored already\n"
+    assert mtbert("train", grid_of(trained.config)).stdout == "1 of 1 are stored already\n"
 
 
-def test_runs_lists_the_store(trained, tmp_path):
-    grid = tmp_path / "grid.yaml"
-    fields = trained.config.model_dump(mode="json", exclude_defaults=True)
-    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
-    result = mtbert("runs", "--grid", grid)
+def test_runs_lists_the_store(trained, grid_of):
+    result = mtbert("runs", "--grid", grid_of(trained.config))
     header, row, last = result.stdout.splitlines()
     assert header.split() == [
         "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",

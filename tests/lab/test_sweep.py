@@ -178,7 +178,7 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
 
 
-def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed, threads_as_workers):
+def test_what_teachers_predict_is_priced_once(tiny_config, course_data, speeds, threads_as_workers):
     base = tiny_config.but(epochs=1)
     student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
     runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
@@ -186,7 +186,7 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, timed, t
     cost = predict_costs([("base", base)])[cost_key(base)]
     assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == cost.minutes
     tokens = sum(read_lengths(base).train["sst"])
-    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * timed.speed.evaluation / 60)
+    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * speeds.speed.evaluation / 60)
     train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
     [taught] = predict_runs(look_up([("student", student)]))
     assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
@@ -478,13 +478,7 @@ def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
 # --- predictions of time and memory -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def timed(speeds):
-    """No step is timed: a token takes a microsecond."""
-    return speeds
-
-
-def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, monkeypatch, caplog):
+def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, speeds, monkeypatch, caplog):
     pairs = [("a", tiny_config), ("long", tiny_config.but(epochs=20)), ("a", tiny_config.but(seed=2))]
     wrong = {"too deep": tiny_config.but(plan="S9"), "no encoder": tiny_config.but(encoder="nowhere/none")}
     monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
@@ -496,10 +490,10 @@ def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, timed, 
     assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
     assert "too deep, seed 1: no prediction (PlanError" in caplog.text
     assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
-    assert len(timed.asked) == 2, "the seeds of a run share a prediction"
+    assert len(speeds.asked) == 2, "the seeds of a run share a prediction"
 
 
-def test_memory_is_predicted_where_it_is_asked_for(tiny_config, course_data, timed):
+def test_memory_is_predicted_where_it_is_asked_for(tiny_config, course_data, speeds):
     runs = predict_runs(look_up([("a", tiny_config)]), "cpu", 1, with_memory=False)
     assert all(run.minutes > 0 and run.mib is None for run in runs)
     assert "memory" not in describe(runs, 1)

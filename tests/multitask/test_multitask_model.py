@@ -127,6 +127,8 @@ def test_table_has_a_row_for_adapters_and_heads(build):
     assert table["parameters"].sum() == parameter_counts(model)["parameters"]
     assert table["trained"].sum() == parameter_counts(model)["trained_parameters"]
     assert "adapters" not in build(tasks=["sst"]).table().index
+    cosine = build(tasks=["sst", "sts"], pairs="concat", similarity="sigmoid_cosine")  # STS has no head
+    assert cosine.table().loc["heads", ["groups", "copies"]].tolist() == ["sst", 1]
 
 
 def test_a_plan_of_another_depth_is_refused(build):

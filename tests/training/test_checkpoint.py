@@ -203,9 +203,7 @@ def test_a_wrong_setting_is_named_before_training(monkeypatch, name, text):
 
 
 @pytest.mark.parametrize("text, seconds", [(None, 60.0), ("5", 5.0)])
-def test_a_checkpoint_is_due_a_minute_after_the_last_one_or_as_it_is_set(
-    parts, tmp_path, monkeypatch, text, seconds
-):
+def test_a_checkpoint_is_due_a_minute_after_the_last_one_or_as_it_is_set(parts, tmp_path, monkeypatch, text, seconds):
     monkeypatch.delenv("MTBERT_CHECKPOINT_SECONDS", raising=False)
     monkeypatch.delenv("MTBERT_CHECKPOINT_STEPS", raising=False)
     if text:

@@ -5,7 +5,9 @@ import os
 import random
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +22,7 @@ from mtbert.data.tasks import read_tasks
 from mtbert.data.tokens import load_tokenizer, tokenize_texts
 from mtbert.files import checksum_faults, write_checksums
 from mtbert.multitask import MultitaskBert
+from mtbert_lab.model_card import export_with_card
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.build import _record
 from mtbert_lab.store import runs
@@ -377,6 +380,19 @@ def test_checksums_say_which_files_are_damaged(tmp_path):
         "SHA256SUMS has a line that is no checksum", "SHA256SUMS has a line that is no checksum",
         "/dev/zero is missing",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
+def test_sha256sum_checks_the_files_of_a_run_a_model_and_an_export(stored, tmp_path):
+    export_with_card(load_model(stored.run_id), None, tmp_path, encoder_only=True)
+    of_each = {folder_of(stored): "run.json", model_folder(stored.run_id): "tasks.json", tmp_path: "config.json"}
+    for folder, name in of_each.items():
+        check = partial(subprocess.run, ["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+        whole = check()
+        assert whole.returncode == 0 and f"{name}: OK" in whole.stdout.splitlines()
+        flip(folder / name, random.Random(3))
+        damaged = check()
+        assert damaged.returncode == 1 and f"{name}: FAILED" in damaged.stdout.splitlines()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b"3"])

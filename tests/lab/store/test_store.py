@@ -283,7 +283,9 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
             find_run(text)
 
 
-def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config, course_folder, tmp_path, monkeypatch):
+def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(
+    config, course_folder, tmp_path, grid_of, monkeypatch
+):
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
     old = run_of(config)
@@ -291,8 +293,7 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(config,
     path = data / "ids-sst-train.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     new = run_of(config)
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
+    grid = grid_of(config)
     assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
     versions = list_runs([grid]).set_index("run id")["data"].to_dict()
     assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
@@ -327,7 +328,7 @@ def test_seeds_with_training_rows_of_their_own_belong_together(config, course_da
     assert [run.run_id for run in stored_seeds(seeds)] == own
 
 
-def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, monkeypatch, caplog):
+def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, grid_of, monkeypatch, caplog):
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
     run_of(config)
@@ -339,28 +340,22 @@ def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_
         caplog.clear()
         corpus._load_once.cache_clear()
         assert "of the files here" in list_runs()["data"].tolist()
-        grid = tmp_path / "grid.yaml"
-        grid.write_text(yaml.safe_dump({"runs": {"one": config.model_dump(mode="json", exclude_defaults=True)}}))
-        assert find_run(f"{grid}:one:1") == new.run_id
+        assert find_run(f"{grid_of(config)}:one:1") == new.run_id
     assert not caplog.text
 
 
-def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, tmp_path):
+def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, grid_of):
     run = run_of(config)
-    fields = config.model_dump(mode="json", exclude_defaults=True)
     composed, apart = "caf\u00e9", "cafe\u0301"
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(yaml.safe_dump({"runs": {apart: fields}}, allow_unicode=True), encoding="utf8")
+    grid = grid_of(config, apart)
     assert find_run(f"{grid}:{composed}:1") == find_run(f"{grid}:{apart}") == run.run_id
     assert [name for name, _ in read_grids([grid], only=composed)] == [apart]
     assert len(list_runs([grid], text=composed)) == 1
 
 
-def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path):
+def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path, grid_of):
     shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
-    fields = config.model_dump(mode="json", exclude_defaults=True) | {"encoder": "encoders/tiny"}
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(yaml.safe_dump({"runs": {"one": fields}}))
+    grid = grid_of(config, encoder="encoders/tiny")
     [one] = read_grid(grid)["one"]
     run = run_of(one)
     assert run.run_id.startswith(config.digest), "the same content"
