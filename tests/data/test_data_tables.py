@@ -9,9 +9,7 @@ import pytest
 from mtbert.data.reports import Reject, fault_of
 from mtbert.data.tables import fingerprint, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import SPLITS, TASKS, DataError
-from mtbert.paths import REPOSITORY
 
-REAL_DATA = REPOSITORY.parent / "shared" / "data"
 SST, STS, QUORA = "ids-sst-dev.csv", "sts-dev.csv", "quora-dev.csv"
 SST_HEADER = b"\tid\tsentence\tsentiment\n"
 GOOD = b"0\ta1\t a warm and witty film\t3\n"
@@ -275,11 +273,12 @@ REAL_REJECTS = {
 }
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason=f"no datasets in {REAL_DATA}")
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_real_files(task, split):
-    table, report = load_table(task, split, REAL_DATA)
+def test_the_real_files(real_data, task, split):
+    if real_data is None:
+        pytest.skip("the datasets are not here")
+    table, report = load_table(task, split, real_data)
     assert report.rows == REAL_ROWS[task][SPLITS.index(split)]
     assert [(reject.line, reject.field) for reject in report.rejects] == REAL_REJECTS.get((task, split), [])
     assert len(table) == report.rows - len(report.rejects)

@@ -21,7 +21,7 @@ from mtbert.training.metrics import metrics_of
 from mtbert.training.task_data import load_corpus
 from mtbert_lab.cli import app
 from mtbert_lab.remarks import remarks_of
-from mtbert_lab.store.runs import data_root
+from mtbert_lab.store.runs import data_root, load_or_run
 
 TOPICS = """
 name: topics
@@ -489,6 +489,16 @@ def test_fields_that_are_no_names_and_numbers_without_end_are_named(folder, line
         read_tasks(folder)
 
 
+@pytest.mark.parametrize(("share", "split"), [("0.001", "dev"), ("0.999", "train")])
+def test_a_share_that_leaves_a_part_empty_is_named(folder, monkeypatch, share, split):
+    (folder / "topics.csv").write_text("headline,topic\nrain,weather\nthe race,sport\na new moon,science\n")
+    (folder / "topics.yaml").write_text(TOPICS.replace("-{split}", "") + f"dev_share: {share}\n")
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    with pytest.raises(DataError, match=rf"topics\.csv: dev_share {share} of 3 rows leaves none for {split}$"):
+        load_table("topics", split, folder)
+    assert len(load_table("topics", "train" if split == "dev" else "dev", folder)[0]) == 3
+
+
 def test_rejects_of_a_file_are_a_share_of_the_file(folder, monkeypatch):
     """30 of 1,000 rows, of which half are for dev."""
     rows = [f"headline {i},{list(HEADLINES)[i % 3]}" for i in range(970)]
@@ -636,6 +646,19 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
     assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
+
+
+@pytest.mark.lab
+def test_a_run_trains_on_the_rows_that_are_left_where_one_accepts_that(folder, tiny_encoder, monkeypatch):
+    """2 of 24 rows are rejected, more than 5 %."""
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    text = (folder / "topics-train.csv").read_text()
+    (folder / "topics-train.csv").write_text(text.replace(",sport", ",sports", 2))
+    config = RunConfig(corpus="course", tasks=("topics",), encoder=tiny_encoder, epochs=1)
+    with pytest.raises(DataError, match=r"topics-train\.csv: 2 of 24 rows are rejected, more than 5%\n"):
+        load_or_run(config, device="cpu", progress=False)
+    run = load_or_run(config, device="cpu", progress=False, accept_rejects=True)
+    assert run.provenance["rows"] == {"train topics": 22, "dev topics": 24}
 
 
 @pytest.mark.lab

@@ -10,6 +10,7 @@ import textwrap
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,10 +23,12 @@ from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data.tables import DataError, load_table
 from mtbert.data.tasks import TASKS, read_tasks
+from mtbert.paths import REPOSITORY
 from mtbert_lab import cli, sweep
 from mtbert_lab.cost.forecast import Forecast
 from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import results_dir
+from mtbert_lab.report.claims import read_claims
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import model_folder
@@ -412,6 +415,16 @@ def test_predict_without_anything_says_what_is_missing(trained):
     assert for_command_line(error).startswith("nothing is piped in; --text")
 
 
+def test_predict_at_a_terminal_says_what_may_be_given(monkeypatch, capsys):
+    """No text is waited for."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "argv", ["mtbert", "predict", "0123"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "nothing to predict; give --text, --file or --out, or pipe texts in\n" in capsys.readouterr().err
+
+
 def test_predict_shows_the_probabilities_of_all_classes(trained):
     found = piped("a dull day\na bright day\n", trained, "--task", "sst", "--probabilities")
     probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()
@@ -486,6 +499,15 @@ def test_fields_lists_them():
     assert mtbert("fields", "adapter_").stdout.count("\nadapter_") == 1  # behind adapter_size
     assert mtbert("fields").stdout.count(" = ") == len(RunConfig.model_fields)
     assert mtbert("fields", "layerz").exit_code == 2
+
+
+def test_claims_are_written_into_the_results_folder(isolated):
+    """Here no run is stored: no claim is compared."""
+    path = isolated / "results" / "claims.csv"
+    assert mtbert("claims").stdout == f"{path}\n"
+    written = pd.read_csv(path)
+    assert written["claim"].tolist() == [claim["claim"] for claim in read_claims(REPOSITORY / "params")[0]]
+    assert not written["seeds"].any() and written["p"].isna().all()
 
 
 def test_export_says_what_it_wrote(trained, tmp_path):

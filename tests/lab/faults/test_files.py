@@ -383,8 +383,8 @@ def test_checksums_say_which_files_are_damaged(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
-def test_sha256sum_checks_the_files_of_a_run_a_model_and_an_export(stored, tmp_path):
-    export_with_card(load_model(stored.run_id), None, tmp_path, encoder_only=True)
+def test_sha256sum_checks_the_files_of_a_run_a_model_and_an_export(stored, config, tmp_path):
+    export_with_card(MultitaskBert(config.but(pooling="pooler")), None, tmp_path)
     of_each = {folder_of(stored): "run.json", model_folder(stored.run_id): "tasks.json", tmp_path: "config.json"}
     for folder, name in of_each.items():
         check = partial(subprocess.run, ["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)

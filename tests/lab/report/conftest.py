@@ -63,6 +63,14 @@ def quick_site(monkeypatch, without_api):
     monkeypatch.setattr("mtbert_lab.report.build.__file__", without_api)
 
 
+@pytest.fixture
+def chromium(tmp_path) -> list[str]:
+    """The command of a headless Chromium with a profile of its own, without a page; a test without it is skipped."""
+    if not shutil.which("chromium"):
+        pytest.skip("chromium is not installed")
+    return ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user"]
+
+
 @pytest.fixture(scope="session")
 def synthetic():
     return synthetic_run

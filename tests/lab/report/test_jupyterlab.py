@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -25,11 +24,8 @@ from mtbert_lab.store import load_or_run
 
 SERVER = """-m jupyterlab --no-browser --allow-root --port=0 --IdentityProvider.token= --expose-app-in-browser
     --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None"""
-CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --window-size=1200,2000 --remote-debugging-port=0"
 KEYS = {"ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 SECONDS = 60  # at most for a server to start, or for a page to show something
-
-pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 
 
 class Page:
@@ -86,14 +82,15 @@ def process(folder: Path, pattern: str, *command: str) -> Iterator[re.Match]:
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], Page]]:
+def lab(tmp_path, chromium, monkeypatch) -> Iterator[Callable[[list[str]], Page]]:
     """Opens a notebook of some cells in JupyterLab and executes it."""
     for name in ("CONFIG", "DATA", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{name}_DIR", str(tmp_path / name))
     monkeypatch.setenv("JUPYTER_PATH", f"{sys.prefix}/share/jupyter")
+    browser = [*chromium, "--window-size=1200,2000", "--remote-debugging-port=0"]
     with (
         process(tmp_path, r"http://\S+?:(\d+)/lab", sys.executable, *SERVER.split()) as at,
-        process(tmp_path, r"ws://(\S+?)/", *CHROMIUM.split(), f"--user-data-dir={tmp_path}/user") as debugging,
+        process(tmp_path, r"ws://(\S+?)/", *browser) as debugging,
     ):
 
         def open_notebook(cells: list[str]) -> Page:

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import re
-import shutil
 import subprocess
 import threading
 from functools import partial
@@ -276,7 +275,7 @@ const look = (page, width) => new Promise(done => {
 </script>"""
 
 
-def in_chromium(site, script, folder):
+def in_chromium(chromium, site, script):
     """What a script, given as a page beside those of a site, leaves as its body; and what the browser complains of."""
     (site / "look.html").write_text(script)
     missing = []
@@ -290,9 +289,8 @@ def in_chromium(site, script, folder):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = "--headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=60000 --dump-dom"
         url = f"http://127.0.0.1:{server.server_port}/look.html"
-        command = ["chromium", *options.split(), f"--user-data-dir={folder}", url]
+        command = [*chromium, "--enable-logging=stderr", "--virtual-time-budget=60000", "--dump-dom", url]
         process = subprocess.run(command, capture_output=True, text=True, timeout=120)
         server.shutdown()
     (site / "look.html").unlink()
@@ -302,13 +300,9 @@ def in_chromium(site, script, folder):
     return re.search(r"<body>(.*)</body>", process.stdout, re.DOTALL)[1].replace("<br>", "\n").strip()
 
 
-needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
-
-
-@needs_chromium
-def test_pages_in_chromium_fit_into_400_and_1280_pixels_without_errors(site, tmp_path):
+def test_pages_in_chromium_fit_into_400_and_1280_pixels_without_errors(site, chromium):
     names = sorted(path.name for path in site.glob("*.html"))
-    assert in_chromium(site, LOOK.replace("PAGES", json.dumps(names)), tmp_path) == ""
+    assert in_chromium(chromium, site, LOOK.replace("PAGES", json.dumps(names))) == ""
 
 
 USE = """<!DOCTYPE html><body><iframe style="width: 1280px; height: 900px"></iframe><script>
@@ -343,8 +337,7 @@ frame.src = "02_board.html";
 </script>"""
 
 
-@needs_chromium
-def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path, quick_site):
+def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path, quick_site, chromium):
     folder, shown = tmp_path / "executed", []
     about = dict(paper="002", place="Table 1", kind="finding", its_number="0.1", words="w" * 200, headline=0)
     rows = [
@@ -363,7 +356,7 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
     cell = new_code_cell("notebook.embed(...)", metadata=folded, outputs=[output(text_html=shown[0].data)])
     other = new_code_cell("print(1)", metadata=folded, outputs=[output(text_plain="1")])
     write(folder, "02_board", [new_markdown_cell("# 02 - A board\n\n## All claims"), cell, other])
-    found = json.loads(html.unescape(in_chromium(_build_site(folder).parent, USE, tmp_path / "user")))
+    found = json.loads(html.unescape(in_chromium(chromium, _build_site(folder).parent, USE)))
     assert found["all"] == "4 of 4 claims" and found["chosen"] == ["a", "c", "d"]
     assert found["sorted"] == ["-0.030", "0.001", "+0.020"]
     paper = "00_start.html#paper-002"
@@ -387,8 +380,7 @@ frame.src = "01_tables.html";
 </script>"""
 
 
-@needs_chromium
-def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path, quick_site):
+def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path, quick_site, chromium):
     folder = tmp_path / "executed"
     plans = pd.Index(["a", "b", "c"], name="plan")
     plain = pd.DataFrame({"score": [0.3, 0.1, 0.2]}, index=plans)
@@ -396,7 +388,7 @@ def test_the_name_of_an_index_heads_its_column_and_a_click_sorts(tmp_path, quick
     cells = [new_code_cell("table", outputs=[output(text_html=table.to_html())]) for table in (plain, by_seed)]
     write(folder, "00_start", [new_markdown_cell(START)])
     write(folder, "01_tables", [new_markdown_cell(CARD), *cells])
-    heads, rows = json.loads(html.unescape(in_chromium(_build_site(folder).parent, SORT, tmp_path / "user")))
+    heads, rows = json.loads(html.unescape(in_chromium(chromium, _build_site(folder).parent, SORT)))
     assert heads == [[["plan", "score"]], [["seed", "score"], ["plan", ""]]]
     assert rows == [["b", "0.1"], ["c", "0.2"], ["a", "0.3"]]
 
@@ -506,7 +498,6 @@ def test_no_name_of_a_run_or_a_file_is_markup_on_a_page(evil):
     assert link.partition("#")[2] in Links(evil / "params.html").ids
 
 
-@needs_chromium
-def test_no_name_does_anything_in_chromium(evil, tmp_path):
+def test_no_name_does_anything_in_chromium(evil, chromium):
     names = sorted(path.name for path in evil.glob("*.html"))
-    assert in_chromium(evil, LIVE.replace("PAGES", json.dumps(names)), tmp_path) == ""
+    assert in_chromium(chromium, evil, LIVE.replace("PAGES", json.dumps(names))) == ""
