@@ -46,7 +46,7 @@ def test_the_draws_of_a_run_stay_as_they_are():
     assert digest(targets) == "87c5417008d0411f"
     assert digest(corrupted) == "0224576894efb74c"
 
-    memory = EpisodicMemory(8, "reservoir", 0)
+    memory = EpisodicMemory(8, 0)
     memory.add("sst", np.arange(100))
     assert memory.rows("sst").tolist() == [67, 33, 68, 93, 4, 87, 94, 26]
     assert memory.sample("sst", 3, step=0).tolist() == [87, 93, 33]

@@ -10,13 +10,11 @@ from typer.main import get_command
 from mtbert.paths import REPOSITORY
 from mtbert_lab.cli import app
 
-SCRIPT = REPOSITORY / "run_all.sh"
-
 
 @pytest.fixture
 def run_all(tmp_path):
     """Runs a copy without requirements beside it, and without a Python in PATH."""
-    script = shutil.copy(SCRIPT, tmp_path)
+    script = shutil.copy(REPOSITORY / "run_all.sh", tmp_path)
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "cat", "dirname"):

@@ -414,6 +414,18 @@ def test_unknown_profile_and_missing_data_are_named(root):
         build_report("demo", data=root / "nowhere", root=root)
 
 
+def test_data_that_no_notebook_takes_are_named(root, no_site, in_process):
+    write_notebook(root, "01_tiny", "seed + 1")
+    write_notebook(root, "02_takes", "seed + 1")
+    without = root / "notebooks/01_tiny.ipynb"
+    without.write_text(without.read_text().replace("data_dir: str = ''  # the datasets", "rows: int = 3  # rows"))
+    with pytest.raises(ReportError, match=r"^--data: none of the notebooks chosen has a parameter data_dir$"):
+        build_report("demo", "01", data=root, root=root)
+    assert not (root / "build").exists()
+    build_report("demo", data=root, root=root)
+    assert executed(root) == ["01_tiny", "02_takes"]
+
+
 def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site, in_process):
     write_notebook(root, "01_tiny", COUNT)
     out = tmp_path / "out"
