@@ -41,8 +41,7 @@ from mtbert.metrics import METRICS, OWN_METRICS
 from mtbert.names import nearest
 from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
-from mtbert.sharing import ADAPTERS, SharingPlan
-from mtbert.sharing.plan import Level
+from mtbert.sharing import ADAPTERS, Level, SharingPlan
 from mtbert.sources import SourceError, is_own, source_digest
 
 LONGEST = 2000  # characters of an error, which quotes what it is about

@@ -1,7 +1,7 @@
 """How tasks share an encoder: plans, adapters, soft sharing."""
 
 from mtbert.sharing.adapters import ADAPTERS, PAL, Adapter, AdapterSizes, adapter_parameters
-from mtbert.sharing.plan import PlanError, SharingPlan
+from mtbert.sharing.plan import Level, PlanError, SharingPlan
 from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
@@ -11,6 +11,7 @@ __all__ = [
     "Adapter",
     "AdapterSizes",
     "ExportError",
+    "Level",
     "PlanError",
     "SharedEncoder",
     "SharingPlan",

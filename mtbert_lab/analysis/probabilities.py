@@ -18,8 +18,7 @@ from mtbert.files import replacing
 from mtbert.runtime import pick_device
 from mtbert.training import task_rows
 from mtbert_lab.paths import find_result
-from mtbert_lab.store import Run, data_root, load_model
-from mtbert_lab.store.examples import read_parquet
+from mtbert_lab.store import Run, data_root, load_model, read_parquet
 
 DIGITS = 4
 SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision

@@ -94,6 +94,7 @@ def counting(monkeypatch) -> list[str]:
 
 
 def test_the_cache_is_used_and_a_text_is_tagged_once(monkeypatch):
+    monkeypatch.setattr("mtbert.data.array_cache.FEWEST", 1)
     tagged = counting(monkeypatch)
     table = pd.DataFrame({"sentence": TEXTS * 3})
     fresh = pos_features("sst", table)

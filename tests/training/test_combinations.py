@@ -97,6 +97,8 @@ def params_of(random: Random) -> dict:
         params |= dict(adapter_size=8, adapter_heads=2)
     if params["head_layers"] > 1:
         params["head_width"] = 8
+    if params["pooling"] != "pooler":
+        del levels["pooler"]
     if any(level.mode == "I" for level in levels.values()) and len(tasks) > 1:
         params["soft_sharing"] = pick(["none", "l2", "trace"])
     if len(tasks) > 1 and params["scheme"] != "unified":

@@ -307,7 +307,7 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, no_site, monkeypat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, no_site, number):
-    write_notebook(root, "09_tiny", COUNT)
+    write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
     call = f"""
@@ -323,10 +323,10 @@ build._build_site = front_page
 build.build_report("demo", workers=1, root={str(root)!r})"""
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
-    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="09_tiny.html"' in front.read_text())
+    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text())
     process.send_signal(number)
     process.wait()
-    assert executed(root) == ["09_tiny"]
+    assert executed(root) == ["01_tiny"]
     kernel = int((output / "pid").read_text())
     wait_for(lambda: not is_alive(kernel))
 

@@ -75,7 +75,7 @@ MISTAKES = {  # id of a cell -> a line of it, and what a reader might write inst
     "samplers-by-hand": ("0.8 * (e - 1)", "0.8 * e"),
     "progressive-by-hand": ('f["quora"], torch.cat([x, y_sst], -1)', 'f["quora"], torch.cat([y_sst, x], -1)'),
     "init-by-hand": ("std=std)", "std=2 * std)"),
-    "distil-by-hand": ("w * T**2 * soft", "w * T * soft"),
+    "distil-by-hand": ("w * tau**2 * soft", "w * tau * soft"),
 }
 
 

@@ -184,5 +184,5 @@ def test_the_share_of_a_gpus_time_is_what_was_measured():
     shares = [(row["size"].startswith("PCGrad"), round(100 * float(row["our_busy"]))) for row in shown]
     of_pcgrad = [share for is_pcgrad, share in shares if is_pcgrad]
     others = [share for is_pcgrad, share in shares if not is_pcgrad]
-    text = f"{min(others)} to {max(others)} % of the time, with PCGrad in {min(of_pcgrad)} to {max(of_pcgrad)} %"
+    text = f"{min(others)} to {max(others)} % of the time, with PCGrad {min(of_pcgrad)} to {max(of_pcgrad)} %"
     assert f"computes in {text}" in TEXT

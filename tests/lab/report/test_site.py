@@ -133,7 +133,7 @@ def test_the_api_page_has_signature_and_docstring_of_what_each_room_exports(site
         documented = [thing for thing in things if inspect.isroutine(thing) or inspect.isclass(thing)]
         assert [thing for thing in documented if f'id="{room}.{thing.__name__}"' not in page] == []
     text = html.unescape(re.sub(r"<[^>]+>|\s", "", page))
-    assert "find_run(text:str)→str" in text and "isstoredorwhosemodelisinthecache" in text
+    assert "find_run(text:str,data:str|Path|None=None)→str" in text and "isstoredorwhosemodelisinthecache" in text
     assert "default|step||m_k|" not in text and 'class="problematic"' not in page, "docstrings are plain text"
     assert str(REPOSITORY) not in page and " object at 0x" not in page
 
