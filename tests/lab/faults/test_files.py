@@ -1,5 +1,6 @@
 """Damaged files of the store, of models, encoders and tokenizers are named, with what to do; none is read silently."""
 
+import hashlib
 import json
 import os
 import random
@@ -205,21 +206,21 @@ def test_damaged_ids_and_labels_are_written_again(stored, config):
     read_run(folder_of(stored))
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [("../../secret", r"secret\.parquet is damaged;"), ("/etc/passwd", r"/etc/passwd\.parquet is missing")],
-)
-def test_a_run_that_names_a_file_elsewhere_is_refused(stored, name, message):
+@pytest.mark.parametrize("place", ["../..", "/tmp"])
+def test_a_run_that_names_a_file_elsewhere_is_refused(stored, place):
     """A run.json may come from others: what it names outside of the store is not read as ids and labels."""
     folder = folder_of(stored)
     content = json.loads((folder / "run.json").read_text())
     [path] = (results_dir() / "dev").iterdir()
     table = pd.read_parquet(path)
-    table.assign(label=1 - table["label"]).to_parquet(results_dir().parent / "secret.parquet", index=False)
+    table = table.assign(label=1 - table["label"])
+    digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
+    table.to_parquet(results_dir().parent / f"secret-{digest}.parquet", index=False)
+    name = f"{place}/secret-{digest}"
     content["examples"] = {"sst": name}
     (folder / "run.json").write_text(json.dumps(content))
     write_checksums(folder)
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError, match=f"{name} is no name of a file in .*dev"):
         read_run(folder)
 
 
