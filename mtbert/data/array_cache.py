@@ -35,15 +35,22 @@ def cached_arrays(
 ) -> list[ndarray]:
     """The result of `compute`, a function of `texts` and `made_with`, from the cache's folder `kind` if it is there.
 
-    Fewer than FEWEST texts are not cached. names: as in `sealed_arrays`.
+    names: as in `sealed_arrays`.
     """
-    if len(texts) < FEWEST:
-        return compute()
     digest = hashlib.sha256(json.dumps([made_with, *texts]).encode()).hexdigest()
     path = cache_dir() / kind / f"{digest[:32]}.npz"
     arrays = sealed_arrays(path, names, compute)
     _note_use(path)
     return arrays
+
+
+def arrays_of_texts(
+    kind: str, names: tuple[str, ...], texts: list[str], compute: Callable[[], list[ndarray]], made_with: str = ""
+) -> list[ndarray]:
+    """As `cached_arrays`, where the texts are many; fewer than FEWEST are not cached."""
+    if len(texts) < FEWEST:
+        return compute()
+    return cached_arrays(kind, names, texts, compute, made_with)
 
 
 def sealed_arrays(path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]]) -> list[ndarray]:

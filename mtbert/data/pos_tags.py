@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray
 
-from mtbert.data.array_cache import cached_arrays
+from mtbert.data.array_cache import arrays_of_texts
 from mtbert.data.tasks import TASKS
 
 TAGS = (".", "ADJ", "ADP", "ADV", "CONJ", "DET", "NOUN", "NUM", "PRON", "PRT", "VERB", "X")
@@ -33,7 +33,7 @@ def pos_features(task: str, table: pd.DataFrame) -> ndarray:
     shares = []
     for column in TASKS[task].sentence_columns:
         texts = table[column].tolist()
-        shares += cached_arrays("pos", ("shares",), texts, lambda texts=texts: [tag_shares(texts)])
+        shares += arrays_of_texts("pos", ("shares",), texts, lambda texts=texts: [tag_shares(texts)])
     return np.hstack(shares)
 
 

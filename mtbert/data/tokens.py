@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from mtbert.bert import Batch, BertConfig, CheckpointError, has_packaged_tokenizer, has_tokenizer, locate
-from mtbert.data.array_cache import cached_arrays
+from mtbert.data.array_cache import arrays_of_texts
 from mtbert.data.tasks import TASKS
 
 SPECIAL = {  # start of a sequence, end of a sentence, padding
@@ -266,7 +266,7 @@ def _tokenize(columns: list[list[str]], encoder: str, pairs: str, max_length: in
     ids = []
     for texts in columns:
         encode = functools.partial(_encode, texts, tokenizer)
-        ids.append(Ragged(*cached_arrays("tokens", ("ids", "offsets"), texts, encode, content)))
+        ids.append(Ragged(*arrays_of_texts("tokens", ("ids", "offsets"), texts, encode, content)))
     about = folder / "config.json"
     encoder_config = BertConfig.from_json(about) if about.exists() else None  # None: a tokenizer alone
     token_types = encoder_config is None or encoder_config.type_vocab_size > 1

@@ -6,7 +6,6 @@ GPU the steps are graphs, as those of a run are. Source: paper 000, sections 3.3
 under constraints of time).
 """
 
-import hashlib
 import multiprocessing
 import sys
 import time
@@ -21,9 +20,8 @@ from numpy import ndarray
 from torch.utils.benchmark import timer
 
 from mtbert.config import RunConfig
-from mtbert.data import sealed_arrays
+from mtbert.data import cached_arrays
 from mtbert.multitask import MultitaskBert
-from mtbert.paths import cache_dir
 from mtbert.runtime import environment, keep_freed_memory, pick_device
 from mtbert.training import Shapes, graphs_are_on
 from mtbert_lab.cost.steps import Steps, padded_tokens
@@ -80,9 +78,7 @@ def measure_speeds(
         for config, sample in samples.items():
             key = f"{sample.config.digest} {sample.known}"
             try:
-                digest = hashlib.sha256(f"{machine} {key}".encode()).hexdigest()
-                path = cache_dir() / SPEEDS / f"{digest[:32]}.npz"
-                [values] = sealed_arrays(path, ("values",), partial(timed, sample))
+                [values] = cached_arrays(SPEEDS, ("values",), [key], partial(timed, sample), machine)
                 speeds[config] = Speed(*values)
             except Exception as error:
                 failed[config] = error

@@ -49,11 +49,7 @@ from mtbert_lab.store import BASELINES, overall_interval, summarize
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
 MOST_PARAMETERS = 45e6  # of the best run
-SEQUENCES = (
-    "sequence",
-    "sequence, PAL",
-    "reverse sequence",
-)  # of GEM, in gradients.yaml: two orders, one also with PALs
+SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of gradients.yaml: two orders, one also with PALs
 
 
 def box(store: Path | None = None) -> str:
@@ -305,8 +301,12 @@ def gem_is_for(gradients: Grid) -> str:
         "task and reads {batch} of them a step."
     )
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
-    about = dict(rows=config.train_rows, times=times_as_long(orders))
-    about |= dict(memory=config.memory_size, batch=config.memory_batch)
+    about = {
+        "rows": config.train_rows,
+        "times": times_as_long(orders),
+        "memory": config.memory_size,
+        "batch": config.memory_batch,
+    }
     if found.is_decided:
         return tell(keeps, kept=Place(row, "better"), seeds="", **about)
     seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"

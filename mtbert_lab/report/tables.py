@@ -53,6 +53,7 @@ from mtbert_lab.store import (
 ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")  # the fields of a gradient method
 TOGETHER = ("sst", "quora", "sts")
+NO_BASELINES = pd.DataFrame(columns=["baseline", "task", "metric", "value"])
 
 
 @dataclass(frozen=True)
@@ -419,13 +420,13 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
     table is empty where the data are not here either.
     """
     path = find_result(BASELINES)
-    stored = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+    stored = pd.read_csv(path) if path.exists() else NO_BASELINES
     if config.corpus == "demo" or not set(config.tasks) <= set(stored["task"]):
         try:
             with rejects_in_one_line():
                 return baseline_table(config, data)
         except DataError:
-            return stored[:0]
+            return NO_BASELINES
     table = stored[stored["task"].isin(config.tasks)]
     return table if config.encoder == MINILM else table[table["baseline"] != "cosine"]
 
@@ -434,7 +435,7 @@ def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataF
     """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
     configs = [group[0] for grid in grids for group in grid.configs.values()]
     if not configs:
-        return pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+        return NO_BASELINES
     return read_baselines(max(configs, key=lambda config: len(config.tasks)), data)
 
 

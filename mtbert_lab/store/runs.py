@@ -89,13 +89,14 @@ def stored_seeds(
             _, _, version = run_id.partition("-")
             versions.setdefault(version, []).append((folder, config))
 
-    def rank(version: str) -> tuple[bool, int]:
-        folder, config = versions[version][0]
-        return is_of_files_here(folder.name, config, data), len(versions[version])
+    def rank(seeds: list[tuple[Path, RunConfig]]) -> tuple[bool, int]:
+        folder, config = seeds[0]
+        return is_of_files_here(folder.name, config, data), len(seeds)
 
+    chosen = next(iter(versions.values()), [])
     if len(versions) > 1:  # only then the data are read
-        versions = {"": versions[max(versions, key=rank)]}
-    return [read_run(folder, config) for found in versions.values() for folder, config in found]
+        chosen = max(versions.values(), key=rank)
+    return [read_run(folder, config) for folder, config in chosen]
 
 
 def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:

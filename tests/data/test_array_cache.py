@@ -6,14 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from mtbert.data import array_cache
-from mtbert.data.array_cache import FEWEST, cached_arrays, mapped_array
+from mtbert.data.array_cache import FEWEST, arrays_of_texts, cached_arrays, mapped_array
 from mtbert.paths import cache_dir
-
-
-@pytest.fixture(autouse=True)
-def few_texts(monkeypatch):
-    monkeypatch.setattr(array_cache, "FEWEST", 1)
 
 
 def cached(texts: list[str], value: float, made_with: str = "") -> float:
@@ -30,11 +24,17 @@ def test_arrays_are_computed_once_for_the_same_input():
     assert [cached(texts, i, made_with) for i, (texts, made_with) in enumerate(others)] == list(range(len(others)))
 
 
-def test_a_few_texts_leave_nothing_on_disk(monkeypatch):
-    monkeypatch.setattr(array_cache, "FEWEST", FEWEST)
-    assert [cached(["x"] * (FEWEST - 1), value) for value in (1.0, 2.0)] == [1.0, 2.0]
+def test_a_few_texts_leave_nothing_on_disk():
+    def values(count: int) -> list[float]:
+        found = []
+        for value in (1.0, 2.0):
+            [array] = arrays_of_texts("kind", ("a",), ["x"] * count, lambda value=value: [np.full(3, value)])
+            found.append(array[0])
+        return found
+
+    assert values(FEWEST - 1) == [1.0, 2.0]
     assert not (cache_dir() / "kind").exists()
-    assert [cached(["x"] * FEWEST, value) for value in (1.0, 2.0)] == [1.0, 1.0]
+    assert values(FEWEST) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"text", lambda content: content[:-1],

@@ -15,7 +15,7 @@ import pytest
 from torch import nn
 
 from mtbert.bert.hub import copy_tokenizer, locate, write_tokenizer
-from mtbert.data.array_cache import FEWEST, cached_arrays, mapped_array
+from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.files import replacing
 from mtbert.multitask import MultitaskBert
 from mtbert.multitask.export import export_task
@@ -90,7 +90,7 @@ def test_the_room_of_a_mapped_array_is_reserved(small_disk):
 def test_arrays_that_cannot_be_cached_are_computed(small_disk, monkeypatch, caplog):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
     (small_disk / "other").write_bytes(bytes(1_000_000))
-    [array] = cached_arrays("kind", ("a",), ["x"] * FEWEST, lambda: [np.ones(20_000)])
+    [array] = cached_arrays("kind", ("a",), ["x"], lambda: [np.ones(20_000)])
     assert array.sum() == 20_000 and ".npz cannot be written (No space left on device)" in caplog.text
     assert files(small_disk) == ["other"]
 

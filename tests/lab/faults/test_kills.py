@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mtbert.data.array_cache import FEWEST, cached_arrays, mapped_array
+from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.files import LEFTOVER_AGE, remove_leftovers
 from mtbert.paths import REPOSITORY, cache_dir
 from mtbert_lab.cli import app
@@ -203,7 +203,7 @@ def test_the_reserved_file_of_a_killed_process_is_removed_after_a_day(tmp_path):
 
 def test_what_nobody_has_read_for_long_is_removed():
     def cached(text: str) -> None:
-        cached_arrays("tokens", ("a",), [text] * FEWEST, lambda: [np.ones(1000)])
+        cached_arrays("tokens", ("a",), [text], lambda: [np.ones(1000)])
 
     cached("used")
     cached("unused")
