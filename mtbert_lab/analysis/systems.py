@@ -17,7 +17,7 @@ from mtbert.data import TASKS
 from mtbert_lab.analysis.errors import errors_of
 from mtbert_lab.analysis.probabilities import probabilities
 from mtbert_lab.statistics import Resamples
-from mtbert_lab.store import Run, stack_predictions
+from mtbert_lab.store import MissingRun, Run, stack_predictions
 
 Pairs = dict[tuple[str, str], ndarray]  # two systems -> a statistic
 
@@ -40,7 +40,11 @@ class Systems:
         data: str | Path | None = None,
         device: str = "auto",
     ) -> "Systems":
-        """From the stored runs of each system; raises StoreError where two were scored on different examples."""
+        """From the stored runs of each system.
+
+        Raises StoreError where two were scored on different examples, MissingRun where a run's `probabilities` of
+        classes are unknown.
+        """
         stacked, labels = stack_predictions(list(chain(*runs.values())), task)
         ends = np.cumsum([len(group) for group in runs.values()])
         predicted = dict(zip(runs, np.split(stacked, ends[:-1]), strict=True))
@@ -48,7 +52,10 @@ class Systems:
         p = {}
         if not TASKS[task].is_number:
             for name, group in runs.items():
-                p[name] = np.stack([probabilities(run, task, data, device) for run in group])
+                known = [probabilities(run, task, data, device) for run in group]
+                if any(of_run is None for of_run in known):
+                    raise MissingRun(f"{name}: no probabilities of {task}'s classes are stored, and no models are here")
+                p[name] = np.stack(known)
         return cls(task, labels, errors, predicted, p)
 
     @cached_property

@@ -38,7 +38,7 @@ COLUMNS = ["claim", "paper", "printed", "found", "verdict", "kind", "how it was 
 FILTERS = ("paper", "verdict", "kind")  # columns with a choice above the table
 CARD = """<div class="card" style="border-color: {colour}">
 <p><b>{verdict}</b><br><small>paper {paper}, {place}</small></p>
-<p><small>The paper says</small><br>{claim}{printed}</p>
+<p><small>The paper {says}</small><br>{claim}{printed}</p>
 <p><small>Found</small><br><b>{found}</b><br>{words}</p>
 <p><small>Why it matters</small><br>{matters}</p>
 <p><small>{link}</small></p>
@@ -183,7 +183,8 @@ def _card(row: dict) -> str:
     printed = f" (<b>{html.escape(number)}</b>)" if isinstance(number, str) else ""
     where = row["section"] or f"{START}#Paper-{row['paper']}"
     colour = CLAIM_COLOURS[row["verdict"]]
-    return CARD.format(**texts, printed=printed, colour=colour, link=link(where))
+    says = "asks whether" if row["kind"] == "question" else "says"
+    return CARD.format(**texts, says=says, printed=printed, colour=colour, link=link(where))
 
 
 def board(claims: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from mtbert_lab.report.tables import Comparison, said, signed, unsigned
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, verdict_text
+from mtbert_lab.store import MissingRun
 
 SMALL = verdict_text("better", is_small=True)
 
@@ -103,6 +104,6 @@ def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
 
 def told(sentence: Callable[..., str], *arguments: Any) -> str:
     """What a function of findings.py says of its arguments, nothing where its runs are not stored."""
-    with suppress(KeyError, FileNotFoundError):
+    with suppress(KeyError, MissingRun, FileNotFoundError):
         return sentence(*arguments)
     return ""
