@@ -74,13 +74,11 @@ def train_batches(lengths: ndarray, batch_size: int, seed: int, epoch: int) -> l
     n = math.ceil(len(rows) / batch_size)  # batches
     starts = np.arange(n + 1) * len(rows) // n  # of the batches among the rows, and the end
     pool_count = max(POOLS, math.ceil(n / POOL))
-    batches = []
     for numbers in np.array_split(np.arange(n), min(n, pool_count)):
-        first, last = numbers[0], numbers[-1]
-        pool = rows[starts[first] : starts[last + 1]]
-        by_length = np.argsort(lengths[pool], kind="stable")
-        cuts = starts[first + 1 : last + 1] - starts[first]  # between the batches of the pool
-        batches += np.split(pool[by_length], cuts)
+        pool = slice(starts[numbers[0]], starts[numbers[-1] + 1])
+        by_length = np.argsort(lengths[rows[pool]], kind="stable")
+        rows[pool] = rows[pool][by_length]
+    batches = np.split(rows, starts[1:-1])
     return [batches[i] for i in random.permutation(n)]
 
 

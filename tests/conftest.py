@@ -46,6 +46,12 @@ NOT_CORE = {
 }
 
 
+@pytest.fixture
+def saved_each_step(monkeypatch):
+    """Training writes its checkpoint after every step."""
+    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also the tests that take minutes")
 

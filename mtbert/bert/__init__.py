@@ -23,6 +23,7 @@ from mtbert.bert.model import (
     LayerHooks,
     SelfAttention,
     check_sizes,
+    checkpoint_sizes,
     part_sizes,
 )
 from mtbert.bert.shapes import init_empty_weights
@@ -44,6 +45,7 @@ __all__ = [
     "Mask",
     "SelfAttention",
     "check_sizes",
+    "checkpoint_sizes",
     "content_name",
     "copy_tokenizer",
     "has_packaged_tokenizer",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mtbert.bert.batch import Mask, pack, stacked, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
-from mtbert.bert.hub import CheckpointError, check_folder, locate, present, write_tokenizer
+from mtbert.bert.hub import MPNET, CheckpointError, check_folder, locate, present, write_tokenizer
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS, biased_mask, relative_buckets
 from mtbert.bert.shapes import init_empty_weights
 from mtbert.bert.streams import side_by_side
@@ -133,6 +133,23 @@ class BertConfig:
             return cls(**values)
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: {error}") from error
+
+
+MPNET_SIZES = BertConfig(
+    vocab_size=30527,
+    max_position_embeddings=514,
+    type_vocab_size=0,
+    layer_norm_eps=1e-5,
+    pad_token_id=1,
+    model_type="mpnet",
+)
+
+
+def checkpoint_sizes(folder_or_name: str | Path) -> BertConfig:
+    """The sizes of a checkpoint; those of mpnet are known where nobody has fetched it. Raises CheckpointError."""
+    if folder_or_name == MPNET:
+        return MPNET_SIZES
+    return BertConfig.from_json(locate(folder_or_name) / "config.json")
 
 
 @dataclass
@@ -386,11 +403,12 @@ class BertModel(nn.Module):
         """Write config.json, model.safetensors and the tokenizer for transformers (its DistilBERT ignores our pooler).
 
         tokenizer: the encoder whose tokenizer it is; default: the checkpoint that this model was read from. max_length:
-        tokens to which it truncates, where it is told to; default: all positions of the encoder.
+        tokens to which it truncates, where it is told to; default: all positions of the encoder. Raises CheckpointError
+        for a tokenizer that cannot be found.
         """
         folder = Path(folder)
+        source = self.source if tokenizer is None else locate(tokenizer)  # first: nothing is written where it fails
         write_checkpoint(folder, self.state_dict(), asdict(self.config))
-        source = self.source if tokenizer is None else locate(tokenizer)
         write_tokenizer(source, folder, max_length or self.config.positions)
         write_checksums(folder, present(folder))
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:  # run.py imports this file
 
 
 def problems(config: "RunConfig") -> Iterator[str]:
-    """All problems of a run, in the order of its fields.
-
-    A check may rely on those before it: who reads on after the first problem may meet an exception.
-    """
+    """The problems of a run, in the order of its fields. Ask for the first alone: a check relies on those before it."""
     yield from _of_tasks(config)
     yield from _of_sharing(config)
     yield from _of_heads(config)
@@ -48,6 +45,7 @@ def _of_sharing(config: "RunConfig") -> Iterator[str]:
         levels = config.used_levels
     except PlanError as error:
         yield f"plan: {error}"
+        return
     has_copies = len(config.tasks) > 1 and any(level.mode == "I" for level in levels.values())
     if config.soft_sharing != "none" and not has_copies:
         yield f"soft_sharing: the plan {config.plan_text!r} has no individual copies of several training tasks"
@@ -68,8 +66,7 @@ def _of_heads(config: "RunConfig") -> Iterator[str]:
 def _of_cosine(config: "RunConfig") -> Iterator[str]:
     if not config.two_encodings:
         yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
-    is_frozen = all(level.is_frozen for level in config.used_levels.values())
-    is_fixed = is_frozen and config.adapter == "none" and not config.head_norm
+    is_fixed = config.encoder_is_frozen and config.adapter == "none" and not config.head_norm
     if is_fixed and any(TASKS[task].kind == "similarity" for task in config.tasks):
         yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
 

@@ -244,7 +244,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
-        for problem in problems(self):
+        if problem := next(problems(self), None):
             raise ValueError(problem)
         return self
 
@@ -270,6 +270,11 @@ class RunConfig(BaseModel):
         if self.pooling != "pooler":
             del levels["pooler"]
         return levels
+
+    @property
+    def encoder_is_frozen(self) -> bool:
+        """Whether training leaves every level of the encoder that is read as it is; adapters may train."""
+        return all(level.is_frozen for level in self.used_levels.values())
 
     @property
     def has_deep_heads(self) -> bool:

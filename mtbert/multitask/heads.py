@@ -222,17 +222,17 @@ class TaskHeads(nn.Module):
 
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
-        is_free = self.config.upstream == "free"
+        tasks = self.config.tasks
+        above = {task: all_upstream(task, self.upstreams) for task in tasks}
         shared: dict[str, Tensor] = {}
         for name, parameter in self.named_parameters():
             kind, head = name.split(".")[:2]
-            trained = parameter if is_free or kind == "norm" else self.offsets.get(name)
-            users = []
-            for task in self.config.tasks:
-                is_above = head in all_upstream(task, self.upstreams)
-                is_own = is_free and head == task
-                if kind == "norm" or is_above or is_own:
-                    users.append(task)
-            if len(users) > 1 and trained is not None:
+            if kind == "norm":
+                trained, users = parameter, len(tasks)
+            elif self.config.upstream == "free":
+                trained, users = parameter, sum(head == task or head in above[task] for task in tasks)
+            else:
+                trained, users = self.offsets.get(name), sum(head in above[task] for task in tasks)
+            if users > 1 and trained is not None:
                 shared[name] = trained
         return shared

@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from mtbert.bert import MPNET, Batch, BertConfig, BertModel, CheckpointError, init_empty_weights, locate
+from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, checkpoint_sizes, init_empty_weights
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
 from mtbert.multitask.heads import TaskHeads, sentence_embedding
@@ -24,14 +24,6 @@ from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
 GPU_EVAL_TOKENS = 32768  # the same on a GPU, which small batches leave idle
-MPNET_SIZES = BertConfig(  # the report draws its plans where nobody has fetched its weights
-    vocab_size=30527,
-    max_position_embeddings=514,
-    type_vocab_size=0,
-    layer_norm_eps=1e-5,
-    pad_token_id=1,
-    model_type="mpnet",
-)
 
 
 class MultitaskBert(nn.Module):
@@ -74,8 +66,7 @@ class MultitaskBert(nn.Module):
     @property
     def features_are_fixed(self) -> bool:
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
-        is_frozen = all(level.is_frozen for level in self.run_config.used_levels.values())
-        return is_frozen and not self.encoder.adapters
+        return self.run_config.encoder_is_frozen and not self.encoder.adapters
 
     def embed(self, batches: dict[str, Batch], prefix: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Task -> embeddings (B, k, d) in the weights' type; k is 2 where a pair's sentences are encoded one by one.
@@ -261,7 +252,10 @@ class MultitaskBert(nn.Module):
             raise
         except Exception as error:  # of many types
             reason = textwrap.shorten(str(error), 200)
-            raise CheckpointError(f"{folder}: a file is damaged ({reason}); delete the folder, train again") from error
+            raise CheckpointError(
+                f"{folder}: its files are whole, but this version of mtbert, or the code registered here, cannot read "
+                f"them ({reason}); use what saved it, or train again"
+            ) from error
         model.tokenizer = saved_tokenizer(folder, config)
         return model.eval()
 
@@ -271,7 +265,7 @@ def _table_of(texts: Sequence[Any], task: str) -> pd.DataFrame:
     columns = TASKS[task].sentence_columns
     examples = []
     for i, given in enumerate(texts):
-        is_single = isinstance(given, str) or not isinstance(given, Iterable)
+        is_single = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
         example = (given,) if is_single else tuple(given)
         if len(example) != len(columns):
             expected = f"{len(columns)} text{'s' * (len(columns) > 1)} ({', '.join(columns)})"
@@ -300,7 +294,7 @@ def in_order(batches: Iterable[tuple[ndarray, Tensor]]) -> Tensor:
 
 def encoder_config(config: RunConfig) -> BertConfig:
     """The sizes of a configuration's encoder; raises CheckpointError, and ConfigError for too many `layers`."""
-    sizes = _checkpoint_sizes(config)
+    sizes = checkpoint_sizes(config.encoder)
     if config.layers is not None:
         L = sizes.num_hidden_layers
         if config.layers > L:
@@ -311,19 +305,13 @@ def encoder_config(config: RunConfig) -> BertConfig:
     return sizes
 
 
-def _checkpoint_sizes(config: RunConfig) -> BertConfig:
-    if config.encoder == MPNET:
-        return MPNET_SIZES
-    return BertConfig.from_json(locate(config.encoder) / "config.json")
-
-
 def build_encoder(config: RunConfig) -> BertModel:
     """The encoder that a configuration starts from; raises as `encoder_config` does."""
     sizes = encoder_config(config)
     if config.weights == "pretrained":
         encoder = BertModel.from_pretrained(config.encoder)
     else:
-        encoder = BertModel(_checkpoint_sizes(config))  # all of its layers draw weights
+        encoder = BertModel(checkpoint_sizes(config.encoder))  # all of its layers draw weights
     encoder.layers = encoder.layers[: sizes.num_hidden_layers]
     encoder.config = sizes
     for layer in encoder.layers:

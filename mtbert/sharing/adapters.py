@@ -54,7 +54,7 @@ class PAL(Adapter):
     in s dimensions without an output matrix. V_E and V_D serve all layers, Q, K and V one. As in the code of Stickland
     and Murray every head has floor(s / h) dimensions: Q, K and V make a numbers of s, a = h floor(s / h). Where h does
     not divide s their code fails, as its V_D takes s numbers and g gives a; our V_D takes a. Paper 001's s = 326 with
-    12 heads has a = 324.
+    12 heads has a = 324. Raises ValueError for more heads than dimensions.
     """
 
     def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
@@ -62,6 +62,8 @@ class PAL(Adapter):
         d = encoder.hidden_size
         L = encoder.num_hidden_layers
         s = sizes.size
+        if sizes.heads > s:
+            raise ValueError(f"a PAL of size {s} has no room for {sizes.heads} heads")
         a = s - s % sizes.heads
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
         self.encode = Linear(d, s)  # V_E

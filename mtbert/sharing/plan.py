@@ -83,11 +83,6 @@ class SharingPlan:
         return {"embeddings": self.embeddings, **layers, "pooler": self.pooler}
 
     @property
-    def is_frozen(self) -> bool:
-        """Whether every level is frozen."""
-        return all(level.is_frozen for level in self.levels.values())
-
-    @property
     def frozen_depth(self) -> int:
         """How many layers from the input upward are frozen; 0 where the embeddings are not."""
         if not self.embeddings.is_frozen:

@@ -8,7 +8,7 @@ N is the number of tokens, padding included, of all sequences that a group encod
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from torch import Tensor, nn
@@ -51,19 +51,32 @@ class Copies(nn.ModuleList):
         return used
 
 
+def _check_known(tasks: Iterable[str], plan: SharingPlan) -> None:
+    """Raises PlanError for a task that the plan does not have."""
+    if unknown := set(tasks) - {*plan.tasks}:
+        raise PlanError(f"the plan has no task {', '.join(sorted(unknown))}; it has {', '.join(plan.tasks)}")
+
+
 class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
     Frozen levels take no gradient. It takes over the modules of `base` and changes them: two encoders need one each.
+    adapters: task -> its adapter. Raises PlanError for a plan of another number of layers, and for an adapter of a task
+    that the plan does not have.
     """
 
     def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
+        if len(plan.layers) != len(base.layers):
+            raise PlanError(
+                f"the plan has {len(plan.layers)} layers, the encoder {len(base.layers)}; `SharingPlan.parse` takes "
+                "num_layers"
+            )
+        _check_known(adapters, plan)
         super().__init__()
         self.config = base.config
         self.plan = plan
         self.embeddings = Copies(base.embeddings, plan.embeddings)
-        pairs = zip(base.layers, plan.layers, strict=True)
-        self.layers = nn.ModuleList(Copies(layer, level) for layer, level in pairs)
+        self.layers = nn.ModuleList(map(Copies, base.layers, plan.layers))
         self.poolers = Copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
         for copies in self.levels().values():
@@ -75,8 +88,7 @@ class SharedEncoder(nn.Module):
         prefix: what `prefix_states` gives, for the tasks where that is at hand. Raises PlanError for a task that the
         plan does not have, ValueError for sequences that are too long and for token types that the encoder lacks.
         """
-        if unknown := batches.keys() - {*self.plan.tasks}:
-            raise PlanError(f"the plan has no task {', '.join(sorted(unknown))}; it has {', '.join(self.plan.tasks)}")
+        _check_known(batches, self.plan)
         states = dict(prefix or {})
         others = {task: batch for task, batch in batches.items() if task not in states}
         if others:
@@ -159,14 +171,17 @@ class SharedEncoder(nn.Module):
         return dict(zip(self.plan.levels, [self.embeddings, *self.layers, self.poolers], strict=True))
 
     def pool(self, task: str, hidden: Tensor) -> Tensor:
-        """The output of the task's pooler: (B, T, d) -> (B, d)."""
+        """The output of the task's pooler: (B, T, d) -> (B, d). Raises PlanError as `forward` does."""
+        _check_known([task], self.plan)
         return self.poolers.of(task)(hidden)
 
     def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
         """A task's way through the plan as a plain encoder; it has these weights, not copies.
 
-        Raises ExportError if the task has an adapter, which a plain encoder cannot run, unless it is to be left out.
+        Raises ExportError if the task has an adapter, which a plain encoder cannot run, unless it is to be left out,
+        and PlanError as `forward` does.
         """
+        _check_known([task], self.plan)
         if task in self.adapters and not without_adapter:
             kind = type(self.adapters[task]).__name__
             raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")

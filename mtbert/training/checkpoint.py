@@ -38,11 +38,12 @@ class Stop:
 
 
 @contextmanager
-def stopping(message: str) -> Iterator[Stop]:
+def stopping(message: str, handles_signals: bool = True) -> Iterator[Stop]:
     """SIGINT and SIGTERM do not end the block: the yielded `Stop` notes the first. A second SIGINT acts at once.
 
     After the block KeyboardInterrupt (SIGINT) or SystemExit (SIGTERM) with the message is raised, if one came. A
-    signal that is ignored stays so, and outside the main thread, where Python handles no signals, nothing changes.
+    signal that is ignored stays so, and outside the main thread, where Python handles no signals, nothing changes;
+    nor without handles_signals.
     """
     stop = Stop()
 
@@ -54,7 +55,7 @@ def stopping(message: str) -> Iterator[Stop]:
             raise KeyboardInterrupt
 
     before = {}
-    if threading.current_thread() is threading.main_thread():
+    if handles_signals and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, note)
@@ -86,25 +87,19 @@ def _setting(name: str, default: float) -> float:
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
-    path None: nothing is ever saved. identity names the run; a file of another run is ignored. seconds: how long
-    after a save, or the start, the next one is due; None: as MTBERT_CHECKPOINT_SECONDS says. The file before the last
-    one is kept as `*_previous.pt`.
+    path None: nothing is ever saved. identity names the run; a file of another run is ignored. The file before the
+    last one is kept as `*_previous.pt`.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        identity: str,
-        parts: dict[str, Any],
-        seconds: float | None = None,
-    ) -> None:
+    def __init__(self, path: Path | None, identity: str, parts: dict[str, Any]) -> None:
         self.path = path
         self.identity = identity
         self.parts = parts
-        self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0) if seconds is None else seconds
+        self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0)
         self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
         self._last = time.monotonic()
         self._steps = 0
+        self._is_sound = False  # whether the file at `path` was saved or read here
 
     @property
     def is_due(self) -> bool:
@@ -123,8 +118,10 @@ class Checkpoint:
             with replacing_sealed(self.path) as partial:
                 with open(partial, "wb") as file:
                     torch.save(content, file)
-                if self.path.exists():
+                if self._is_sound and self.path.exists():  # a damaged one never replaces the one before it
                     os.replace(self.path, self._previous)
+                    self._is_sound = False
+            self._is_sound = True
         except (OSError, RuntimeError) as error:  # torch's own says nothing of the file
             cause = error if isinstance(error, OSError) else error.__context__
             log.warning("%s cannot be written (%s); training goes on", self.path, getattr(cause, "strerror", error))
@@ -136,12 +133,10 @@ class Checkpoint:
 
         On SIGINT, on SIGTERM, and where `watch` returns True, which counts as SIGTERM, it is saved after the current
         step and the loop ends as `stopping` says. progress(): that of `save`; total: number of all steps. Without a
-        path signals have their usual effect.
+        path nothing is saved, and signals have their usual effect.
         """
-        if self.path is None:
-            yield from steps
-            return
-        with stopping(f"stopped between two steps; the same call goes on from {self.path.name}") as stop:
+        goes_on = f"; the same call goes on from {self.path.name}" if self.path else ""
+        with stopping(f"stopped between two steps{goes_on}", handles_signals=self.path is not None) as stop:
             for step in steps:
                 yield step
                 self._steps += 1
@@ -165,7 +160,9 @@ class Checkpoint:
         content = None
         found = [path for path in (self.path, self._previous) if path.exists()]
         for path in found:
-            content = content or self._read(path)
+            if content is None:
+                content = self._read(path)
+                self._is_sound = content is not None and path == self.path
         if content is None:
             if found:
                 log.warning("training starts from the beginning")

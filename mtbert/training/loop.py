@@ -79,15 +79,16 @@ def train(
     corpus: Corpus,
     device: str = "auto",
     checkpoint: str | Path | None = None,
-    checkpoint_seconds: float | None = None,
     progress: bool | None = None,
     teachers: dict[str, Tensor] | None = None,
 ) -> TrainedRun:
     """Train as the configuration says and score the model that `keep` names on dev.
 
-    checkpoint: a file written every `checkpoint_seconds` (default: as `Checkpoint` says) and on SIGINT or SIGTERM
-    (`Checkpoint.guard`), from which the same call goes on after an interruption, bit for bit as if there had been none;
-    the caller removes it, and beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.
+    The tables are taken as they are: `Corpus.check` says whether a class has no row, or many rows are rejected. Seeds
+    torch's global generator, and on Linux the process keeps freed memory from now on (`runtime.free_by_default`).
+    checkpoint: a file written every MTBERT_CHECKPOINT_SECONDS and on SIGINT or SIGTERM (`Checkpoint.guard`), from which
+    the same call goes on after an interruption, bit for bit as if there had been none; the caller removes it, and
+    beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
@@ -95,7 +96,7 @@ def train(
     """
     place = pick_device(device)
     path = Path(checkpoint) if checkpoint else None
-    run = _Run(config, corpus, place, path, checkpoint_seconds, progress)
+    run = _Run(config, corpus, place, path, progress)
     run.check_corpus()
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
@@ -151,7 +152,6 @@ class _Run:
     corpus: Corpus
     place: torch.device
     checkpoint: Path | None
-    checkpoint_seconds: float | None
     progress: bool | None
 
     @property
@@ -186,7 +186,7 @@ class _Run:
         needed = {task: len(table) for task, table in self.corpus.train.items()} if self.config.teachers else {}
         given = {task: len(logits) for task, logits in teachers.items()}
         if given != needed:
-            raise TrainingError(f"teachers: logits for all training rows of {list(needed)} are needed")
+            raise TrainingError(f"teachers: logits for all training rows are needed, {needed}; given are {given}")
 
     def pretrains(self, stage: str) -> bool:
         """Whether the encoder is pretrained "before" or "after" training."""
@@ -200,7 +200,7 @@ class _Run:
         path = None
         if self.checkpoint is not None:
             path = self.checkpoint.with_name(PRETRAINING.format(self.checkpoint.stem, stage))
-        curve = pretrain(encoder, tokens, config, self.place, path, self.checkpoint_seconds, self.progress)
+        curve = pretrain(encoder, tokens, config, self.place, path, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -228,7 +228,7 @@ class _Run:
         names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
         identity = f"{__version__} {config.digest} {self.corpus.fingerprint} {self.meaning} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
-        saver = Checkpoint(self.checkpoint, identity, parts, self.checkpoint_seconds)
+        saver = Checkpoint(self.checkpoint, identity, parts)
         state = _RunProgress(**(saver.restore() or {}))
         lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
         steps = training_steps(config, lengths)

@@ -111,7 +111,6 @@ def pretrain(
     config: RunConfig,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
-    checkpoint_seconds: float | None = None,
     progress: bool | None = None,
 ) -> pd.DataFrame:
     """Train the encoder in place to predict masked tokens of single sentences (`tokenize_texts`).
@@ -120,7 +119,7 @@ def pretrain(
     large as the largest of the configuration's. Returns the curve: step, epoch, tokens, and, over the masked tokens
     since the point before, loss and accuracy; in its `attrs` the seconds of all steps. The result is a function of the
     encoder, the texts and `config`: torch's generator is seeded inside and put back afterwards.
-    checkpoint: a file written every `checkpoint_seconds` and at the end. After an interruption the same call goes on
+    checkpoint: a file written as `Checkpoint` says and at the end. After an interruption the same call goes on
     from it, bit for bit; of a finished run it takes the weights from it. Raises CheckpointError for a tokenizer without
     a mask token, TrainingError where no token can be masked and at the first loss that is not finite.
     """
@@ -133,7 +132,7 @@ def pretrain(
         run = _Pretraining(encoder.to(device), texts, config)
         parts = {"encoder": encoder, "head": run.head, "optimizer": run.optimizer, "schedule": run.schedule}
         identity = features_digest([encoder], texts, f"{__version__} {config.digest}") if checkpoint else ""
-        saver = Checkpoint(checkpoint, identity, parts, checkpoint_seconds)
+        saver = Checkpoint(checkpoint, identity, parts)
         state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()
         left = islice(run.batches(), state.step, None)

@@ -4,9 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -42,9 +40,7 @@ class LiveCurves:
         self._draw(f"{name}: preparing the sentences")
         token = watch.set(functools.partial(self._after_step, name))
         try:
-            with TemporaryDirectory() as folder:  # the loop can only be watched where it could save a checkpoint
-                file = Path(folder) / "run.pt"
-                return train(config, corpus, "cpu", checkpoint=file, checkpoint_seconds=math.inf, progress=False)
+            return train(config, corpus, "cpu", progress=False)
         finally:
             watch.reset(token)
 

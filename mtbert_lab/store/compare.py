@@ -138,7 +138,7 @@ def strata_of(config: RunConfig, steps: int) -> list[Stratum]:
     """
     is_unlike = (
         config.weights != "pretrained"
-        or config.parsed_plan.is_frozen
+        or config.encoder_is_frozen
         or config.keep != "last"
         or config.pairs != "joint"
         or config.pretrain in ("after", "both")

@@ -217,6 +217,12 @@ def test_a_checkpoint_with_a_language_modelling_head_loads(reference, ours, tmp_
         assert name.startswith("pooler.") or torch.equal(loaded[name], tensor), name
 
 
+def test_nothing_is_written_where_the_tokenizer_is_unknown(ours, tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere"):
+        ours.save_pretrained(tmp_path / "model", tokenizer=tmp_path / "nowhere")
+    assert not (tmp_path / "model").exists()
+
+
 def test_token_types_are_known_from_the_config(tmp_path):
     path = tmp_path / "config.json"
     for content, expected in (

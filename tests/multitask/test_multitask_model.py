@@ -1,5 +1,6 @@
 """The encoder under its heads: freezing, options, saving."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,7 @@ from mtbert.bert.hub import CheckpointError
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tokens import tokenize
+from mtbert.files import write_checksums
 from mtbert.multitask.heads import sentence_embedding
 from mtbert.multitask.model import MultitaskBert, parameter_counts
 from mtbert.sharing.plan import PlanError
@@ -171,7 +173,7 @@ def test_one_string_or_a_table_is_no_list_of_texts(build, texts):
         build().predict(texts)
 
 
-@pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3]])
+@pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3], {"sentence": "a"}])
 def test_what_is_no_text_is_named(build, text):
     message = r"texts: (number 1 is no text in UTF-8|an example of sst has 1 text .*number 1 has)"
     with pytest.raises(ConfigError, match=message):
@@ -190,6 +192,15 @@ def test_a_missing_part_of_a_saved_model_is_named(build, tmp_path, name):
     build().save(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        MultitaskBert.load(tmp_path)
+
+
+def test_a_model_of_another_version_is_not_called_damaged(build, tmp_path):
+    build().save(tmp_path)
+    path = tmp_path / "run_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"checkpoint_layers": False}))
+    write_checksums(tmp_path)
+    with pytest.raises(CheckpointError, match=r"its files are whole, but this version .*checkpoint_layers"):
         MultitaskBert.load(tmp_path)
 
 

@@ -86,6 +86,11 @@ def test_pal_is_its_definition(hidden, mask, size, heads):
     assert not torch.allclose(pal.parallel(0, hidden, mask), pal.parallel(1, hidden, mask))
 
 
+def test_more_heads_than_dimensions_are_named():
+    with pytest.raises(ValueError, match="a PAL of size 8 has no room for 12 heads"):
+        PAL(ENCODER, AdapterSizes(8, heads=12))
+
+
 def test_pal_shares_its_projections_over_the_layers(hidden, mask):
     pal = build("pal")
     assert sum(isinstance(m, torch.nn.Linear) and D in m.weight.shape for m in pal.modules()) == 2

@@ -155,8 +155,20 @@ def test_a_frozen_prefix_has_no_graph_and_no_dropout():
 
 def test_a_task_that_the_plan_does_not_have_is_named():
     encoder = encoder_of("S4", ("sst", "sts"))
-    with pytest.raises(PlanError, match="the plan has no task quora; it has sst, sts"):
+    named = "the plan has no task quora; it has sst, sts"
+    with pytest.raises(PlanError, match=named):
         encoder(batches_of(THREE))
+    with pytest.raises(PlanError, match=named):
+        encoder.pool("quora", torch.zeros(1, 2, SIZES.hidden_size))
+    with pytest.raises(PlanError, match=named):
+        encoder.task_encoder("quora")
+    with pytest.raises(PlanError, match=named):
+        SharedEncoder(BertModel(SIZES), encoder.plan, {"quora": ADAPTERS["lhuc"](SIZES, AdapterSizes(2))})
+
+
+def test_a_plan_of_another_number_of_layers_is_named():
+    with pytest.raises(PlanError, match=r"the plan has 2 layers, the encoder 4; .* takes num_layers"):
+        SharedEncoder(BertModel(SIZES), SharingPlan.parse("hybrid-1", THREE), {})
 
 
 def test_a_sequence_that_is_too_long_is_named():

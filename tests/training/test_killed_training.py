@@ -1,5 +1,6 @@
 """A killed trainer goes on bit for bit; no damaged or foreign checkpoint is used, nor what it holds executed."""
 
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ KILLS = 20  # of each kind, in the slow test
 
 def digest(config: RunConfig, corpus: Corpus, path: Path | None) -> str:
     """Of weights, predictions and curve of a run, which writes a checkpoint after every step."""
-    run = train(config, corpus, device="cpu", progress=False, checkpoint=path, checkpoint_seconds=0)
+    run = train(config, corpus, device="cpu", progress=False, checkpoint=path)
     state = {name: tensor.numpy().tobytes() for name, tensor in run.model.state_dict().items()}
     curve = run.curve.drop(columns=["seconds", "cpu_seconds"]).to_csv()
     return hashlib.sha256(pickle.dumps([state, run.predictions.to_csv(), curve, run.cosines.to_csv()])).hexdigest()
@@ -64,6 +65,7 @@ def resumed_after_kills(config: RunConfig, folder: Path, data: Path, moments: in
     return found
 
 
+@pytest.mark.usefixtures("saved_each_step")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_trainer_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path, kind):
@@ -104,6 +106,24 @@ def test_no_flipped_bit_is_resumed_from(saved, caplog):
         assert saver_of(saved).restore() == {"step": 1}, place
         assert f"{saved} is damaged and not used" in caplog.text
     saved.write_bytes(content)
+    assert saver_of(saved).restore() == {"step": 2}
+
+
+def test_a_damaged_checkpoint_never_replaces_the_one_before(saved, monkeypatch):
+    saved.write_bytes(flipped(saved.read_bytes(), 500))
+    saver = saver_of(saved)
+    assert saver.restore() == {"step": 1}
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.save", full)
+        saver.save({"step": 2})
+    assert saver_of(saved).restore() == {"step": 1}
+    saver.save({"step": 2})
+    saver.save({"step": 3})
+    saved.unlink()
     assert saver_of(saved).restore() == {"step": 2}
 
 
@@ -152,16 +172,18 @@ def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain):
     assert not (tmp_path / "executed").exists() and "is damaged and not used" in caplog.text
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_damaged_checkpoint_of_a_run_costs_some_steps_and_no_bits(run, tiny_config, tmp_path, caplog):
     whole, path = run(tiny_config), tmp_path / "checkpoint.pt"
-    run(tiny_config, checkpoint=path, checkpoint_seconds=0)
+    run(tiny_config, checkpoint=path)
     path.write_bytes(flipped(path.read_bytes(), 20_000))
-    resumed = run(tiny_config, checkpoint=path, checkpoint_seconds=0)
+    resumed = run(tiny_config, checkpoint=path)
     assert "is damaged and not used" in caplog.text and "beginning" not in caplog.text
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_trainer_killed_at_two_steps_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path, monkeypatch):
     corpus = load_corpus(tiny_config, course_folder)
     whole = digest(tiny_config, corpus, None)

@@ -153,35 +153,39 @@ def counted(monkeypatch, owner, name: str) -> list:
     return calls
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, monkeypatch):
     checkpoint = tmp_path / "checkpoint.pt"
-    whole = run(tiny_config, checkpoint=checkpoint, checkpoint_seconds=0)
+    whole = run(tiny_config, checkpoint=checkpoint)
     steps = counted(monkeypatch, AdamW, "step")
     assert_same_bits(whole, run(tiny_config, checkpoint=checkpoint))
     assert not steps
 
 
-def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path):
-    run(tiny_config, checkpoint=tmp_path / "checkpoint.pt", checkpoint_seconds=1000)
+def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "1000")
+    run(tiny_config, checkpoint=tmp_path / "checkpoint.pt")
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint.pt"
-    run(tiny_config.but(seed=5), checkpoint=checkpoint, checkpoint_seconds=0)
+    run(tiny_config.but(seed=5), checkpoint=checkpoint)
     with caplog.at_level(logging.WARNING):
         resumed = run(tiny_config, checkpoint=checkpoint)
     assert "belongs to another run" in caplog.text and "training starts from the beginning" in caplog.text
     assert_same_bits(run(tiny_config), resumed)
 
 
+@pytest.mark.usefixtures("saved_each_step")
 @pytest.mark.parametrize("task, change", [("sts", {"label_range": (0, 10)}), ("sst", {"metric": "macro_f1"})])
 def test_a_checkpoint_of_a_task_that_meant_something_else_is_passed_over(
     run, tiny_config, tmp_path, caplog, monkeypatch, task, change
 ):
     config = tiny_config.but(tasks=(task,), keep="last")
     checkpoint = tmp_path / "checkpoint.pt"
-    run(config, checkpoint=checkpoint, checkpoint_seconds=0)
+    run(config, checkpoint=checkpoint)
     monkeypatch.setitem(TASKS, task, TASKS[task].model_copy(update=change))
     with caplog.at_level(logging.WARNING):
         run(config, checkpoint=checkpoint)
@@ -194,11 +198,12 @@ def test_tables_of_other_tasks_than_the_configurations_are_named(tiny_config, co
         module.train(tiny_config.but(tasks=("sst", "sts")), corpus, device="cpu")
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_checkpoint_of_a_version_with_other_fields_is_passed_over(run, tiny_config, tmp_path, caplog, monkeypatch):
     checkpoint = tmp_path / "checkpoint.pt"
     with monkeypatch.context() as patch:
         patch.setattr("mtbert.training.loop.fields", lambda progress: fields(progress)[1:])
-        run(tiny_config, checkpoint=checkpoint, checkpoint_seconds=0)
+        run(tiny_config, checkpoint=checkpoint)
     with caplog.at_level(logging.WARNING):
         resumed = run(tiny_config, checkpoint=checkpoint)
     assert "was begun by another version" in caplog.text

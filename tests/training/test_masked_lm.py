@@ -243,13 +243,14 @@ def interrupt(monkeypatch):
     return after
 
 
+@pytest.mark.usefixtures("saved_each_step")
 @pytest.mark.parametrize("steps", [1, 3, 5, 8])  # 5 steps are an epoch
 def test_an_interrupted_run_goes_on_bit_for_bit(encoder, texts, tmp_path, interrupt, steps):
     start, whole, path = copy.deepcopy(encoder), copy.deepcopy(encoder), tmp_path / "pretraining.pt"
     curve = pretrain(whole, texts, SETTINGS)
     interrupt(steps)
     with pytest.raises(Interrupted):
-        pretrain(encoder, texts, SETTINGS, checkpoint=path, checkpoint_seconds=0)
+        pretrain(encoder, texts, SETTINGS, checkpoint=path)
     interrupt(10 - steps)  # not one step more is needed
     resumed = copy.deepcopy(start)
     pd.testing.assert_frame_equal(pretrain(resumed, texts, SETTINGS, checkpoint=path), curve)

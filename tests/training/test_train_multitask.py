@@ -109,10 +109,11 @@ def test_plain_steps_break_no_constraint_of_gem(run, config, monkeypatch):
     assert cost["constraints_projected"] > 0 and cost["constraints_broken"] == 0
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_pretraining_before_and_after(run, config, tmp_path):
     config = config.but(tasks=("sst",), epochs=1, pretrain="both", max_length=16)
     path = tmp_path / "checkpoint.pt"
-    both = run(config, checkpoint=path, checkpoint_seconds=0)
+    both = run(config, checkpoint=path)
     assert both.cost["pretrain_before_tokens"] == both.cost["pretrain_after_tokens"] > 0
     names = ("checkpoint", "checkpoint_pretraining_before", "checkpoint_pretraining_after")
     assert {file.stem for file in tmp_path.iterdir()} == {*names, *(f"{name}_previous" for name in names)}
@@ -123,9 +124,10 @@ def test_pretraining_before_and_after(run, config, tmp_path):
     assert not torch.equal(both.model.state_dict()[name], before.model.state_dict()[name])
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course_folder, caplog):
     config, path = config.but(tasks=("sst",)), tmp_path / "checkpoint.pt"
-    run(config, checkpoint=path, checkpoint_seconds=0)
+    run(config, checkpoint=path)
     corpus = load_corpus(config, course_folder)
     other = Corpus({"sst": corpus.train["sst"].iloc[::-1].reset_index(drop=True)}, corpus.dev)
     fresh = module.train(config, other, device="cpu", progress=False)

@@ -59,11 +59,12 @@ def test_a_checkpoint_that_has_no_room_is_a_warning(small_disk, caplog):
     assert saver.restore() == {"step": 3}
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_training_ends_as_without_the_fault(run, tiny_config, small_disk, caplog):
     with suppress(OSError):
         (small_disk / "other").write_bytes(bytes(2**21))  # as much as there is room for
     whole = run(tiny_config)
-    other = run(tiny_config, checkpoint=small_disk / "folder" / "checkpoint.pt", checkpoint_seconds=0)
+    other = run(tiny_config, checkpoint=small_disk / "folder" / "checkpoint.pt")
     assert caplog.text.count("checkpoint.pt cannot be written") == 10
     assert files(small_disk) == ["other"]
     pd.testing.assert_frame_equal(whole.predictions, other.predictions, check_exact=True)

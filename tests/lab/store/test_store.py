@@ -1,6 +1,5 @@
 """The store: a run is trained once, stored whole or not at all, and found with and without the data."""
 
-import functools
 import importlib
 import json
 import logging
@@ -630,7 +629,7 @@ def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, c
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Checkpoint, "save", save_and_die)
-        patch.setattr(runs, "train", functools.partial(loop.train, checkpoint_seconds=0))
+        patch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
         with pytest.raises(Killed):
             run_of(config)
     [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
