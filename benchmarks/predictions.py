@@ -32,13 +32,14 @@ from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir
 from mtbert.runtime import MIB, pick_device
 from mtbert.training import Shapes
+from mtbert_lab.analysis.baselines import BASELINES, baseline_table
 from mtbert_lab.cost.dry_run import PARTS, DryRun, at_peak
 from mtbert_lab.cost.forecast import cost_key, predict_costs
 from mtbert_lab.cost.lengths import LENGTHS, read_lengths
 from mtbert_lab.cost.steps import Steps
 from mtbert_lab.cost.time import SPEEDS
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import BASELINES, baseline_table, read_grid, stored_runs, write_table
+from mtbert_lab.store import read_grid, stored_runs, write_table
 
 log = logging.getLogger(__name__)
 MARK = "mtbert: measured from here"

@@ -25,6 +25,12 @@ BLOCK = 2**22  # bytes read at a time for it
 LEFTOVER_AGE = 86_400  # seconds
 
 
+def flush(path: Path) -> None:
+    """Wait until a file's content is on the disk; else a crash of the machine may leave an empty file of its name."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which replaces `path` when the block ends without an error; makes the folder if needed.
@@ -38,8 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.touch(exist_ok=False)
         mode = partial.stat().st_mode  # as the umask says; some writers, such as safetensors, set another one
         yield partial
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())  # else a crash of the machine may leave an empty file of this name
+        flush(partial)
         partial.chmod(mode)
         os.replace(partial, path)
     except OSError as error:

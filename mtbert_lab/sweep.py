@@ -144,7 +144,7 @@ def train_missing(
     data: str | Path | None = None,
     device: str = "auto",
     scheduler: str | None = None,
-) -> dict[str, str]:
+) -> dict[SweepRun, str]:
     """Train the runs that are not stored, in this order, and print a line when one ends; run -> why it failed.
 
     workers: processes on this machine, unless `scheduler` is the address of a dask scheduler. threads: of torch in each
@@ -176,7 +176,7 @@ def train_on(
     threads: int = 1,
     data: str | Path | None = None,
     device: str = "auto",
-) -> dict[str, str]:
+) -> dict[SweepRun, str]:
     """`train_missing` on a cluster. A signal in `stop` stops the runs.
 
     On a terminal a bar shows the steps; in a log file a line a minute says what is trained.
@@ -204,7 +204,7 @@ def train_on(
         )
 
     waiting = {submit(run, 0.0): run for run in runs}
-    failed = {}
+    failed: dict[SweepRun, str] = {}
     with tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar:
         while waiting and stop.number is None:
             for future in [future for future in waiting if future.done()]:
@@ -214,7 +214,7 @@ def train_on(
                     waiting[submit(run, BUSY_SECONDS)] = run
                     continue
                 if state == "failed":
-                    failed[str(run)] = value
+                    failed[run] = value
                 status.end(run, minutes if state == "trained" else None)
                 bar.update()
                 ended = len(runs) - len(waiting)

@@ -11,8 +11,8 @@ from numpy import ndarray
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import softmax
 
+from mtbert_lab.analysis.baselines import best_threshold
 from mtbert_lab.statistics import Estimate, Resamples
-from mtbert_lab.store import best_threshold
 
 BINS = 10  # of equal width
 FEW = 30  # predictions, below which a bin says little

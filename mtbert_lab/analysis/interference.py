@@ -37,7 +37,7 @@ def conflicts(
     """Cosines of single dev examples' gradients with the mean gradients of the other tasks, of the shared layers.
 
     A row per task, other task and example: task, other, row (its number on dev), cosine. So many `examples` of every
-    task are drawn from dev for the single gradients and from train for the means; the model is the run's last, without
+    task are drawn from dev for the single gradients and from train for the means; the model is the kept one, without
     dropout. The run must share a layer. None where neither the table nor model and data are here.
     """
 

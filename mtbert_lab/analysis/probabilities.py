@@ -36,8 +36,9 @@ def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame
         table = compute()
     except (DataError, CheckpointError):
         return None
-    with replacing(path) as partial:
-        table.to_parquet(partial, compression="zstd", index=False)
+    if not table.isna().all().any():  # else a column could not be computed here, and may be elsewhere
+        with replacing(path) as partial:
+            table.to_parquet(partial, compression="zstd", index=False)
     return table
 
 

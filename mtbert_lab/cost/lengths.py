@@ -10,7 +10,7 @@ from numpy import ndarray
 from mtbert.config import RunConfig
 from mtbert.data import DataError, tokenize
 from mtbert_lab.paths import find_result
-from mtbert_lab.store import read_corpus
+from mtbert_lab.store import NoCourseData, read_corpus
 
 LENGTHS = "lengths.csv"
 TEXT_FIELDS = ("corpus", "tasks", "score_tasks", "train_rows", "augment", "encoder", "pairs", "max_length")
@@ -31,7 +31,7 @@ def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
     """
     try:
         corpus = read_corpus(config, data)
-    except DataError:
+    except NoCourseData:
         path = find_result(LENGTHS)
         if not path.exists():
             raise

@@ -19,7 +19,8 @@ from mtbert_lab.cost.forecast import Cost, cost_key, predict_costs
 from mtbert_lab.paths import shipped, stores
 from mtbert_lab.statistics import interval_text
 from mtbert_lab.store import (
-    is_of_files_here,
+    StoredSeeds,
+    of_one_version,
     overall_interval,
     read_grid,
     read_run,
@@ -71,9 +72,10 @@ def plan_table(
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored: dict[str, list[list[tuple[Path, dict]]]] = {}  # configuration -> its seeds on each version of the data
+    stored: dict[str, list[StoredSeeds]] = {}  # configuration -> its seeds on each version of the data
     for (key, _), seeds in seeds_of_configurations(stores(), SAME_SCORE).items():
-        stored.setdefault(key, []).append(list(seeds.values()))
+        version = [(folder, content["config"]) for folder, content in seeds.values()]
+        stored.setdefault(key, []).append(version)
     costs = predict_costs(configs.items(), device, threads, data)
     rows = []
     for name, config in configs.items():
@@ -82,11 +84,8 @@ def plan_table(
         row["fits"] = not row["why"]
         if row["fits"]:
             row |= asdict(cost) | {"minutes": cost.minutes}
-            versions = stored.get(training_key(config, SAME_SCORE), [])
-            if len(versions) > 1:
-                versions.sort(key=lambda seeds: not is_of_files_here(seeds[0][0].name, seeds[0][1]["config"], data))
-            if versions:
-                runs = [read_run(folder) for folder, _ in versions[0]]
+            if seeds := of_one_version(stored.get(training_key(config, SAME_SCORE), []), data):
+                runs = [read_run(folder) for folder, _ in seeds]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)

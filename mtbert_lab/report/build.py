@@ -276,7 +276,7 @@ def _train(pages: list[_Page], profile: str, workers: int) -> list[str]:
         if page.values.get("train_missing", False):
             where = (page.values.get("data_dir") or None, page.values.get("device", "auto"))
             grids_of.setdefault(where, {}).update(dict.fromkeys(page.grids))
-    failed: dict[str, str] = {}
+    failed: dict[sweep.SweepRun, str] = {}
     for (data, device), grids in grids_of.items():
         runs = sweep.look_up(read_grids(list(grids)), data)
         missing = [run for run in runs if not run.is_stored]
@@ -287,7 +287,7 @@ def _train(pages: list[_Page], profile: str, workers: int) -> list[str]:
             missing = predict_runs(missing, pick_device(device).type, 1, data, with_memory=False)
         stored = [run for run in runs if run.is_stored]
         failed |= sweep.train_missing([*stored, *missing], workers, data=data, device=device)
-    return [f"run {name} failed: {why}" for name, why in failed.items()]
+    return [f"run {run} failed: {why}" for run, why in failed.items()]
 
 
 def _execute_pages(pages: list[_Page], folder: Path, workers: int) -> list[str]:

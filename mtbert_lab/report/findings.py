@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
@@ -44,7 +45,7 @@ from mtbert_lab.statistics import (
     count_seeds,
     decide,
 )
-from mtbert_lab.store import BASELINES, overall_interval, summarize
+from mtbert_lab.store import overall_interval, summarize
 
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")

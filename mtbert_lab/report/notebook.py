@@ -19,11 +19,11 @@ from mtbert import __version__
 from mtbert.config import ConfigError
 from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
+from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.escapes import escaped
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
 from mtbert_lab.statistics import margin_of
-from mtbert_lab.store import doubts
 
 SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "

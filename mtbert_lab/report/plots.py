@@ -228,9 +228,7 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
         groups = [_columns(group, tasks) for group in level["groups"].split(" | ")]
         shades = itertools.count()
         for columns in groups:
-            mode = level["mode"]
-            if mode == "shared" and len(columns) == 1 and len(groups) > 1:
-                mode = "individual"
+            mode = mode_of(level["mode"], len(columns), len(groups))
             lighter = next(shades) / len(groups) if mode == "shared" else 0.0
             look = _box(mode, lighter)
             for column in columns:
@@ -246,6 +244,11 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     ax.set_xlim(-0.5, len(tasks) - 0.5)
     ax.grid(False)
     return ax
+
+
+def mode_of(mode: str, tasks: int, groups: int) -> str:
+    """The mode of a copy of a level: weights that one of several groups has for a single task are that task's own."""
+    return "individual" if mode == "shared" and tasks == 1 and groups > 1 else mode
 
 
 def _columns(group: str, tasks: Sequence[str]) -> list[int]:

@@ -26,6 +26,7 @@ from mtbert_lab.report.plots import (
     as_text,
     intervals,
     log_axis,
+    mode_of,
     name_points,
     stacked,
     styles,
@@ -168,9 +169,7 @@ def _plan_on_a_line(ax: Axes, levels: pd.DataFrame, place: int) -> None:
         groups = [group.count(",") + 1 for group in level.groups.split(" | ")]
         top = place - height / 2
         for tasks in groups:
-            mode = level.mode
-            if mode == "shared" and tasks == 1 and len(groups) > 1:
-                mode = "individual"
+            mode = mode_of(level.mode, tasks, len(groups))
             share = height * tasks / sum(groups)
             gap = 0.08 if len(groups) > 1 else 0
             look = {"color": COLOURS[mode], "linewidth": 0}

@@ -26,6 +26,7 @@ from mtbert.multitask import encoder_config
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
 from mtbert.training import overall, turn_ends
+from mtbert_lab.analysis.baselines import BASELINES, baseline_table
 from mtbert_lab.escapes import code
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.plots import METHOD_LABELS, TASK_LABELS
@@ -40,9 +41,7 @@ from mtbert_lab.statistics import (
     welch,
 )
 from mtbert_lab.store import (
-    BASELINES,
     Run,
-    baseline_table,
     difference,
     load_or_run,
     read_grid,

@@ -18,8 +18,9 @@ for one seed.
 the last step kept, the sentences of a pair in one sequence, no pretraining after the training, no teachers; for each
 trained task, or mean of tasks, by itself. The stratum of a run of a single task has all runs of its task and number of
 steps, of whatever scheme but in turn. A prior needs 10 configurations with two seeds or more and 20 degrees of freedom.
-Tasks in turn have none, nor has a configuration whose mean score is more than 2 s0 below the lowest of those
-configurations. Configurations that differ in nothing that trains count once.
+Tasks in turn have none, nor has a stratum with so many equal scores that s0^2 is 0, nor a configuration whose mean
+score is more than 2 s0 below the lowest of those configurations. Configurations that differ in nothing that trains
+count once.
 
 *Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell.
 
@@ -58,7 +59,7 @@ Symbols: N examples, S seeds, T tasks, Q quantiles.
 from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch
 from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance, seed_mean
 from mtbert_lab.statistics.resamples import Estimate, Resamples
-from mtbert_lab.statistics.variances import SEEDS, Prior, Side, draw_variances
+from mtbert_lab.statistics.variances import SEEDS, Prior
 from mtbert_lab.statistics.verdicts import (
     CONTRADICTED,
     MEAN_MARGIN,
@@ -69,11 +70,9 @@ from mtbert_lab.statistics.verdicts import (
     TOO_FEW,
     benjamini_hochberg,
     decide,
-    holm,
     judge,
     judge_estimates,
     margin_of,
-    p_of_claim,
     seeds_text,
     verdict_text,
 )
@@ -93,19 +92,15 @@ __all__ = [
     "Prior",
     "Resamples",
     "Scored",
-    "Side",
     "benjamini_hochberg",
     "count_seeds",
     "decide",
     "difference",
-    "draw_variances",
     "example_share",
-    "holm",
     "interval_text",
     "judge",
     "judge_estimates",
     "margin_of",
-    "p_of_claim",
     "paired",
     "scores_and_covariance",
     "seed_mean",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray
 
 from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance
-from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles, draw_variances
+from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_quantiles
 
 LEVEL = 0.05
 PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
@@ -176,5 +176,5 @@ def paired(gaps: Sequence[float]) -> Difference:
     value = _rounded(values.mean()) if S else np.nan
     if S < 2:
         return Difference(value, np.zeros(1), S, is_decided=False)
-    drawn = draw_variances(values, prior=None) / S
+    drawn = values.var(ddof=1) / S * (S - 1) / chi2_quantiles(S - 1.0, QUANTILES**2)
     return Difference(value, drawn, S, is_decided=S >= PAIRED_SEEDS)

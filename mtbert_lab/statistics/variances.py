@@ -48,13 +48,18 @@ class Prior:
     lowest: float  # lowest mean score of these configurations
 
     @classmethod
-    def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior":
-        """scores: the seeds' scores (S,) of every configuration, S > 1; shares: its `example_share`."""
+    def fit(cls, scores: Sequence[ndarray], shares: Sequence[float]) -> "Prior | None":
+        """scores: the seeds' scores (S,) of every configuration, S > 1; shares: its `example_share`.
+
+        None where the seeds of so many configurations have equal scores that the likeliest variance is 0.
+        """
         freedoms = np.array([len(one) - 1 for one in scores], dtype=float)
         variances = np.array([one.var(ddof=1) for one in scores])
         total = int(freedoms.sum())
         d0 = np.geomspace(0.5, 1000, 60)
         s0 = _likeliest_variances(d0, variances, freedoms)
+        if np.isnan(s0).any():
+            return None
         likelihood = _log_likelihood(d0, s0, variances, freedoms)
         weights = np.exp(likelihood - likelihood.max())
         return cls(
@@ -113,7 +118,7 @@ def _log_likelihood(
 
 
 def _likeliest_variances(d0: ndarray, variances: ndarray, freedoms: ndarray) -> ndarray:
-    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls."""
+    """s0^2 with the highest likelihood at each d0 (G,): the root of the derivative, which falls; nan where it is 0."""
     from scipy.optimize.elementwise import find_root
 
     def slope(log_s0: ndarray, d: ndarray) -> ndarray:
@@ -122,8 +127,7 @@ def _likeliest_variances(d0: ndarray, variances: ndarray, freedoms: ndarray) -> 
         return terms.sum(1)
 
     largest = np.log(max(variances.max(), 1e-300))
-    root = find_root(slope, (largest - 40, largest + 5), args=(d0,)).x
-    return np.exp(np.nan_to_num(root, nan=largest - 40))  # nan: all variances are 0
+    return np.exp(find_root(slope, (largest - 40, largest + 5), args=(d0,)).x)
 
 
 def draw_variances(scores: ndarray, prior: Prior | None) -> ndarray:
@@ -159,15 +163,20 @@ class Side:
         return self.prior is not None or len(self.scores) >= SEEDS
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything says how much its seeds vary: several of them, or a prior."""
+        return self.prior is not None or len(self.scores) > 1
+
+    @property
     def variances(self) -> ndarray:
-        """Draws (Q,) of what its seeds add to the variance; 0 for one seed without a prior."""
+        """Draws (Q,) of what its seeds add to the variance; 0 where that is not known."""
         S = len(self.scores)
-        if self.prior is None and S == 1:
+        if not self.is_known:
             return np.zeros(1)
         unexplained = draw_variances(self.scores, self.prior) - self.explained
         return np.maximum(0, unexplained) / S
 
     @property
     def variance_of_one_seed(self) -> float:
-        """The median of what one seed adds to the variance; 0 for one seed without a prior, as it is not known."""
+        """The median of what one seed adds to the variance; 0 where that is not known."""
         return float(np.median(self.variances)) * len(self.scores)

@@ -157,9 +157,10 @@ def _level(p: float, corrected: float) -> float:
 def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, equal_level: float) -> float:
     """The fewest seeds of either side with which a difference of this size would have a verdict.
 
-    nan where this is not known: without a value, or without scores of seeds. The variances are the medians of today's.
+    nan where this is not known: without a value, or where nothing says how much seeds vary. The variances are the
+    medians of today's.
     """
-    if np.isnan(found.value) or not found.sides:
+    if np.isnan(found.value) or not found.sides or not all(side.is_known for side in found.sides):
         return math.nan
     size = abs(found.value)
     if claimed in ORDERS:

@@ -1,16 +1,13 @@
 """The store of finished runs: `load_or_run`, comparisons with intervals, grids."""
 
-from mtbert_lab.store.baselines import BASELINES, baseline_table, best_threshold
 from mtbert_lab.store.compare import (
     difference,
     overall_interval,
-    scored,
     seeds_of_configurations,
     stack_predictions,
     summarize,
     training_key,
 )
-from mtbert_lab.store.doubts import doubts
 from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -21,12 +18,15 @@ from mtbert_lab.store.removal import cache_contents, clear_models, forget, remov
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
     Corpora,
+    NoCourseData,
+    StoredSeeds,
     data_root,
     is_done,
-    is_of_files_here,
     load_or_run,
+    of_one_version,
     read_corpus,
     run_id_of,
+    score_table,
     stored_seeds,
     teacher_outputs,
     train_once,
@@ -34,26 +34,24 @@ from mtbert_lab.store.runs import (
 from mtbert_lab.store.tables import update_tables, write_table
 
 __all__ = [
-    "BASELINES",
     "CACHE_LIMIT",
     "GB",
     "Corpora",
     "MissingRun",
+    "NoCourseData",
     "Run",
-    "baseline_table",
-    "best_threshold",
+    "StoredSeeds",
     "cache_contents",
     "clear_models",
     "data_root",
     "difference",
-    "doubts",
     "find_run",
     "forget",
     "is_done",
-    "is_of_files_here",
     "list_runs",
     "load_model",
     "load_or_run",
+    "of_one_version",
     "overall_interval",
     "read_corpus",
     "read_grid",
@@ -63,7 +61,7 @@ __all__ = [
     "remove_unused",
     "run_folder",
     "run_id_of",
-    "scored",
+    "score_table",
     "seeds_of_configurations",
     "stack_predictions",
     "stored_runs",

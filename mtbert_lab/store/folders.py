@@ -27,7 +27,7 @@ from filelock import FileLock
 
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.files import CHECKSUMS, checksum_faults, write_checksums
+from mtbert.files import CHECKSUMS, checksum_faults, flush, write_checksums
 from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import stores
 from mtbert_lab.store.examples import read_examples, read_parquet, write_examples
@@ -59,6 +59,8 @@ def write_run(run: Run, store: Path) -> Path:
         partial.mkdir(parents=True)
         try:
             _write_files(run, partial, store)
+            for path in partial.iterdir():
+                flush(path)
             if not (folder / CONTENT).exists():  # else another process, with a cache of its own, has finished it
                 shutil.rmtree(folder, ignore_errors=True)  # without run.json it is no run
                 os.replace(partial, folder)

@@ -34,7 +34,8 @@ def find_run(text: str, data: str | Path | None = None) -> str:
         found = []
         for config in named_runs(text):
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))
-            found += [run_id for run_id in own if len(own) > 1 and is_of_files_here(run_id, config, data)] or own
+            here = [run_id for run_id in own if is_of_files_here(run_id, config, data)] if len(own) > 1 else []
+            found += here or own
         found.sort()
     else:
         remedy = "`mtbert runs` lists them"

@@ -15,7 +15,7 @@ from mtbert_lab.store.runs import load_or_run, read_corpus, run_id_of
 def load_model(
     run: str, train_missing: bool = False, data: str | Path | None = None, device: str = "auto"
 ) -> MultitaskBert:
-    """The best model of a run, from the cache. With `train_missing` a stored run without a model is trained again.
+    """The kept model of a run, from the cache. With `train_missing` a stored run without a model is trained again.
 
     run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. Raises MissingRun unless one run fits,
     CheckpointError if its model is not there, and DataError if it was trained on other data than those that are here.

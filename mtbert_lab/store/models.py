@@ -15,7 +15,7 @@ CACHE_LIMIT = 10 * GB  # bytes of the cache folder; a run that brings it there s
 
 
 def model_folder(run_id: str) -> Path:
-    """The folder of a run's best model, in the cache."""
+    """The folder of a run's kept model, in the cache."""
     return cache_dir() / "models" / run_id
 
 

@@ -30,6 +30,11 @@ from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TeacherOutputs
 
 log = logging.getLogger(__name__)
+StoredSeeds = list[tuple[Path, RunConfig]]  # folders of a configuration's seeds, all on one version of the data
+
+
+class NoCourseData(DataError):
+    """The course's files are not here, and no folder was named."""
 
 
 def load_or_run(
@@ -83,20 +88,26 @@ def stored_seeds(
     if len(configs) > 1 and configs[0].train_rows:
         return [run for config in configs for run in stored_seeds([config], data, store)]
     among = [Path(store)] if store else stores()
-    versions: dict[str, list[tuple[Path, RunConfig]]] = {}
+    versions: dict[str, StoredSeeds] = {}
     for config in configs:
         for run_id, folder in run_folders(among, f"{config.digest}-").items():
             _, _, version = run_id.partition("-")
             versions.setdefault(version, []).append((folder, config))
 
-    def rank(seeds: list[tuple[Path, RunConfig]]) -> tuple[bool, int]:
+    chosen = of_one_version(list(versions.values()), data)
+    return [read_run(folder, config) for folder, config in chosen]
+
+
+def of_one_version(versions: Sequence[StoredSeeds], data: str | Path | None = None) -> StoredSeeds:
+    """The seeds on the data of the files here, else on the version that most have; for one version no data are read."""
+
+    def rank(seeds: StoredSeeds) -> tuple[bool, int]:
         folder, config = seeds[0]
         return is_of_files_here(folder.name, config, data), len(seeds)
 
-    chosen = next(iter(versions.values()), [])
-    if len(versions) > 1:  # only then the data are read
-        chosen = max(versions.values(), key=rank)
-    return [read_run(folder, config) for folder, config in chosen]
+    if len(versions) < 2:
+        return next(iter(versions), [])
+    return max(versions, key=rank)
 
 
 def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:
@@ -129,12 +140,12 @@ class Corpora:
 
 
 def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
-    """The folder of the run's tables: the embedded demo corpus, or the course's files; DataError if there are none."""
+    """The folder of the run's tables: the embedded demo corpus, or the course's files; raises NoCourseData without."""
     if config.corpus == "demo" or all(TASKS[task].folder for task in config.scored):  # tasks of one's own have theirs
         return demo.root()
     folder = find_data(data)
     if folder is None:
-        raise DataError(
+        raise NoCourseData(
             "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
             "download them with `mtbert data fetch`, or set corpus to 'demo'"
         )

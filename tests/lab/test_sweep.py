@@ -305,8 +305,9 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     explodes = ("explodes", pairs[0][1].but(frozen=False, learning_rate=1e30, schedule="none", seed=4))
     failed = train_missing(look_up([*pairs, explodes]), device="cpu")
     assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
-    assert failed["one, seed 1"] == "OSError: the disk is away"
-    assert "TrainingError: the loss of sst is nan at step" in failed["explodes, seed 4"] and len(failed) == 2
+    reasons = {str(run): why for run, why in failed.items()}
+    assert reasons["one, seed 1"] == "OSError: the disk is away"
+    assert "TrainingError: the loss of sst is nan at step" in reasons["explodes, seed 4"] and len(reasons) == 2
     assert "of 4] one, seed 1: failed: OSError: the disk is away (" in capsys.readouterr().out
     assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
 
@@ -323,7 +324,7 @@ def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threa
         disk.setattr(pd.DataFrame, "to_parquet", write)
         failed = train_missing([run], device="cpu")
     folder = results_dir() / "runs" / run.run_id
-    assert failed == {"one, seed 1": f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
+    assert failed == {run: f"OSError: [Errno 28] Error writing bytes to file: '{folder}'"}
     assert trained == [1] and "Traceback" not in caplog.text and not list(folder.parent.iterdir())
     assert train_missing(look_up(pairs[:1]), device="cpu") == {}
 
@@ -423,17 +424,24 @@ def test_a_worker_with_two_threads_trains_nothing(pairs, monkeypatch):
     trained = train_counted(monkeypatch)
     local = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
     with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-        failed = train_on(client, look_up(pairs[:1]), Stop(), device="cpu")
-    assert failed == {"one, seed 1": "WorkerError: a worker has 2 threads; start it with --nthreads 1"}
+        [run] = look_up(pairs[:1])
+        failed = train_on(client, [run], Stop(), device="cpu")
+    assert failed == {run: "WorkerError: a worker has 2 threads; start it with --nthreads 1"}
     assert trained == [] and not look_up(pairs[:1])[0].is_stored
 
 
 def test_other_data_on_a_worker_are_an_error(pairs, threads_as_workers):
     run = replace(look_up(pairs)[0], run_id="0123456789-01234567")
     failed = train_missing([run], device="cpu")
-    assert failed == {
-        "one, seed 1": "WorkerError: a worker has other data, another encoder or another version of mtbert"
-    }
+    assert failed == {run: "WorkerError: a worker has other data, another encoder or another version of mtbert"}
+
+
+def test_two_runs_of_one_name_that_fail_are_both_told(pairs, threads_as_workers, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
+    config = pairs[0][1]
+    runs = look_up([("grid: one", config), ("grid: one", config.but(head_dropout=0.3))])
+    assert set(train_missing(runs, device="cpu")) == set(runs)
 
 
 @pytest.mark.parametrize(

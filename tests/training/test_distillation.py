@@ -141,5 +141,5 @@ def test_an_interrupted_student_goes_on_bit_for_bit(three_tasks, taught, scheme,
 
 def test_training_needs_the_outputs_of_the_teachers(three_tasks, course_folder):
     student = three_tasks.but(teachers=[three_tasks])
-    with pytest.raises(TrainingError, match=r"logits for all training rows of .* are needed"):
+    with pytest.raises(TrainingError, match=r"logits for all training rows are needed, .*given are \{\}"):
         train(student, load_corpus(student, course_folder), device="cpu", progress=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, DataError, load_table
+from mtbert.data import TASKS, DataError, PosError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert
 from mtbert.training import task_rows
@@ -126,6 +126,17 @@ def shared_config(tiny_encoder):
     return RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2)
 
 
+@pytest.fixture(autouse=True)
+def tagged(monkeypatch):
+    """Every sentence has the same parts of speech; NLTK's data may not be here."""
+
+    def shares(task: str, table: pd.DataFrame) -> np.ndarray:
+        width = len(TASKS[task].sentence_columns) * len(groups.TAGS)
+        return np.full((len(table), width), 0.1)
+
+    monkeypatch.setattr(groups, "pos_features", shares)
+
+
 @pytest.fixture
 def shared_run(shared_config, course_data):
     return load_or_run(shared_config, device="cpu")
@@ -163,6 +174,16 @@ def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, 
     other = errors.error_table(shared_run.run_id, data=reordered).query("task == 'sst'")
     assert (other["text"] == "").all() and (other["words"] == 0).all()
     assert len(groups.known_features(shared_run, "sst", course_folder)) == 20  # nothing wrong was kept
+
+
+def test_features_that_could_not_be_computed_are_computed_when_they_can(shared_run, monkeypatch):
+    def unknown(task: str, table: pd.DataFrame) -> np.ndarray:
+        raise PosError("no NLTK data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "pos_features", unknown)
+        assert groups.known_features(shared_run, "sst")["describing"].isna().all()
+    assert groups.known_features(shared_run, "sst")["describing"].notna().all()
 
 
 def test_features_of_rows_without_ids_are_those_of_their_data(

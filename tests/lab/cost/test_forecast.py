@@ -15,7 +15,7 @@ from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.forecast import LIBRARIES_MIB, Forecast, cost_key
 from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_of
 from mtbert_lab.cost.time import Speed
-from mtbert_lab.paths import results_dir
+from mtbert_lab.paths import find_data, results_dir
 from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.store.tables import write_table
 
@@ -49,6 +49,9 @@ def test_lengths_without_the_data(config, course_data, monkeypatch):
         read_lengths(config)
     write_table(counts, results_dir() / "lengths.csv")
     stored = read_lengths(config)
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="typo"):
+        patch.setattr("mtbert_lab.store.runs.find_data", find_data)
+        read_lengths(config, "typo")
     for split in ("train", "dev"):
         for task in THREE:
             assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])

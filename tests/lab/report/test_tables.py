@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from mtbert.config import RunConfig
+from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import tables
 from mtbert_lab.report.tables import Comparison, Grid, compare
-from mtbert_lab.statistics import Difference, holm
-from mtbert_lab.store.baselines import BASELINES
+from mtbert_lab.statistics import Difference
+from mtbert_lab.statistics.verdicts import holm
 from mtbert_lab.store.compare import difference
 from mtbert_lab.store.folders import write_run
 from mtbert_lab.store.runs import load_or_run

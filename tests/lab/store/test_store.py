@@ -28,7 +28,7 @@ from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import removal, runs
+from mtbert_lab.store import folders, removal, runs
 from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -153,6 +153,18 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
         examples.name,
     ]
     assert stored_files() == expected
+
+
+def test_a_runs_files_are_on_the_disk_before_they_get_its_name(config, course_data, monkeypatch):
+    flushed = []
+
+    def flush(path: Path) -> None:
+        assert not (results_dir() / "runs" / f"{config.digest}-{path.parent.name.split('-')[1][:8]}").exists()
+        flushed.append(path.name)
+
+    monkeypatch.setattr(folders, "flush", flush)
+    run = run_of(config)
+    assert sorted(flushed) == sorted(path.name for path in (results_dir() / "runs" / run.run_id).iterdir())
 
 
 def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):

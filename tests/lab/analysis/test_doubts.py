@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert_lab.store.doubts import doubts
+from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.store.run import Run
 from mtbert_lab.store.runs import score_table
 

@@ -18,7 +18,7 @@ from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
 from mtbert.training import task_rows
-from mtbert_lab.store.runs import read_corpus, score_table
+from mtbert_lab.store import read_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
 BASELINES = "baselines.csv"

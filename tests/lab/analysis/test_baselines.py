@@ -12,7 +12,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tables import load_table
 from mtbert.data.tokens import load_tokenizer
-from mtbert_lab.store.baselines import _cosines, baseline_table, best_threshold
+from mtbert_lab.analysis.baselines import _cosines, baseline_table, best_threshold
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=12))

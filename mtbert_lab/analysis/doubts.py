@@ -7,7 +7,7 @@ import pandas as pd
 
 from mtbert.data import TASKS
 from mtbert.metrics import pearson, r2
-from mtbert_lab.store.run import Run
+from mtbert_lab.store import Run
 
 OFF = 0.25  # of the labels' variance: what numbers of the right order lose by their size
 ORDERED = 0.4  # the correlation above which an order is called right
