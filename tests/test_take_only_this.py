@@ -14,8 +14,8 @@ PAGE = REPOSITORY / "docs" / "take_only_this.md"
 BLOCKS = re.findall(r"## ([^\n]+)\n[^#]*?```python\n(.*?)```", PAGE.read_text(encoding="utf8"), flags=re.DOTALL)
 
 
-def test_the_page_has_all_four():
-    assert len(BLOCKS) == 4
+def test_the_page_has_all_five():
+    assert len(BLOCKS) == 5
 
 
 def test_the_blocks_run_as_printed(tmp_path):
