@@ -40,7 +40,7 @@ def throughput(setting: Setting, count: int, workers: int) -> Contest:
 
             def train(chosen: Sequence[SweepRun]) -> None:
                 if failed := sweep.train_on(client, chosen, Stop(), device="cpu"):
-                    raise RuntimeError(str(failed))
+                    raise RuntimeError("; ".join(f"{run}: {why}" for run, why in failed.items()))
 
             train(_runs(WARM_UP * workers, first=count))
             chosen = _runs(count)

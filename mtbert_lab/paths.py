@@ -5,6 +5,7 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 """
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from mtbert.data import GET_DATA, DataError
@@ -29,7 +30,7 @@ def shipped(name: str) -> Path:
     return path
 
 
-def find_result(name: str, among: list[Path] | None = None) -> Path:
+def find_result(name: str, among: Sequence[Path] | None = None) -> Path:
     """The path of a file in the first of `stores()`, or of other stores, that has it; else that in the first one."""
     among = among or stores()
     for store in among:

@@ -239,7 +239,10 @@ class MultitaskBert(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "MultitaskBert":
-        """Read a folder of `save`; raises CheckpointError if a part is missing or damaged, or a task was changed."""
+        """Read a folder of `save`.
+
+        Raises CheckpointError if a part is missing or damaged, a task was changed, or this version cannot read it.
+        """
         folder = Path(folder)
         check_files(folder)
         len(TASKS)  # reads those of the user: a fault of their files is none of the model's

@@ -64,8 +64,8 @@ def check_files(folder: Path) -> None:
 def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
     """The configuration, the encoder's sizes and the weights.
 
-    Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for files
-    that are damaged.
+    Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for what
+    this version cannot read.
     """
     params = _read_json(folder / "run_config.json")
     unknown = unknown_names(params)

@@ -103,8 +103,9 @@ class Checkpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to save."""
-        return time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
+        """Whether it is time to save; never without a path."""
+        is_late = time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
+        return self.path is not None and is_late
 
     def save(self, progress: dict[str, Any]) -> None:
         """Replace the file; progress: plain numbers, lists, dicts and tensors. A full disk is a warning."""

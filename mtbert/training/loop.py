@@ -85,7 +85,7 @@ def train(
     """Train as the configuration says and score the model that `keep` names on dev.
 
     The tables are taken as they are: `Corpus.check` says whether a class has no row, or many rows are rejected. Seeds
-    torch's global generator, and on Linux the process keeps freed memory from now on (`runtime.free_by_default`).
+    torch's global generator; on Linux the process then keeps freed memory, until `runtime.free_by_default`.
     checkpoint: a file written every MTBERT_CHECKPOINT_SECONDS and on SIGINT or SIGTERM (`Checkpoint.guard`), from which
     the same call goes on after an interruption, bit for bit as if there had been none; the caller removes it, and
     beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.

@@ -5,7 +5,7 @@ classes that is all there is to know. For more, the model predicts once more, an
 results/probabilities/<run id>-<task>.parquet, a column per class, in the order of the run's predictions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +17,21 @@ from mtbert.data import TASKS, DataError, load_table
 from mtbert.files import replacing
 from mtbert.runtime import pick_device
 from mtbert.training import task_rows
-from mtbert_lab.paths import find_result
+from mtbert_lab.paths import find_result, results_dir
 from mtbert_lab.store import Run, data_root, load_model, read_parquet
 
 DIGITS = 4
 SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision
 
 
-def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
-    """The table of this name in the results store; where there is none it is computed and written.
+def cached_table(
+    name: str, compute: Callable[[], pd.DataFrame], among: Sequence[Path] | None = None
+) -> pd.DataFrame | None:
+    """The table of this name in some stores (default: `stores()`); where there is none it is computed.
 
-    None where the data or the model that `compute` needs are not here.
+    It is written, too, unless a column is unknown. None where the data or the model that `compute` needs are not here.
     """
-    path = find_result(f"{name}.parquet")
+    path = find_result(f"{name}.parquet", among)
     if path.exists():
         return read_parquet(path, "delete it, and it is computed again")
     try:
@@ -37,7 +39,7 @@ def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame
     except (DataError, CheckpointError):
         return None
     if not table.isna().all().any():  # else a column could not be computed here, and may be elsewhere
-        with replacing(path) as partial:
+        with replacing(results_dir() / f"{name}.parquet") as partial:
             table.to_parquet(partial, compression="zstd", index=False)
     return table
 
@@ -59,8 +61,12 @@ def probabilities(
     task: str,
     data: str | Path | None = None,
     device: str = "auto",
+    among: Sequence[Path] | None = None,
 ) -> ndarray | None:
-    """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
+    """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here.
+
+    among: the stores that may have them; default: `stores()`.
+    """
     if TASKS[task].kind == "binary":
         stored = run.predictions_of(task)
         confidence = stored["confidence"].to_numpy(dtype=float)
@@ -76,7 +82,7 @@ def probabilities(
         p = logits.float().softmax(-1).cpu().numpy()
         return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 
-    found = cached_table(f"probabilities/{run.run_id}-{task}", compute)
+    found = cached_table(f"probabilities/{run.run_id}-{task}", compute, among)
     if found is None:
         return None
     p = found.to_numpy(dtype=float)

@@ -25,9 +25,9 @@ class Lengths:
 
 
 def read_lengths(config: RunConfig, data: str | Path | None = None) -> Lengths:
-    """The lengths of a run's texts; if the course's files are missing, from the counts that a store has of them.
+    """The lengths of a run's texts; where no folder of the course's files is known, from the counts of a store.
 
-    Raises DataError if there are neither.
+    Raises DataError if there are neither, and where a folder is known but lacks a file.
     """
     try:
         corpus = read_corpus(config, data)

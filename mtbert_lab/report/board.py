@@ -183,7 +183,7 @@ def _card(row: dict) -> str:
     printed = f" (<b>{html.escape(number)}</b>)" if isinstance(number, str) else ""
     where = row["section"] or f"{START}#Paper-{row['paper']}"
     colour = CLAIM_COLOURS[row["verdict"]]
-    says = "asks whether" if row["kind"] == "question" else "says"
+    says = "asks or announces" if row["kind"] == "question" else "says"
     return CARD.format(**texts, says=says, printed=printed, colour=colour, link=link(where))
 
 

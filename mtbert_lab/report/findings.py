@@ -232,7 +232,8 @@ def sharing_costs(plans: Comparison) -> str:
 def three_runs_buy(plans: Comparison) -> str:
     """What the mean of three runs of one encoder gains; raises KeyError or MissingRun without the runs."""
     runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
-    trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in TOGETHER))
+    among = plans.grid.among
+    trials = chain(*(three_in_one(Systems.read(task, runs, among=among), *runs) for task in TOGETHER))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
     def against(reference: str, task: str, verdict: str) -> Place:
@@ -240,8 +241,8 @@ def three_runs_buy(plans: Comparison) -> str:
 
     return tell(
         "Among {runs} runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
-        "on STS, both less than the margin; on SST no gain is shown. One *3-bert*, as large as the three, is "
-        "{behind:size} better on Quora.",
+        "on STS over one, both less than the margin, and none is shown on SST. One *3-bert*, as large as the three, is "
+        "{behind:size} better on Quora than they.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         sst=against("1-bert", "sst", NOT_SHOWN),
@@ -336,8 +337,8 @@ def _claims_checked(store: Path | None) -> str:
     of_heads = facts(claims).query("kind == 'finding' and verdict == @CONTRADICTED and paper == '004'")
     checked = findings_checked(claims)
     return tell(
-        "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most about the "
-        "progressive heads of paper 004. For {equal} the order is shown not to matter, and {few} have too few runs to "
+        "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most about paper "
+        "004's progressive heads. For {equal} the order is shown not to matter, and {few} have too few runs to "
         "tell. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,

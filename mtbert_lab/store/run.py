@@ -16,7 +16,7 @@ class StoreError(ValueError):
 
 
 class MissingRun(LookupError):
-    """A run that is not in the store, and that was not to be trained."""
+    """A run, or what is needed of it, that is not in the store, and that was not to be trained."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -152,6 +152,8 @@ def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
     assert (probabilities.probabilities(shared_run, "sst") == p).all()
     (isolated / "results" / "probabilities" / f"{shared_run.run_id}-sst.parquet").unlink()
     assert probabilities.probabilities(shared_run, "sst") is None  # no model, no table
+    with pytest.raises(MissingRun, match="one: no probabilities of sst's classes are stored"):
+        Systems.read("sst", {"one": [shared_run]})
     of_pairs = probabilities.probabilities(shared_run, "quora")
     assert ((of_pairs[:, 1] > 0.5) == shared_run.predictions.query("task == 'quora'")["predicted"]).all()
 
