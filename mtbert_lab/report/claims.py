@@ -5,7 +5,8 @@ Arithmetic, and what stored runs count, is "reproduced" where it is equal to the
 of the printed numbers it starts from allows, else "contradicted".
 
 A claim is a finding, a comparison with a trivial baseline, a question that the paper asks, a recommendation, or a slip:
-arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once.
+arithmetic, counts and printed averages, which no run decides. Claims with the same `fact` count once. Beside them are
+checks of ours, with runs that the paper does not have.
 """
 
 import math
@@ -48,7 +49,7 @@ COLUMNS = [
 ]  # fmt: skip
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 CLAIMED = (*ORDERS, "equal", "not greater")
-KINDS = ("finding", "slip", "baseline", "question", "recommendation")
+KINDS = ("finding", "slip", "baseline", "question", "recommendation", "ours")
 OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
 Grids = Callable[[str], Grid]  # name of a file of params/cpu, or of params/base -> its runs

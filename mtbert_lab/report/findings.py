@@ -383,7 +383,7 @@ def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
     is_checked = claims["verdict"].isin(OF_RUNS)
     kinds = {
         "findings of the papers, by our runs": compared[is_finding],
-        "baselines, questions and recommendations, by our runs": compared[~is_finding],
+        "baselines, questions, recommendations and checks of ours, by our runs": compared[~is_finding],
         "printed numbers and statements, checked by arithmetic": claims[(claims["kind"] == "slip") & is_checked],
     }
     counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})

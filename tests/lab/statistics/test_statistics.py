@@ -274,7 +274,7 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
     assert cases >= 30 and inside / cases >= 0.95
 
 
-@pytest.mark.parametrize(("task", "least", "most", "highest"), [("quora", 0.4, 0.7, 0.9), ("sts", 0.95, 1, 1 / 3)])
+@pytest.mark.parametrize(("task", "least", "most", "highest"), [("quora", 0.4, 0.7, 0.9), ("sts", 0.95, 1, 0.36)])
 def test_pairs_of_seeds_would_ignore_the_examples(task, least, most, highest):
     """How much of a difference's variance these are, and how often Student's interval over pairs would hold."""
     runs = read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False).runs
