@@ -146,10 +146,10 @@ def test_files_have_the_mode_that_the_umask_gives(tiny_config, tmp_path, umask, 
     assert modes["model.safetensors"] == mode and set(modes.values()) == {mode}
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config, course_data, isolated, monkeypatch):
     [umask] = re.findall(r"`umask (\d+)`", (REPOSITORY / "docs" / "store.md").read_text(encoding="utf8"))
     monkeypatch.setattr(runs, "remove_checkpoints", lambda folder: None)
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
     before = os.umask(int(umask, 8))
     try:
         load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
@@ -186,6 +186,7 @@ def test_a_full_cache_loses_no_run(tiny_config, course_data, small_disk, monkeyp
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
 
 
+@pytest.mark.usefixtures("saved_each_step")
 def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch):
     save, saved = MultitaskBert.save, []
 
@@ -195,7 +196,6 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
             raise OSError(errno.ENOSPC, "No space left on device", str(folder))
         save(self, folder)
 
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
     monkeypatch.setattr(MultitaskBert, "save", full)
     run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
     assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
