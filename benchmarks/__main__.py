@@ -15,7 +15,7 @@ def main(arguments: Sequence[str]) -> int:
     import torch
 
     from benchmarks.catalogue import BENCHMARKS, settings
-    from benchmarks.harness import choose, run_benchmarks
+    from benchmarks.harness import run_benchmarks
     from mtbert.paths import cache_dir
     from mtbert.runtime import DeviceError, pick_device
     from mtbert_lab.paths import results_dir
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         where = settings(pick_device(given.device), given.repeats, given.data)
     except DeviceError as error:
         parser.error(str(error))
-    chosen = choose(BENCHMARKS, given.only or [])
+    names = given.only or BENCHMARKS
+    chosen = {name: benchmark for name, benchmark in BENCHMARKS.items() if name in names}
     failed = False
     for outcome in run_benchmarks(chosen, where, given.out or results_dir() / "bench.csv"):
         failed |= outcome.failed

@@ -152,8 +152,6 @@ def measure(work: Work, encoder: Path, device: torch.device, repeats: int, out: 
     skipped = {}
     for name in work.peers:
         build, package = BUILDERS[name]
-        if name == EAGER and not gpu_steps.has_graphs():
-            continue  # ours is it
         try:
             contenders[name] = Contender(build, start)
         except Exception as error:

@@ -6,12 +6,11 @@ before the clock starts, which is the best that a loader beside it could do. All
 """
 
 import copy
-import inspect
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -54,22 +53,15 @@ class Start(NamedTuple):
         return {task: np.arange(len(table)) for task, table in self.tables.items()}
 
 
-def has_graphs() -> bool:
-    """Whether our trainer can run a step as a graph."""
-    return "graphs" in inspect.signature(Trainer).parameters
-
-
 def ours(start: Start, graphs: bool = True) -> Step:
-    """A step of ours. graphs: as a graph on a GPU, where the trainer can do so."""
+    """A step of ours. graphs: as a graph on a GPU."""
     model = copy.deepcopy(start.model)
-    options = {"graphs": graphs} if has_graphs() else {}
-    trainer = Trainer(model, start.rows(model), MANY_STEPS, **options)
+    trainer = Trainer(model, start.rows(model), MANY_STEPS, graphs=graphs)
     indices = start.indices()
     numbers = count(1)
 
     def step() -> list[float | Tensor]:
-        losses = trainer.step(next(numbers), indices)
-        return [*losses.values()] if isinstance(losses, Mapping) else [*losses]
+        return [*trainer.step(next(numbers), indices).values()]
 
     return step
 

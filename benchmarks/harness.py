@@ -14,7 +14,7 @@ and the seconds of the first steps.
 import gc
 import importlib.metadata
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -38,10 +38,6 @@ COLUMNS = (
 )  # fmt: skip
 
 Run = Callable[[int], float]  # number of the repeat -> what it cost, in the contest's unit
-
-
-class BenchError(ValueError):
-    """A benchmark that does not exist; the message names those that do."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +87,6 @@ class Outcome(NamedTuple):
 
     text: str
     failed: bool = False
-
-
-def choose(benchmarks: Benchmarks, names: Collection[str]) -> Benchmarks:
-    """The benchmarks of these names, all where there is no name. Raises BenchError for an unknown one."""
-    if unknown := sorted(set(names) - set(benchmarks)):
-        raise BenchError(f"there is no benchmark {unknown[0]!r}; known are {', '.join(benchmarks)}")
-    return {name: benchmark for name, benchmark in benchmarks.items() if name in names or not names}
 
 
 def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -> Iterator[Outcome]:

@@ -5,6 +5,7 @@ metric is a function of sums over the examples, so that R samples are a product 
 each lack one example need no product: their sums are the sum over all examples minus one term, see `LeftOut`.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -120,6 +121,17 @@ METRICS: dict[str, dict[str, Metric]] = {
     "similarity": {"pearson": pearson},
     "regression": {"pearson": pearson, "r2": r2},
 }
-# Metrics of users, by name, for tasks of any kind. Their weights are always arrays, as not all of them take `LeftOut`:
-# where labels are numbers, the time of an interval grows with the square of the rows.
+# Metrics of users, by name, for tasks of any kind. The model with the largest value is kept, so that an error has to be
+# returned as a negative number. Weights are always arrays, as not all of them take `LeftOut`: where labels are numbers,
+# the time of an interval grows with the square of the rows.
 OWN_METRICS: dict[str, Metric] = {}
+
+
+def metrics_for(kind: str, num_classes: int | None) -> dict[str, Metric]:
+    """The metrics of a kind of task with so many classes, as in METRICS; two classes have F1, too."""
+    found = dict(METRICS[kind])
+    if "macro_f1" in found:
+        found["macro_f1"] = functools.partial(macro_f1, num_classes=num_classes)
+    if num_classes == 2:
+        found["f1"] = f1
+    return found

@@ -1,7 +1,6 @@
 """mtbert: train, compare and use encoders that tasks share. `mtbert COMMAND -h` explains a command."""
 
 import csv
-import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,6 +107,7 @@ def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataF
     """
     from mtbert.data import TASKS, DataError, class_counts, fault_of, load_table
     from mtbert_lab.remarks import remarks_of, remarks_on_overlap
+    from mtbert_lab.store import REPAIR
 
     table, report = load_table(task, split, folder)
     tables[split] = table
@@ -125,7 +125,7 @@ def _check_file(task: str, split: str, folder: Path, tables: "dict[str, pd.DataF
         for remark in remarks:
             typer.echo(f"  {remark}")
         if fault := fault_of(task, split, table, report):
-            raise DataError(fault)
+            raise DataError(f"{fault}\n{REPAIR}")
 
 
 @data_app.command("fetch")
@@ -232,7 +232,7 @@ def train(
     from mtbert.runtime import pick_device
     from mtbert_lab import sweep
     from mtbert_lab.paths import check_writable, results_dir
-    from mtbert_lab.store import read_grids
+    from mtbert_lab.store import RUN_SIZE, read_grids
 
     pairs = read_grids(grids, only)
     if not pairs:
@@ -240,19 +240,19 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
-    check_writable(results_dir())
+    check_writable(results_dir(), size=RUN_SIZE)
     place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
-    threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // workers))
     missing = [run for run in runs if not run.is_stored]
+    at_once = max(1, min(workers, len(missing)))
+    threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
         check_writable(cache_dir() / "models")
     if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
         from mtbert_lab.cost import predict_runs
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
-    if not in_order:  # teachers before their students, then the longest first
-        longest = {run.run_id: math.inf if run.minutes is None else run.minutes for run in missing}
-        missing.sort(key=lambda run: (sweep.generation(run.config), -longest[run.run_id]))
+    if not in_order:
+        missing = sweep.longest_first(missing)
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, workers))

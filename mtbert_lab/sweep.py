@@ -8,6 +8,7 @@ tried again, RETRIES times, and one whose worker dies is taken up by another, as
 
 import heapq
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from mtbert.multitask import meta_model
 from mtbert.training import Stop, stopping
 from mtbert_lab.cluster import SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import Corpora, is_done, run_id_of, teacher_outputs, update_tables
+from mtbert_lab.store import REPAIR, Corpora, is_done, run_id_of, teacher_outputs, update_tables
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -101,10 +102,20 @@ def generation(config: RunConfig) -> int:
     return max((1 + generation(teacher) for teacher in config.teachers), default=0)
 
 
+def longest_first(runs: Sequence[SweepRun]) -> list[SweepRun]:
+    """Teachers before their students, then the longest first; a run without minutes counts as the longest."""
+
+    def place(run: SweepRun) -> tuple[int, float]:
+        minutes = math.inf if run.minutes is None else run.minutes
+        return generation(run.config), -minutes
+
+    return sorted(runs, key=place)
+
+
 def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> None:
     """Raises ValueError where a run could not start: for its tables, its tokenizer, or the sizes of its encoder."""
     if not accept_rejects:
-        corpus.check()
+        corpus.check(REPAIR)
     load_tokenizer(config.encoder)
     meta_model(config)
 

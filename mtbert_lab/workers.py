@@ -124,6 +124,7 @@ class StepReports:
         self.sweep = sweep
         self.run_id = run_id
         self.first: tuple[float, int] | None = None  # when this process did its first step, and the number of it
+        self.total = 0  # other steps have another: those of pretraining, or of a teacher
         self.last = 0.0  # when it reported
 
     def __call__(self, progress: ReadProgress, total: int) -> bool:
@@ -131,7 +132,9 @@ class StepReports:
         if now - self.last > REPORT_SECONDS:
             self.last = now
             step = progress()["step"]
-            since, first = self.first = self.first or (now, step)
+            if self.first is None or total != self.total or step < self.first[1]:
+                self.first, self.total = (now, step), total
+            since, first = self.first
             minutes, left = None, None
             if step > first:
                 pace = (now - since) / 60 / (step - first)

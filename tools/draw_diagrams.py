@@ -349,7 +349,7 @@ def distillation() -> Drawing:
         drawing.text(456, y + 4, names[row], "bold", colours[row])
     drawing.arrow(source.right, boxes["student"].left)
     drawing.arrow(source.right, (126, 152), (126, 52), boxes["teacher"].left)
-    soft = drawing.box(510, 76, 150, 52, "soft: H(p_T, q_T)\ntimes w T²", colours["teacher"])
+    soft = drawing.box(510, 76, 150, 52, "soft: H(p_τ, q_τ)\ntimes w τ²", colours["teacher"])
     hard = drawing.box(510, 176, 150, 52, "hard: H(l, q)\ntimes 1 − w", colours["label"])
     drawing.arrow((472, 52), (490, 52), (490, 92), (510, 92))
     drawing.arrow((472, 152), (490, 152), (490, 112), (510, 112))

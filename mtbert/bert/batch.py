@@ -16,15 +16,16 @@ class Batch:
     """A padded batch. B sequences: where pairs are two sequences, all first sentences, then all second ones."""
 
     input_ids: Tensor  # (B, T) int64
-    attention_mask: Tensor = None  # (B, T) bool, or 1 and 0; None: every token is one
+    attention_mask: Tensor | None = None  # (B, T) bool, or 1 and 0; None: every token is one
     token_type_ids: Tensor | None = None  # (B, T) int64; None where every token is of type 0
 
     def __post_init__(self) -> None:
         mask = self.attention_mask
         if mask is None:
             mask = torch.ones_like(self.input_ids, dtype=torch.bool)
-        if mask.shape != self.input_ids.shape:
-            raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(self.input_ids.shape)}")
+        for name, tensor in (("attention_mask", mask), ("token_type_ids", self.token_type_ids)):
+            if tensor is not None and tensor.shape != self.input_ids.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(self.input_ids.shape)}")
         if mask.dtype != torch.bool:
             mask = mask.bool()
         object.__setattr__(self, "attention_mask", mask)  # the class is frozen

@@ -77,7 +77,7 @@ class RunConfig(BaseModel):
         default="demo", description="embedded demo corpus, or the course's datasets"
     )
     tasks: Tasks = Field(default=("sst",), description="the tasks to train on")
-    score_tasks: Tasks = Field(default=(), description="tasks scored on dev; empty: those trained on")
+    score_tasks: Tasks = Field(default=(), description="tasks scored on dev besides those trained on")
     train_rows: Count | None = Field(
         default=None, description="a random subset of each task's training rows; none: all"
     )
@@ -100,7 +100,7 @@ class RunConfig(BaseModel):
     pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
 
     # Sharing: which layers of the encoder the tasks share, and what each has to itself.
-    frozen: bool = Field(default=False, description="train the heads only; another name of the plan 'frozen'")
+    frozen: bool = Field(default=False, description="train the heads only, as the plan 'frozen' does")
     plan: PlanText = Field(
         default="1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2"
     )
@@ -127,7 +127,8 @@ class RunConfig(BaseModel):
         default=False, description="append the shares of the part-of-speech tags to the features"
     )
     similarity: Literal["mse", "sigmoid_cosine"] = Field(
-        default="mse", description="STS: squared error of a head, or of 5 sigmoid(cosine of the two embeddings)"
+        default="mse",
+        description="of a pair: squared error of a head, or of sigmoid(cosine of the embeddings) on the labels' scale",
     )
     head_layers: int = Field(default=1, ge=1, le=100, description="linear layers of a head, ReLU between them")
     head_width: Size = Field(default=256, description="of a head's hidden layers")
@@ -330,7 +331,10 @@ class RunConfig(BaseModel):
         return fields
 
     def _without_effect(self) -> set[str]:
-        """Fields about a part that this run does not have; it is the same run whatever they say."""
+        """Some fields about a part that this run does not have; it is the same run whatever they say.
+
+        Others, such as `warmup` without a schedule, name another run that trains alike.
+        """
         unused = set()
         if self.adapter == "none":
             unused |= {"adapter_size", "adapter_heads"}

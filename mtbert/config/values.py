@@ -36,6 +36,8 @@ def _number(value: Any) -> Any:
 
 
 def _sequence(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"a list is needed, got {value!r}")
     return tuple(value) if isinstance(value, list) else value
 
 

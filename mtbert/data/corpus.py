@@ -61,10 +61,10 @@ class Corpus:
         """Hex digits that name the content of the tables."""
         return fingerprint(*self.train.values(), *self.dev.values())
 
-    def check(self) -> None:
+    def check(self, remedy: str = "Repair the file, or train without this check.") -> None:
         """Raises DataError where many rows are rejected or a class has no row: scores would say little."""
         if self.faults:
-            raise DataError("\n".join(self.faults))
+            raise DataError("\n".join([*self.faults, remedy]))
 
 
 def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str]:

@@ -15,6 +15,7 @@ from mtbert.data.array_cache import arrays_of_texts
 from mtbert.data.tasks import TASKS
 
 TAGS = (".", "ADJ", "ADP", "ADV", "CONJ", "DET", "NOUN", "NUM", "PRON", "PRT", "VERB", "X")
+TAGGER = "averaged_perceptron_tagger_eng, universal_tagset"
 GET_DATA = (
     "python -m nltk.downloader averaged_perceptron_tagger_eng universal_tagset; without a network, copy the two into "
     "the folder taggers/ of a folder that NLTK_DATA names"
@@ -33,7 +34,7 @@ def pos_features(task: str, table: pd.DataFrame) -> ndarray:
     shares = []
     for column in TASKS[task].sentence_columns:
         texts = table[column].tolist()
-        shares += arrays_of_texts("pos", ("shares",), texts, lambda texts=texts: [tag_shares(texts)])
+        shares += arrays_of_texts("pos", ("shares",), texts, lambda texts=texts: [tag_shares(texts)], TAGGER)
     return np.hstack(shares)
 
 

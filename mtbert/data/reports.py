@@ -121,8 +121,7 @@ def fault_of(task: str, split: str, table: pd.DataFrame, report: LoadReport) -> 
     if not faults:
         return ""
     lines = [f"{report.path}: {'; '.join(faults)}", *report.first_reasons]
-    how = "Repair the file, or train on the rows that are left with accept_rejects=True."
-    return "\n  ".join(lines) + f"\n{how}"
+    return "\n  ".join(lines)
 
 
 def remarks_on_range(task: str, table: pd.DataFrame) -> list[str]:

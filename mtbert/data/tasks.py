@@ -30,7 +30,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import nn
 
-from mtbert.metrics import METRICS, OWN_METRICS
+from mtbert.metrics import METRICS, OWN_METRICS, metrics_for
 from mtbert.names import CONTROL, composed, nearest
 from mtbert.paths import CHECKOUT, folder_of
 from mtbert.strict_yaml import YamlError, read_yaml
@@ -92,7 +92,10 @@ class Task(BaseModel):
         default="test", pattern=r"^[^\x00-\x1f/]+$", max_length=100,
         description="the name of the test split in `files`, without /",
     )  # fmt: skip
-    folder: Path | None = Field(default=None, description="a folder; default: that of all datasets")
+    folder: Path | None = Field(
+        default=None,
+        description="a folder, relative to the YAML file; default: the file's own, and without a file that of all data",
+    )
     licence: str = Field(default="", description="a text: the licence of the data")
 
     @model_validator(mode="before")
@@ -147,7 +150,7 @@ class Task(BaseModel):
             raise ValueError(f"class_names: {odd[0]!r} has a control character")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
-        if self.metric not in (known := (*METRICS[self.kind], *OWN_METRICS)):
+        if self.metric not in (known := (*metrics_for(self.kind, self.num_classes), *OWN_METRICS)):
             own = "for one of your own, import the file that registers it"
             raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}; {own}")
         if not self.label_range[0] < self.label_range[1]:
@@ -223,8 +226,10 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             raise DataError(f"{path}: not a YAML mapping; a task is lines like `name: topics`")
         if "runs" in fields:  # a grid
             continue
+        if isinstance(folder := fields.get("folder") or "", str):
+            fields["folder"] = path.parent / folder
         try:
-            task = Task.model_validate({"folder": path.parent, **fields})
+            task = Task.model_validate(fields)
         except ValidationError as error:
             raise DataError(f"{path}: {'; '.join(dict.fromkeys(map(_explain, error.errors())))}") from None
         if task.name in tasks or task.name in COURSE:

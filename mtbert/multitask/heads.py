@@ -2,8 +2,8 @@
 
 Source: papers 000 (section 2: dropout, then linear, on a sentence embedding; section 3.3: pair embeddings summed),
 001 (equations 3 to 5), 002 (section 4.1: mean squared error for similarity; section 4.2: pairs concatenated, with their
-Hadamard product, or both sentences in one sequence; heads of several layers with dropout inside), 004 (section 4: layer
-norm of the embeddings, dropout after the head, heads that see other heads' outputs).
+Hadamard product, or both sentences in one sequence, heads of several layers; section 5.3: dropout inside), 004 (section
+4: layer norm of the embeddings, dropout after the head, heads that see other heads' outputs).
 
 Symbols: B batch, T tokens, d hidden size, k sequences of an example (1 or 2), D features of a head, p tag features.
 """

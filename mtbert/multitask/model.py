@@ -37,7 +37,7 @@ class MultitaskBert(nn.Module):
         super().__init__()
         self.run_config = config
         self.tokenizer = config.encoder  # the checkpoint that has it; of a loaded model a folder of its own
-        base = build_encoder(config) if encoder is None else encoder
+        base = build_encoder(config) if encoder is None else _fitting(encoder, config)
         if config.max_length > base.config.positions:
             raise CheckpointError(
                 f"max_length is {config.max_length}, but the encoder {config.encoder!r} has "
@@ -275,7 +275,7 @@ def _table_of(texts: Sequence[Any], task: str) -> pd.DataFrame:
             raise ConfigError(f"texts: an example of {task} has {expected}; number {i} has {len(example)}")
         if not all(map(_is_text, example)):
             raise ConfigError(f"texts: number {i} is no text in UTF-8")
-        examples.append(example)
+        examples.append(tuple(text.strip() for text in example))  # as those of a table are
     return pd.DataFrame(examples, columns=list(columns))
 
 
@@ -322,6 +322,18 @@ def build_encoder(config: RunConfig) -> BertModel:
     return encoder
 
 
+def _fitting(encoder: BertModel, config: RunConfig) -> BertModel:
+    """A given encoder; raises ConfigError where the configuration asks for another part of it, or other dropout."""
+    has = {
+        "layers": encoder.config.num_hidden_layers,
+        "attention_dropout": encoder.config.attention_probs_dropout_prob,
+    }
+    for field, value in has.items():
+        if getattr(config, field) not in (None, value):
+            raise ConfigError(f"{field}: {getattr(config, field)}, but the encoder given has {value}")
+    return encoder
+
+
 def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> MultitaskBert:
     """The configuration's model without numbers; encoder: other sizes than its checkpoint's. Raises as the model."""
     with init_empty_weights():
@@ -330,7 +342,7 @@ def meta_model(config: RunConfig, encoder: BertConfig | None = None) -> Multitas
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:
-    """Numbers of parameters: all, and those that are trained."""
+    """Numbers of parameters: all, and those that may be trained; a pooler that nothing reads is among both."""
     parameters = list(model.parameters())
     return {
         "parameters": sum(p.numel() for p in parameters),

@@ -272,7 +272,7 @@ class _Run:
     def read_losses(self, state: _RunProgress, unread: _Unread) -> None:
         """Note the losses of the steps since the last call; raises TrainingError for the first that is not finite.
 
-        On a GPU the host waits here for these steps, and nowhere else.
+        On a GPU the host waits here for these steps, and with the sum or PCGrad nowhere else.
         """
         for step, rate, drawn, losses in unread:
             losses = {task: float(loss) for task, loss in losses.items()}
@@ -285,11 +285,11 @@ class _Run:
     def broken(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:
         """The message about a loss that is not finite; rate: the learning rate of the step."""
         epoch = (step - 1) // self.epoch_steps + 1
-        ids = ", ".join(self.corpus.train[task]["id"].iloc[rows[:4]])
+        ids = ", ".join(map(str, self.corpus.train[task]["id"].iloc[rows[:4]]))
+        kept = "; the checkpoint before this step is kept" if self.checkpoint else ""
         return (
             f"the loss of {task} is {loss} at step {step} (epoch {epoch}, batch of {len(rows)} rows, ids {ids}, ...), "
-            f"learning rate {rate:.2e}. Lower learning_rate, lengthen the warm-up or set max_grad_norm; the checkpoint "
-            "before this step is kept."
+            f"learning rate {rate:.2e}. Lower learning_rate, lengthen the warm-up or set max_grad_norm{kept}."
         )
 
     def evaluate(self, model: MultitaskBert, rows: _Splits, state: _RunProgress) -> Predictions:

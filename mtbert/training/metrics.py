@@ -1,22 +1,17 @@
 """The metrics of a task over a whole split, and one score for several tasks."""
 
-import functools
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from mtbert.data import TASKS, Task
-from mtbert.metrics import METRICS, OWN_METRICS, Metric, f1
+from mtbert.metrics import OWN_METRICS, Metric, metrics_for
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
     """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
-    found = dict(METRICS[task.kind])
-    if "macro_f1" in found:
-        found["macro_f1"] = functools.partial(found["macro_f1"], num_classes=task.num_classes)
-    if task.num_classes == 2:
-        found["f1"] = f1
+    found = metrics_for(task.kind, task.num_classes)
     first = found.get(task.metric) or OWN_METRICS[task.metric]
     return {task.metric: first} | found
 

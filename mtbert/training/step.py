@@ -213,7 +213,10 @@ class Trainer:
         return losses, self.shared.take(flat)
 
     def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
-        """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool."""
+        """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool.
+
+        Notes M, and whether it changed g, for `update` to count what the step breaks.
+        """
         config = self.config
         g, v = PROJECTIONS[config.gradients](g, M, **config.gradient_options)
         is_active = v != 0

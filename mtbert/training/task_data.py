@@ -216,7 +216,7 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
 def predict_table(
     model: MultitaskBert, task: str, table: pd.DataFrame, split: str, device: str = "auto"
 ) -> pd.DataFrame:
-    """Predictions of a trained model for a checked table: id, predicted, confidence, and label where it is known.
+    """Predictions of a trained model for a checked table: task, split, id, predicted, confidence, and known labels.
 
     The model moves to the device and stays there.
     """

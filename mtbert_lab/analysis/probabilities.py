@@ -17,7 +17,7 @@ from mtbert.data import TASKS, DataError, load_table
 from mtbert.files import replacing
 from mtbert.runtime import pick_device
 from mtbert.training import task_rows
-from mtbert_lab.paths import find_result, results_dir
+from mtbert_lab.paths import find_result
 from mtbert_lab.store import Run, data_root, load_model, read_parquet
 
 DIGITS = 4
@@ -39,7 +39,7 @@ def cached_table(
     except (DataError, CheckpointError):
         return None
     if not table.isna().all().any():  # else a column could not be computed here, and may be elsewhere
-        with replacing(results_dir() / f"{name}.parquet") as partial:
+        with replacing(path) as partial:
             table.to_parquet(partial, compression="zstd", index=False)
     return table
 

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,13 +68,24 @@ def measure_speeds(
     deadline = time.monotonic() + seconds
     speeds: dict[RunConfig, Speed] = {}
     failed: dict[RunConfig, Exception] = {}
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    with ExitStack() as processes:
+
+        def start() -> ProcessPoolExecutor:
+            spawning = multiprocessing.get_context("spawn")
+            return processes.enter_context(ProcessPoolExecutor(1, mp_context=spawning))
+
+        process = start()
 
         def timed(sample: Sample) -> list[ndarray]:
+            nonlocal process
             if time.monotonic() > deadline:
                 raise TimeoutError("the time is up")
             print(f"timing steps of {sample.name}", file=sys.stderr, flush=True)
-            measured = process.submit(token_seconds, sample, device, threads).result()
+            try:
+                measured = process.submit(token_seconds, sample, device, threads).result()
+            except BrokenProcessPool:  # killed, maybe for its memory: the next run is timed in another
+                process = start()
+                raise
             return [np.array(measured)]
 
         for config, sample in samples.items():

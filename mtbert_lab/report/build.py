@@ -284,7 +284,7 @@ def _train(pages: list[_Page], profile: str, workers: int) -> list[str]:
             names = ", ".join(run.name for run in missing)[:200]
             raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {names}")
         if profile != "demo":
-            missing = predict_runs(missing, pick_device(device).type, 1, data, with_memory=False)
+            missing = sweep.longest_first(predict_runs(missing, pick_device(device).type, 1, data, with_memory=False))
         stored = [run for run in runs if run.is_stored]
         failed |= sweep.train_missing([*stored, *missing], workers, data=data, device=device)
     return [f"run {run} failed: {why}" for run, why in failed.items()]

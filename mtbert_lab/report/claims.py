@@ -50,6 +50,9 @@ COLUMNS = [
 FIELDS = {"paper", "place", "claim", "number", "why", "kind", "fact"}
 CLAIMED = (*ORDERS, "equal", "not greater")
 KINDS = ("finding", "slip", "baseline", "question", "recommendation", "ours")
+NOT_MEASURED = "not measured yet"
+NOT_COMPARABLE = "not comparable"
+NOT_CHECKABLE = "cannot be checked"
 OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
 Grids = Callable[[str], Grid]  # name of a file of params/cpu, or of params/base -> its runs
@@ -146,7 +149,7 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
         row["check"] = f"{claim['check']} {claim[claim['check']]}"
         row |= CHECKS[claim["check"]](claim, grids)
         reasons = [row.get("why"), claim.get("why")]
-        if claim["check"] == "score" and row["verdict"] == "not comparable":
+        if claim["check"] == "score" and row["verdict"] == NOT_COMPARABLE:
             reasons.insert(0, not_comparable)
         row["why"] = "; ".join(filter(None, reasons))
         rows.append(row)
@@ -156,11 +159,12 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
 
 def _judge(rows: list[dict]) -> None:
     """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
-    comparisons = {row["check"]: row["compared"] for row in rows}
+    comparisons = {(row["check"], row["compared"].ratio): row["compared"] for row in rows}
     claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
     for row in rows:
-        one, verdict = row["compared"], judged[row["check"]]
+        one = row["compared"]
+        verdict = judged[row["check"], one.ratio]
         numbers = {"our_number": one.found.value, "low": verdict.low, "high": verdict.high}
         if one.ratio:
             numbers = {name: one.ratio * math.exp(number) for name, number in numbers.items()}
@@ -200,13 +204,13 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     runs = find(grids, first), find(grids, second)
     row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
     if not row["seeds"]:
-        return row | {"verdict": "not measured yet"}
+        return row | {"verdict": NOT_MEASURED}
     if check == "cost":
         places = sorted(set(map(trained_by, chain(*runs))))
         if len(places) > 1:
-            return row | {"verdict": "not comparable", "why": f"{row['why']}; costs of {' and '.join(places)}"}
+            return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}"}
         if not all(run.is_on_cpu for run in chain(*runs)):  # a GPU trains several runs at once
-            return row | {"verdict": "not comparable", "why": f"{row['why']}; times of runs that shared a GPU"}
+            return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":
         found = difference(*runs, what, among=grids(first.partition("/")[0]).among)
@@ -223,7 +227,7 @@ def _check_forgetting(claim: dict, grids: Grids) -> dict:
     names = " and ".join(f"{method} against {plain}" for plain, method in claim["forgetting"])
     row = _row(*chain(*orders)) | {"why": f"forgetting, paired by seed: {names}"}
     if not row["seeds"]:
-        return row | {"verdict": "not measured yet"}
+        return row | {"verdict": NOT_MEASURED}
     found = less_forgotten(orders)
     row["seeds"] = found.seeds
     return row | {"compared": Compared("greater", found, MEAN_MARGIN)}
@@ -271,9 +275,9 @@ def _check_score(claim: dict, grids: Grids) -> dict:
     runs = find(grids, path)
     row = _row(runs) | {"why": path}
     if not runs:
-        return row | {"verdict": "not measured yet"}
+        return row | {"verdict": NOT_MEASURED}
     ours = summarize(runs, task)
-    return row | {"our_number": ours["value"], "low": ours["low"], "high": ours["high"], "verdict": "not comparable"}
+    return row | {"our_number": ours["value"], "low": ours["low"], "high": ours["high"], "verdict": NOT_COMPARABLE}
 
 
 def _check_arithmetic(claim: dict, grids: Grids) -> dict:
@@ -287,7 +291,7 @@ def _check_arithmetic(claim: dict, grids: Grids) -> dict:
             return row | {"verdict": REPRODUCED if ours else CONTRADICTED}
         low, high = range_by_rounding(expression, names)
     except MissingRun:
-        return row | {"verdict": "not measured yet"}
+        return row | {"verdict": NOT_MEASURED}
     printed = float(number)
     half = half_digit(number) + 1e-9
     is_equal = low <= printed + half and high >= printed - half
@@ -296,7 +300,7 @@ def _check_arithmetic(claim: dict, grids: Grids) -> dict:
 
 
 def _cannot_be_checked(claim: dict, grids: Grids) -> dict:
-    return {"verdict": "cannot be checked", "why": claim["none"]}
+    return {"verdict": NOT_CHECKABLE, "why": claim["none"]}
 
 
 def _names(grids: Grids) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
-from mtbert_lab.report.claims import OF_RUNS, facts
+from mtbert_lab.report.claims import NOT_MEASURED, OF_RUNS, facts
 from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
     ADAPTER,
@@ -141,7 +141,7 @@ def recommendation(store: Path | None = None) -> str:
 
 def _at_papers_size(plans: Comparison) -> str:
     return tell(
-        "With MPNet, an encoder of the papers' size, there are too few runs to tell.",
+        "With MPNet, an encoder of the papers' size, there are too few runs to tell the plans apart.",
         three=place(plans, "3-bert", TOO_FEW),
         half=place(plans, "hybrid-6", TOO_FEW),
     )
@@ -160,7 +160,7 @@ def limits(store: Path | None = None) -> str:
         "PALs and PCGrad also with MPNet, tuned alike.",
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
-            "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:size} more "
+            "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:more} "
             "there than *1-bert*, with too few runs to tell.",
             short=steps[0],
             passes=passes,
@@ -242,7 +242,7 @@ def three_runs_buy(plans: Comparison) -> str:
     return tell(
         "Among {runs} runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
         "on STS over one, both less than the margin, and none is shown on SST. One *3-bert*, as large as the three, is "
-        "{behind:size} better on Quora than they.",
+        "{behind:size} better on Quora than their mean.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         sst=against("1-bert", "sst", NOT_SHOWN),
@@ -257,10 +257,9 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     baselines = pd.read_csv(find_result(BASELINES, [store] if store else None))
     untrained = baselines.query("baseline == 'cosine' and task == 'sts'")
     return tell(
-        "In models of one task a linear head on two concatenated embeddings, which it cannot compare, loses {sts:size} "
-        "on STS and {quora:size} on Quora against one sequence. Given their product, difference "
-        "and cosine it scores {with_features:size} less on STS, with too few runs to tell. The cosine of the "
-        "embeddings before our training has {cosine} there.",
+        "In models of one task a linear head on two concatenated embeddings loses {sts:size} on STS and {quora:size} "
+        "on Quora against one sequence. Given their product, difference and cosine it scores {with_features:more} on "
+        "STS, with too few runs to tell. The cosine of the embeddings before our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),
@@ -281,9 +280,9 @@ def samplers_trade(samplers: Comparison) -> str:
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
-        "None of {count} differences on tasks by adapters, or by gradient methods where a step has all tasks, is shown "
-        "to be a gain above the margin; {few} have too few runs to tell. Overall the gradient methods are shown not to "
-        "matter.",
+        "None of {count} differences on tasks by adapters (2,400 steps of one task), or by gradient methods where "
+        "a step has all tasks, is shown to be a gain above the margin; {few} have too few runs to tell. Overall the "
+        "gradient methods are shown not to matter.",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(pd.concat([adapters.differences, gradients.differences])),
     )
@@ -300,7 +299,7 @@ def gem_is_for(gradients: Grid) -> str:
     keeps = (
         "Where tasks are trained one after the other, {rows:,} examples each, earlier tasks keep {kept} more of their "
         "score with GEM{seeds}. On CPUs it takes {times:.0f} times the time. It keeps {memory} examples of an earlier "
-        "task and reads {batch} of them a step."
+        "task and reads {batch} a step."
     )
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     about = {
@@ -322,8 +321,8 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
     """
     return tell(
         "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. For the rest there "
-        "are too few runs to tell: *3-bert* scores {quora:size} more on Quora than *1-bert*, and overall *hybrid-6* "
-        "scores {half:size} more and PCGrad {pcgrad:size}.",
+        "are too few runs to tell: *3-bert* scores {quora:more} on Quora than *1-bert*, and overall *hybrid-6* "
+        "scores {half:more} and PCGrad {pcgrad:more}.",
         pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
         small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
         quora=place(plans, "3-bert", TOO_FEW, "quora"),
@@ -338,7 +337,7 @@ def _claims_checked(store: Path | None) -> str:
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most about paper "
-        "004's progressive heads. For {equal} the order is shown not to matter, and {few} have too few runs to "
+        "004's progressive heads. For {equal} the difference is shown not to matter, and {few} have too few runs to "
         "tell. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,
@@ -354,7 +353,7 @@ def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
     """
     checked = facts(claims)
     checked = checked[checked["kind"] == "finding"]
-    waiting = claims.query("kind == 'finding' and verdict == 'not measured yet'")
+    waiting = claims[(claims["kind"] == "finding") & (claims["verdict"] == NOT_MEASURED)]
     waiting = waiting["fact"].fillna(waiting["claim"])
     counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
     small = checked.loc[checked["is_small"].eq(True), "verdict"].value_counts().reindex(OF_RUNS, fill_value=0)

@@ -23,14 +23,19 @@ SMALL = verdict_text("better", is_small=True)
 class Place:
     """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size.
 
-    `{x:size4}` has a digit more, for a size that would round to the margin.
+    `{x:size4}` has a digit more, for a size that would round to the margin. A verdict that is not an order does not say
+    the sign, so that such a place is `{x:more}`: its size and "more" or "less".
     """
 
     row: Any  # of `decide`; None where its runs are not stored
     verdict: str  # that the sentence rests on; "better" includes SMALL
 
     def __format__(self, spec: str) -> str:
+        if spec == "more":
+            return f"{abs(self.row.value):.3f} {'more' if self.row.value > 0 else 'less'}"
         if spec.startswith("size"):
+            if self.verdict in (NO_DIFFERENCE, TOO_FEW):
+                raise ValueError(f"the size of {self.verdict!r} hides its sign: write {{x:more}} for {{x:size}}")
             digits = spec.removeprefix("size") or "3"
             return f"{abs(self.row.value):.{digits}f}"
         return signed(self.row) if spec == "+" else unsigned(self.row)

@@ -44,7 +44,7 @@ hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 fo
 by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and a
 test on pairs of a few seeds ignores the examples, on which every score depends, too. They are about half of the
 variance of 3-bert minus 1-bert on Quora, and nearly all of it on STS (five seeds each). With other examples, a 95 %
-interval from the pairs alone would hold in less than nine of ten cases on Quora, and in about a third on STS.
+interval from the pairs alone would hold in about nine of ten cases on Quora, and in about eight of ten on STS.
 
 *Stability.* How unsteady a run is: the standard deviation of its dev score over the points of the learning curve in the
 last third of its steps, at least three. A score that still rises there counts as unsteady, too.

@@ -122,9 +122,6 @@ def difference(
     value = _rounded(weights @ scores)  # equal scores are equal numbers
     seeds = np.split(np.arange(len(scores)), sizes[:1])  # of either side
     first, second = seeds
-    if all(np.array_equal(one.predicted[first], one.predicted[second]) for one in tasks):  # equal under two names
-        return Difference(value, np.zeros(1), min(sizes))
-
     sides = []
     for own, prior in zip(seeds, priors, strict=True):
         if len(own) > 1:
@@ -132,12 +129,16 @@ def difference(
         else:
             explained = prior.examples if prior else 0.0
         sides.append(Side(scores[own], explained, prior))
+    is_decided = all(side.is_enough for side in sides)
+    if all(np.array_equal(one.predicted[first], one.predicted[second]) for one in tasks):  # equal under two names
+        return Difference(value, np.zeros(1), min(sizes), is_decided)
+
     of_examples = max(0.0, float(weights @ covariance @ weights))
     return Difference(
         value,
         variances=_total(of_examples, sides),
         seeds=min(sizes),
-        is_decided=all(side.is_enough for side in sides),
+        is_decided=is_decided,
         of_examples=of_examples,
         sides=tuple(sides),
     )

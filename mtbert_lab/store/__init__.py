@@ -17,6 +17,8 @@ from mtbert_lab.store.models import CACHE_LIMIT, GB
 from mtbert_lab.store.removal import cache_contents, clear_models, forget, remove_unused
 from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
+    REPAIR,
+    RUN_SIZE,
     Corpora,
     NoCourseData,
     StoredSeeds,
@@ -36,6 +38,8 @@ from mtbert_lab.store.tables import update_tables, write_table
 __all__ = [
     "CACHE_LIMIT",
     "GB",
+    "REPAIR",
+    "RUN_SIZE",
     "Corpora",
     "MissingRun",
     "NoCourseData",

@@ -85,8 +85,8 @@ def difference(
 ) -> Difference:
     """Mean dev score of one configuration minus that of another on the same examples.
 
-    what: a task, or one of AVERAGES of the tasks that both have. among: stores whose runs give the priors; default:
-    `stores()`.
+    what: a task, or one of AVERAGES of the tasks that both are scored on, trained or not. among: stores whose runs give
+    the priors; default: `stores()`.
     """
     tasks = [what]
     if what in AVERAGES:

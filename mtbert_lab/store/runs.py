@@ -30,6 +30,8 @@ from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TeacherOutputs
 
 log = logging.getLogger(__name__)
+RUN_SIZE = 2**20  # bytes, more than a stored run takes
+REPAIR = "Repair the file, or train on the rows that are left with accept_rejects=True."
 StoredSeeds = list[tuple[Path, RunConfig]]  # folders of a configuration's seeds, all on one version of the data
 
 
@@ -68,7 +70,7 @@ def load_or_run(
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, again):
         if not accept_rejects:
-            corpus.check()
+            corpus.check(REPAIR)
         train_once(config, corpus, among, device, progress, data, again)
     update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
@@ -206,7 +208,8 @@ def train_once(
     """
     run_id = run_id_of(config, corpus)
     folder = model_folder(run_id)
-    check_writable(among[0], folder)
+    check_writable(among[0], size=RUN_SIZE)
+    check_writable(folder)
     with run_lock(run_id, wait):
         if is_done(run_id, among, again):  # another process may have trained it meanwhile
             return False

@@ -1,4 +1,4 @@
-"""Film reviews of 150 to 230 words on average, for or against, in which praise and blame are mixed.
+"""Film reviews of some 180 words on average, for or against, in which praise and blame are mixed.
 
 The words alone do not decide the verdict. The reviewer quotes other people as often as he judges himself, and they are
 of the opposite opinion; and negation reverses a judgement: a review that calls a film dull and one that denies it have
