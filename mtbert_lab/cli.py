@@ -289,6 +289,10 @@ def runs(
     from mtbert_lab.store import find_run, forget, list_runs
 
     if delete:
+        if text or grid:
+            raise typer.BadParameter(
+                "deletes what it names, and lists nothing: leave out TEXT and --grid", param_hint="--delete"
+            )
         run_ids = [find_run(name) for name in delete]  # all of them, before the first is deleted
         for run_id in run_ids:
             for folder in forget(run_id):

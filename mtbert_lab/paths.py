@@ -11,6 +11,8 @@ from pathlib import Path
 from mtbert.data import GET_DATA, DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir, folder_of
 
+SHARED = REPOSITORY.parent / "shared" / "data"  # next to the repository: where datasets are looked for last
+
 
 def results_dir() -> Path:
     """The results store that is written to: MTBERT_RESULTS, else `results/` in the cache."""
@@ -31,12 +33,10 @@ def shipped(name: str) -> Path:
 
 
 def find_result(name: str, among: Sequence[Path] | None = None) -> Path:
-    """The path of a file in the first of `stores()`, or of other stores, that has it; else that in the first one."""
+    """The path of the newest file of this name in `stores()`, or in other stores; without any that in the first one."""
     among = among or stores()
-    for store in among:
-        if (store / name).exists():
-            return store / name
-    return among[0] / name
+    found = [store / name for store in among if (store / name).exists()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=among[0] / name)
 
 
 def figures_dir() -> Path:
@@ -54,16 +54,17 @@ def find_data(path: str | Path | None = None) -> Path | None:
             if not Path(folder).is_dir():
                 raise DataError(f"{source} is {str(folder)!r}, which is no folder.{GET_DATA}")
             return Path(folder)
-    shared = REPOSITORY.parent / "shared" / "data"
-    return shared if shared.is_dir() else None
+    return SHARED if SHARED.is_dir() else None
 
 
-def check_writable(*folders: Path) -> None:
-    """Raises FolderError for the first of these folders that cannot be made or written to."""
+def check_writable(*folders: Path, size: int = 0) -> None:
+    """Raises FolderError for the first of these folders that cannot be made, or takes no file of so many bytes."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(size))
+                file.flush()
         except OSError as error:
             how = (
                 "MTBERT_RESULTS names another folder for results, MTBERT_FIGURES for figures, MTBERT_CACHE for all else"

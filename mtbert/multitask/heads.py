@@ -205,8 +205,8 @@ class TaskHeads(nn.Module):
     def add_offsets(self) -> dict[str, Tensor]:
         """With `upstream` slow, zeros for the weights of upstream heads, by the weights' names; else none.
 
-        A fed task's gradient then goes to them. The trainer gives them a learning rate of their own, adds them to the
-        weights after every step and sets them to zero again: Adam's moments of the two gradients stay separate.
+        A fed task's gradient then goes to them, and they have a learning rate of their own: Adam's moments of the two
+        gradients stay separate.
         """
         if self.config.upstream != "slow":
             return self.offsets
@@ -216,6 +216,13 @@ class TaskHeads(nn.Module):
             if kind != "norm" and task in upstream:
                 self.offsets[name] = torch.zeros_like(parameter, requires_grad=True)
         return self.offsets
+
+    @torch.no_grad()
+    def apply_offsets(self) -> None:
+        """After a step: add the offsets to their weights, and set them to zero again."""
+        for name, offset in self.offsets.items():
+            self.get_parameter(name).add_(offset)
+            offset.zero_()
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """Parameters that more than one of the training tasks trains, by name; an offset has the name of its weight.

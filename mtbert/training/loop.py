@@ -122,7 +122,10 @@ def train(
     step_scores = _step_scores(model, state, predictions, rows)
     score_seconds = time.perf_counter() - started
 
-    cost |= run.keep(model, state)
+    if config.keep != "last":
+        model.load_state_dict(state.kept, strict=False)
+    if run.pretrains("after"):
+        cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of 1-bert
 
     started = time.perf_counter()
     if not run.keeps_last_step(state):
@@ -343,14 +346,6 @@ class _Run:
                 if name != "overall" and state.kept:
                     names = trained & model.own_weights(name)
                 state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
-
-    def keep(self, model: MultitaskBert, state: _RunProgress) -> dict[str, float]:
-        """Make the model of the last step the one that is kept, pretrained where it is to be; the cost of that."""
-        if self.config.keep != "last":
-            model.load_state_dict(state.kept, strict=False)
-        if not self.pretrains("after"):
-            return {}
-        return self.pretrain("after", model.encoder.task_encoder(self.config.tasks[0]))  # the one encoder of 1-bert
 
     def keeps_last_step(self, state: _RunProgress) -> bool:
         """Whether the kept model is the one that the last step left."""

@@ -60,7 +60,7 @@ class Trainer:
         self.tables = tables
         self.total_steps = total_steps
         self.loss_weights = LossWeights(model)
-        self.offsets = model.heads.add_offsets()
+        model.heads.add_offsets()
 
         self.shared = FlatGradients(model.shared_parameters())
         self.is_sum = config.gradients == "sum" or not self.shared.spans  # one gradient of all tasks, not one of each
@@ -268,9 +268,7 @@ class Trainer:
         if before is not None:
             self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before)
         self.optimizer.zero_grad()
-        for name, offset in self.offsets.items():
-            self.model.heads.get_parameter(name).add_(offset)
-            offset.zero_()
+        self.model.heads.apply_offsets()
         self.schedule.step()
         if self.average is not None:
             self.average.update_parameters(self.weights)

@@ -107,18 +107,12 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
 
     The intervals are over examples alone: these runs are the ones that are averaged.
     """
-    if on.probabilities:
-        metric = "accuracy"
-        p = on.probabilities[system]
-        single = p.argmax(-1)
-        whole = p.mean(0).argmax(-1)
-    else:
-        metric = "Pearson"
-        single = on.predicted[system]
-        whole = single.mean(0)
+    seeds = _values(on)[system]
+    single = _decided(on, seeds)
+    whole = _decided(on, seeds.mean(0))
 
     def of_means(remedy: str, before: ndarray, after: ndarray) -> Trial:
-        return Trial(remedy, on.task, metric, _score(on, before), _score(on, after))
+        return Trial(remedy, on.task, _metric(on), _score(on, before), _score(on, after))
 
     return [
         of_means("mean of seeds", single, whole[None]),
@@ -131,20 +125,31 @@ def three_in_one(on: Systems, one: str, other: str) -> list[Trial]:
 
     The intervals are over examples alone. With fewer than three seeds there are no trials.
     """
-    by_system = on.probabilities or on.predicted
-    seeds = by_system[one]
+    seeds = _values(on)[one]
     if len(seeds) < 3:
         return []
     threes = np.array(list(combinations(range(len(seeds)), 3)))
     means = seeds[threes].mean(axis=1)  # (sets of three, N, C) or (sets of three, N)
-    metric = "accuracy" if on.probabilities else "Pearson"
-    after = _score(on, means.argmax(-1) if on.probabilities else means)
+    after = _score(on, _decided(on, means))
     trials = []
     for reference in (one, other):
-        single = by_system[reference]
-        before = _score(on, single.argmax(-1) if on.probabilities else single)
-        trials.append(Trial(f"mean of three {one} against one {reference}", on.task, metric, before, after))
+        before = _score(on, _decided(on, _values(on)[reference]))
+        trials.append(Trial(f"mean of three {one} against one {reference}", on.task, _metric(on), before, after))
     return trials
+
+
+def _values(on: Systems) -> dict[str, ndarray]:
+    """What is averaged: the probabilities of classes (S, N, C), else the numbers (S, N), by system."""
+    return on.probabilities or on.predicted
+
+
+def _decided(on: Systems, values: ndarray) -> ndarray:
+    """The classes of such values, or the numbers."""
+    return values.argmax(-1) if on.probabilities else values
+
+
+def _metric(on: Systems) -> str:
+    return "accuracy" if on.probabilities else "Pearson"
 
 
 def _score(on: Systems, predicted: ndarray) -> ndarray:
