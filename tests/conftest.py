@@ -3,6 +3,8 @@
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: its threads wait by spinning, and sums depend on their number
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub: no test asks the hub for an encoder
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # servers of the tests are on this machine
 
 import itertools
 import logging
@@ -24,6 +26,9 @@ from mtbert.data.corpus import Corpus
 from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
+
+for name in ("TASKS", "GRAPHS", "CHECKPOINT_SECONDS", "CHECKPOINT_STEPS"):  # of the shell that the tests are run from
+    os.environ.pop(f"MTBERT_{name}", None)
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
 settings.register_profile("mtbert", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -78,7 +78,7 @@ OTHER_RUNS = dict(
         ({"train_rows": 0}, "train_rows: Input should be greater than or equal to 1, got 0"),
         ({"max_length": 3}, "max_length: Input should be greater than or equal to 4, got 3"),
         ({"encoder": ""}, "encoder: String should have at least 1 character, got ''"),
-        ({"tasks": "sst"}, "tasks: Input should be a valid tuple, got 'sst'"),
+        ({"tasks": "sst"}, "tasks: a list is needed, got 'sst'"),
         (
             {"tasks": ["imdb"]},
             "tasks: 'imdb' is not known; MTBERT_TASKS names the folder of tasks of your own; did you mean cfimdb?",

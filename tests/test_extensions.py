@@ -107,6 +107,7 @@ def test_one_file_adds_one_of_each(own, run, tiny_config, course_data, tmp_path)
     )  # fmt: skip
     trained = run(config)
     assert own.calls == {"adapter", "weights", "metric", "pair feature"}
+    assert config.own_code.keys() == {"adapter shift", "gradients equal_norms", "pairs largest", "metric hits"}
     rows = trained.predictions[trained.predictions["task"] == "mine"]
     [score] = trained.curve["dev_mine"]
     assert score == (rows["predicted"] == rows["label"]).sum()

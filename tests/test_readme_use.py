@@ -1,5 +1,6 @@
 """The commands and the Python of the README and of docs/ can be used as printed."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -32,9 +33,10 @@ def test_a_command_is_one(line):
     command.make_context(line, words)
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if "params/" in line or "notebooks/" in line])
-def test_a_file_of_a_command_is_there(line):
-    for name in re.findall(r"\b(?:params|notebooks)/[\w/*.]+", line):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_file_that_is_named_is_there(page):
+    named = re.findall(r"\b(?:params|notebooks|tools|tests|docs)/[\w/*.]*\w", page.read_text(encoding="utf8"))
+    for name in set(named) - {"params/tasks", "params/cpu/GRID.yaml"}:  # which a reader writes
         assert list(REPOSITORY.glob(name)), name
 
 
@@ -53,6 +55,25 @@ def test_the_python_runs(block, monkeypatch, tmp_path):
 def test_a_link_leads_to_a_file(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_into_a_file_leads_to_a_heading(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)#([^)]+)\)", page.read_text(encoding="utf8")):
+        path = page.parent / target
+        headings = [heading.replace(" ", "-") for heading in headings_of(path)]
+        if path.suffix == ".md":  # as GitHub writes them; Jupyter keeps capitals
+            headings = [heading.lower() for heading in headings]
+        assert anchor in headings, f"{target}#{anchor}"
+
+
+def headings_of(path: Path) -> list[str]:
+    """The headings of a page of Markdown, or of a notebook."""
+    text = path.read_text(encoding="utf8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.findall(r"^#+ (.+)$", text, re.MULTILINE)
 
 
 def test_the_processes_of_a_cluster_import_from_a_folder_of_their_user_alone(tmp_path):

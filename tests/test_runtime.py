@@ -24,9 +24,13 @@ CPU = torch.device("cpu")
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 
 
-def test_devices():
+@pytest.mark.parametrize("gpus, device", [(0, "cpu"), (2, "cuda")])
+def test_auto_is_a_gpu_where_there_is_one(monkeypatch, gpus, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
+    assert pick_device("auto") == torch.device(device)
     assert pick_device("cpu") == torch.device("cpu")
-    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -105,6 +109,17 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     lost, released, page_faults = (float(word) for word in process.stdout.split())
     assert abs(lost) < 10 and released > 80
     assert page_faults < 1000  # a block of 64 MiB has 16,384 pages
+
+
+def test_onednn_keeps_the_code_of_few_shapes_unless_the_user_says_how_many(monkeypatch):
+    monkeypatch.setattr(runtime, "_set_allocator", lambda **options: None)
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "7")
+    keep_freed_memory()
+    assert os.environ[name] == "7"
+    monkeypatch.delenv(name)
+    keep_freed_memory()
+    assert os.environ[name] == str(runtime.CODES)
 
 
 def test_trimmer_acts_when_the_process_has_grown(monkeypatch):

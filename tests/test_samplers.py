@@ -9,7 +9,7 @@ from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities
 from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps
 
-SIZES = (8544, 141505, 6041)
+SIZES = (8544, 141505, 6040)  # training rows of SST, Quora and STS
 LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts": np.arange(8) % 3 + 5}
 
 
@@ -18,7 +18,7 @@ LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts":
     [("round_robin", 0, 1), ("sqrt", 0.5, 3), ("proportional", 1, 2)]
     + [("annealed", alpha, epoch) for epoch, alpha in enumerate((1.0, 0.8, 0.6, 0.4, 0.2), start=1)],
 )
-def test_probabilities(strategy, alpha, epoch):
+def test_a_task_is_drawn_by_a_power_of_its_size(strategy, alpha, epoch):
     powers = [size**alpha for size in SIZES]
     p = task_probabilities(SIZES, strategy, epoch, 5)
     assert p == pytest.approx([power / sum(powers) for power in powers])
@@ -40,7 +40,7 @@ def test_annealing_over_one_epoch_is_proportional():
         ((3, 4), "annealed", 6, 5, "epoch 6 is not one of 1 to 5"),
     ],
 )
-def test_bad_arguments(sizes, strategy, epoch, epochs, match):
+def test_sizes_strategies_and_epochs_that_do_not_exist_are_named(sizes, strategy, epoch, epochs, match):
     with pytest.raises(ValueError, match=match):
         task_probabilities(sizes, strategy, epoch, epochs)
 

@@ -72,7 +72,7 @@ def test_every_step_gives_rows(short, tmp_path):
         assert float(row["their_start"] or 0) > 0 or not row["peer"]
         assert row["our_mib"] == row["our_busy"] == row["their_mib"] == row["their_busy"] == ""
     peers = {row["peer"] for row in rows if row["size"] == "1-bert, 8-48-8"}
-    assert {ONE_PASS, PER_TASK} <= peers and (EAGER in peers) == gpu_steps.has_graphs()
+    assert {ONE_PASS, PER_TASK} <= peers and EAGER in peers
 
 
 @pytest.mark.parametrize("build", [gpu_steps.one_pass, gpu_steps.pass_per_task, gpu_steps.torchjd])
@@ -198,7 +198,7 @@ def test_the_busy_share_is_of_a_step_without_the_profiler(short, encoder, monkey
     assert contender.busy(1.0) == 1.0
 
 
-def test_ours_is_a_graph_and_its_eager_form_a_peer_where_the_trainer_has_graphs(short, tmp_path, monkeypatch):
+def test_ours_is_a_graph_and_its_eager_form_a_peer(short, tmp_path, monkeypatch):
     made = []
 
     class WithGraphs(gpu_steps.Trainer):

@@ -9,7 +9,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import gelu
 
+from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertConfig, BertModel, pack, unpack
@@ -65,6 +67,21 @@ def checkpoint(small, tmp_path) -> Path:
     small.save_pretrained(tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "SHA256SUMS").unlink()
     return tmp_path / "checkpoint"
+
+
+def test_random_weights_are_those_of_the_original_bert():
+    """Weights from N(0, 0.02), biases 0, norms the identity, and the embedding of padding 0."""
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**SHAPES["d64-h8-L4"]))
+    assert not model.embeddings.word.weight[model.config.pad_token_id].any()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        elif parameter.numel() > 1000:  # the standard deviation of the sample is within 10% of that of the draw
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
+            assert parameter.mean().item() == pytest.approx(0, abs=0.003), name
 
 
 def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
@@ -144,6 +161,20 @@ def test_dropout_is_active_in_training_mode_only(small):
     assert torch.equal(first, second)
     small.train()
     assert not torch.equal(small(**batch).last_hidden_state, first)
+
+
+@torch.no_grad()
+def test_dropout_is_where_bert_has_it(small, monkeypatch):
+    """A dropout that triples shows every place: behind the embeddings, and in each layer before both sums."""
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: 3 * x)
+    ids = inputs(small.config, [6, 6])["input_ids"]
+    tables = small.embeddings
+    hidden = 3 * tables.norm(tables.word(ids) + tables.position.weight[:6] + tables.token_type.weight[0])
+    for layer in small.layers:
+        attended = layer.attention_norm(hidden + 3 * layer.attention_output(layer.attention(hidden)))
+        fed = layer.feed_forward_out(gelu(layer.feed_forward_in(attended)))
+        hidden = layer.output_norm(attended + 3 * fed)
+    torch.testing.assert_close(small(ids).last_hidden_state, hidden)
 
 
 def test_padding_does_not_change_the_tokens(models):

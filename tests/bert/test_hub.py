@@ -3,6 +3,7 @@
 import shutil
 import socket
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -38,17 +39,21 @@ def test_a_changed_file_of_the_packaged_encoder_is_refused(monkeypatch, fresh_ch
 
 
 def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(monkeypatch, tmp_path, fresh_check):
-    """One digit of any of them is an error, not another result under the same digest."""
+    """One byte more in any of them is an error, not another result under the same digest."""
+    names = {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"}
+    names |= {"tokenizer_config.json", "special_tokens_map.json"}  # how a tokenizer is to be read
+    assert set(hub.MINILM_SHA256) == names
     model = shutil.copytree(locate("minilm"), tmp_path / "package" / "model")
-    for path in [path for path in model.iterdir() if path.name in hub._FILES]:
-        content = path.read_bytes()
-        path.write_bytes(content.replace(b"1", b"2", 1))
-        where = SimpleNamespace(submodule_search_locations=[str(model.parent)])
-        monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name, where=where: where)
+    where = SimpleNamespace(submodule_search_locations=[str(model.parent)])
+    monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: where)
+    for name in names:
+        content = (model / name).read_bytes()
+        (model / name).write_bytes(content + b"\n")
         hub._verify.cache_clear()
-        with pytest.raises(CheckpointError, match=rf"{path.name}: sha256"):
+        with pytest.raises(CheckpointError, match=rf"{name}: sha256"):
             locate("minilm")
-        path.write_bytes(content)
+        (model / name).write_bytes(content)
+    hub._verify.cache_clear()
     assert locate("minilm") == model
 
 
@@ -58,21 +63,37 @@ def test_missing_package_is_named(monkeypatch, fresh_check):
         locate("minilm")
 
 
-@pytest.mark.parametrize("name", ["nobody/no-such-encoder", "no folder here", "a/b/c"])
-def test_unknown_name_without_a_network_is_named(monkeypatch, tmp_path, name):
+@pytest.mark.parametrize(
+    "name, cause",
+    [
+        ("nobody/no-such-encoder", "LocalEntryNotFoundError"),
+        ("no folder here", "HFValidationError"),
+        ("a/b/c", "HFValidationError"),
+    ],
+)
+def test_unknown_name_without_a_network_is_named(monkeypatch, tmp_path, name, cause):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(CheckpointError, match=f"'{name}' is not a folder") as error:
+    with pytest.raises(CheckpointError, match=rf"'{name}' is not a folder, .* failed \({cause}\)\. .*'minilm'"):
         locate(name)
-    assert "minilm" in str(error.value)
+
+
+def hang_up(server: socket.socket) -> None:
+    """Read a request of every connection and close it without an answer, until the server is closed."""
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
 
 
 def test_connection_that_breaks_off_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
-        with pytest.raises(CheckpointError, match="Check the spelling and the network"):
+        threading.Thread(target=hang_up, args=(server,), daemon=True).start()
+        with pytest.raises(CheckpointError, match=r"\(RemoteProtocolError\)\. Check the spelling and the network"):
             locate("nobody/no-such-encoder")
 
 

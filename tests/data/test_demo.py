@@ -4,8 +4,6 @@ The last tests compare the counts with a fine-tuned encoder.
 """
 
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -17,8 +15,8 @@ from mtbert.data import demo
 from mtbert.data.tables import SPLITS, load_table
 from mtbert.data.tasks import TASKS
 from mtbert.data.tokens import load_tokenizer
-from mtbert.paths import REPOSITORY
 from mtbert.training.loop import Corpus, train
+from tools.make_demo_corpus.__main__ import write
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,7 @@ def texts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_the_generator_makes_the_committed_files(tmp_path):
-    subprocess.run([sys.executable, "-m", "tools.make_demo_corpus", tmp_path], cwd=REPOSITORY, check=True)
+    write(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(made) == 12
     assert made == {path.name: path.read_bytes() for path in demo.root().glob("*.csv")}

@@ -136,6 +136,22 @@ def test_one_file_has_train_and_a_share_for_dev(folder, monkeypatch):
         load_table("topics", "test", folder)
 
 
+def test_a_folder_is_relative_to_the_file_of_the_task(folder, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    text = (folder / "topics.yaml").read_text()
+    (folder / "topics.yaml").write_text(f"{text}\nfolder: files\n")
+    assert read_tasks(folder)["topics"].folder == folder / "files"
+    (folder / "topics.yaml").write_text(f"{text}\nfolder: {elsewhere}\n")
+    assert read_tasks(folder)["topics"].folder == elsewhere
+
+
+def test_two_classes_of_any_kind_have_f1():
+    task = Task(name="urgent", files="{split}.csv", sentence_columns=["text"], label_column="urgent", kind="classes",
+                class_names=["no", "yes"], metric="f1")  # fmt: skip
+    assert list(metrics_of(task)) == ["f1", "accuracy", "macro_f1"]
+
+
 def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     text = (folder / "topics-train.csv").read_text()
     (folder / "topics-train.csv").write_text(text.replace(",sport", ",Sport").replace(",science", ",science "))
@@ -143,7 +159,7 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     message = (
         r"topics-train.csv: 8 of 24 rows are rejected, more than 5%; no row is left of class sport\n"
         r"  topic: 'Sport' is no class; did you mean 'sport'\? "
-        r"\(8 rows, the first in line 2\)\n.*accept_rejects=True"
+        r"\(8 rows, the first in line 2\)\n.*train without this check"
     )
     with pytest.raises(DataError, match=message):
         Corpus.load(folder, ["topics"], ["topics"]).check()

@@ -1,4 +1,4 @@
-"""PCGrad, CAGrad, GEM and A-GEM against their definitions; the episodic memory; gradients as vectors."""
+"""PCGrad, CAGrad, GEM and A-GEM against their definitions; gradients as vectors, their cosines by layer."""
 
 import importlib
 import itertools

@@ -9,6 +9,14 @@ from mtbert.config import RunConfig
 from mtbert_lab.cost.time import Speed
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_shared_data(isolated_session):
+    """The datasets next to the repository are hidden; a test that reads them names their folder (`real_data`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mtbert_lab.paths.SHARED", isolated_session / "no shared data")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_line_a_minute(monkeypatch):
     """A sweep prints none where the machine is slow."""

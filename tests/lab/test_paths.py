@@ -56,12 +56,11 @@ def test_figures_go_where_they_are_asked_for(monkeypatch, tmp_path):
 
 
 def test_find_data_in_order(tmp_path, monkeypatch):
-    named, variable, checkout = tmp_path / "named", tmp_path / "variable", tmp_path / "checkout" / "mtbert"
-    monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", checkout)
-    monkeypatch.delenv("MTBERT_DATA", raising=False)
+    named, variable, shared = tmp_path / "named", tmp_path / "variable", tmp_path / "shared"
+    monkeypatch.setattr("mtbert_lab.paths.SHARED", shared)
     assert find_data() is None
-    (beside := checkout.parent / "shared" / "data").mkdir(parents=True)
-    assert find_data() == beside
+    shared.mkdir()
+    assert find_data() == shared
     monkeypatch.setenv("MTBERT_DATA", str(variable))
     with pytest.raises(DataError, match=r"MTBERT_DATA is .*variable.* is no folder"):
         find_data()

@@ -1,4 +1,4 @@
-"""Grids and their errors; runs are looked up, predicted, and trained by the workers of a cluster."""
+"""Runs are looked up, predicted, and trained by the workers of a cluster."""
 
 import asyncio
 import logging
@@ -29,8 +29,7 @@ from mtbert_lab.cost import predict_runs
 from mtbert_lab.cost.forecast import cost_key, predict_costs
 from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store.grids import read_grid, read_grids
-from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.sweep import (
     Status,
@@ -44,118 +43,6 @@ from mtbert_lab.sweep import (
     train_missing,
     train_on,
 )
-
-GRID = """
-base: {learning_rate: 1e-3, epochs: 2}
-seeds: [1, 2]
-runs:
-  SST: {tasks: [sst]}
-  SST, plain: &plain {tasks: [sst], schedule: none, learning_rate: 2e-3}
-  STS: {<<: *plain, tasks: [sts], seeds: [7]}
-  empty:
-"""
-
-
-@pytest.fixture
-def grid_file(tmp_path):
-    def write(text: str):
-        path = tmp_path / "grid.yaml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def test_base_runs_and_seeds(grid_file):
-    grid = read_grid(grid_file(GRID))
-    base = dict(learning_rate=1e-3, epochs=2)
-    assert grid == {
-        "SST": [RunConfig(**base), RunConfig(**base, seed=2)],
-        "SST, plain": [RunConfig(epochs=2, schedule="none", learning_rate=2e-3, seed=seed) for seed in (1, 2)],
-        "STS": [RunConfig(tasks=("sts",), epochs=2, schedule="none", learning_rate=2e-3, seed=7)],
-        "empty": [RunConfig(**base), RunConfig(**base, seed=2)],
-    }
-
-
-def test_names_are_text_and_the_default_is_one_seed(grid_file):
-    assert read_grid(grid_file("runs: {1: {epochs: 2}}")) == {"1": [RunConfig(epochs=2)]}
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("runs: {a: {epoch: 2}}", r"grid\.yaml, run 'a': epoch: unknown key; did you mean epochs\?"),
-        ("base: {epochs: two}\nruns: {a: {}}", r"grid\.yaml, run 'a': epochs: .*'two'"),
-        ("runs: {a: {}, b: {learning_rate: -1}}", r"grid\.yaml, run 'b': learning_rate: .*greater than 0"),
-        ("runs: {a: {seeds: [one]}}", r"grid\.yaml, run 'a': seed: .*'one'"),
-        ("runs: {a: {seeds: 3}}", r"grid\.yaml, run 'a': seeds: a list .*got 3"),
-        (
-            "seeds: [1, 2, 1]\nruns: {a: {}}",
-            r"seeds: a list with at least one seed is needed, each once, got \[1, 2, 1\]",
-        ),
-        ("seeds: []\nruns: {a: {}}", r"grid\.yaml, run 'a': seeds: a list with at least one"),
-        ("runs: {a: {seed: 3}}", r"grid\.yaml, run 'a': seed: .*write seeds: \[3\]"),
-        ("run: {a: {}}", r"grid\.yaml: a grid needs a mapping `runs`"),
-        ("runs: [a, b]", r"grid\.yaml: a grid needs a mapping `runs`"),
-        ("- a", r"grid\.yaml: a grid needs a mapping `runs`"),
-        ("runs: {a: {}}\nseed: [1]", r"grid\.yaml: unknown key seed; known are base, seeds, runs"),
-    ],
-)
-def test_what_is_wrong_is_named(grid_file, text, message):
-    with pytest.raises(ConfigError, match=message):
-        read_grid(grid_file(text))
-
-
-def test_several_grids(tmp_path):
-    for name, runs in (("one", "{a: {epochs: 2}, b: {}}"), ("two", "{a: {}, c: {epochs: 5, seeds: [3]}}")):
-        (tmp_path / f"{name}.yaml").write_text(f"runs: {runs}")
-    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
-    named = [("one: a", RunConfig(epochs=2)), ("one: b", RunConfig()), ("two: a", RunConfig())]
-    assert read_grids(paths) == [*named, ("two: c", RunConfig(epochs=5, seed=3))]
-    assert read_grids(paths, only="a") == [named[0], named[2]]
-    assert read_grids(paths[:1]) == [("a", RunConfig(epochs=2)), ("b", RunConfig())]
-
-
-TEACHERS = "runs: {one: {seeds: [1, 2]}, two: {tasks: [sst, sts]}}"
-
-
-def test_teachers_are_named_by_their_grid(tmp_path):
-    (tmp_path / "teachers.yaml").write_text(TEACHERS)
-    (tmp_path / "grid.yaml").write_text("""
-runs:
-  all seeds: {teachers: "teachers.yaml:one"}
-  one seed: {teachers: ["teachers.yaml:one:2", "teachers.yaml:two"]}
-  born again: {seeds: [4], teachers: "grid.yaml:all seeds"}
-""")
-    one, two = (RunConfig(), RunConfig(seed=2)), RunConfig(tasks=("sst", "sts"))
-    grid = {name: configs[0] for name, configs in read_grid(tmp_path / "grid.yaml").items()}
-    assert grid["all seeds"].teachers == one and grid["one seed"].teachers == (one[1], two)
-    assert grid["born again"].teachers == (grid["all seeds"],)
-
-
-@pytest.mark.parametrize(
-    "teachers, message",
-    [
-        ("teachers.yaml:three", r"teachers\.yaml: has no run 'three'; it has one, two"),
-        ("teachers.yaml:one:7", r"teachers\.yaml: 'one' has no seed 7; it has 1, 2"),
-        ("none.yaml:one", r"none\.yaml: no such file"),
-        ("12345", r"teachers: '12345' fits 0 stored runs; name a run as GRID\.yaml:NAME"),
-        ("grid.yaml:a", r"teachers: 'a' of grid\.yaml is among its own teachers"),
-        ("grid.yaml:b", r"teachers: 'a' of grid\.yaml is among its own teachers"),
-    ],
-)
-def test_a_wrong_teacher_is_named(tmp_path, teachers, message):
-    (tmp_path / "teachers.yaml").write_text(TEACHERS)
-    (tmp_path / "grid.yaml").write_text(f'runs: {{a: {{teachers: "{teachers}"}}, b: {{teachers: "grid.yaml:a"}}}}')
-    with pytest.raises(ConfigError, match=rf"grid\.yaml, run 'a': .*{message}"):
-        read_grid(tmp_path / "grid.yaml")
-
-
-def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
-    stored = load_or_run(tiny_config.but(epochs=1), device="cpu", progress=False)
-    text = f"runs: {{a: {{corpus: course, teachers: [{stored.run_id}]}}}}"
-    [config] = read_grid(grid_file(text))["a"]
-    assert config.teachers == (stored.config,)
 
 
 def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers):
@@ -190,19 +77,6 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, speeds, 
     train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
     [taught] = predict_runs(look_up([("student", student)]))
     assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
-
-
-def test_every_problem_has_a_line(tmp_path):
-    (tmp_path / "one.yaml").write_text("runs: {a: {epoch: 2}, fine: {}, b: {epochs: 0}}")
-    (tmp_path / "two.yaml").write_text("run: {}")
-    (tmp_path / "three.yaml").write_text("runs: {c: {tasks: [imdb]}}")
-    with pytest.raises(ConfigError) as error:
-        read_grids([tmp_path / f"{name}.yaml" for name in ("one", "two", "three", "four")])
-    lines = str(error.value).splitlines()
-    assert [line.split(":")[0] for line in lines[:2] + lines[3:4]] == [
-        "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
-    ]  # fmt: skip
-    assert "two.yaml: a grid needs" in lines[2] and "four.yaml: no such file" in lines[4] and len(lines) == 5
 
 
 def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
@@ -277,10 +151,10 @@ def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
 def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys):
     stored = load_or_run(pairs[1][1], device="cpu", progress=False)
     trained = train_counted(monkeypatch)
-    assert train_missing(look_up(pairs), device="cpu") == {}
+    assert train_missing(look_up(pairs), threads=2, device="cpu") == {}
     assert trained == [1, 3]
     runs = [load_or_run(config, train_missing=False) for _, config in pairs]
-    assert runs[0].provenance["threads"] == 1
+    assert runs[0].provenance["threads"] == 2
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "1 of 3 are stored already"
     for number, (line, run) in enumerate(zip(lines, (runs[0], runs[2]), strict=True), start=1):
@@ -462,22 +336,25 @@ def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, 
 
 
 def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
-    config, begun, go_on = pairs[0][1], threading.Event(), threading.Event()
+    config, asked, both_ask = pairs[0][1], [], threading.Event()
+
+    def lock(*which):
+        asked.append(which)
+        if len(asked) == 2:
+            both_ask.set()
+        return run_lock(*which)
 
     def wait(config):
-        begun.set()
-        assert go_on.wait(30)
+        assert both_ask.wait(30)
 
+    monkeypatch.setattr("mtbert_lab.store.runs.run_lock", lock)
     trained, found = train_counted(monkeypatch, wait), []
     threads = [
         threading.Thread(target=lambda: found.append(load_or_run(config, device="cpu", progress=False)))
         for _ in range(2)
     ]
-    threads[0].start()
-    assert begun.wait(30)
-    threads[1].start()
-    time.sleep(0.2)
-    go_on.set()
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join(60)
     assert trained == [1] and len(found) == 2 and found[0].provenance == found[1].provenance
@@ -580,6 +457,21 @@ def test_a_worker_tells_what_lies_ahead_of_a_run(monkeypatch, begins_at):
         (f"{begins_at + 1}/1000", None, None),
         (f"{begins_at + 101}/1000", 10.0, pytest.approx((899 - begins_at) / 100)),
     ]
+
+
+def test_steps_of_another_kind_have_a_pace_of_their_own(monkeypatch):
+    """Pretraining before the training, or a teacher's steps: their pace says nothing of those that follow."""
+    from mtbert_lab import workers
+
+    clock = [0.0]
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    told = []
+    sweep = SimpleNamespace(is_stopped=False, tell=lambda run_id, *state: told.append(state))
+    report = workers.StepReports(sweep, "id-1")
+    for step, total in ((1, 300), (300, 300), (1, 600), (61, 600)):
+        clock[0] += 60
+        report(lambda step=step: {"step": step}, total)
+    assert told[-2:] == [("1/600", None, None), ("61/600", 10.0, pytest.approx(539 / 60))]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.bert import BertModel
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tokens import tokenize
 from mtbert.files import write_checksums
 from mtbert.multitask.heads import sentence_embedding
-from mtbert.multitask.model import MultitaskBert, parameter_counts
+from mtbert.multitask.model import MultitaskBert, _table_of, parameter_counts
 from mtbert.sharing.plan import PlanError
 
 FIRST = ["the kettle sings", "a long walk along the river at dawn", "no"]
@@ -207,6 +208,21 @@ def test_a_model_of_another_version_is_not_called_damaged(build, tmp_path):
 def test_more_layers_than_the_encoder_has(build):
     with pytest.raises(ConfigError, match=r"layers: 3, but the encoder .* has 2"):
         build(layers=3)
+
+
+@pytest.mark.parametrize("fields", [dict(layers=1), dict(attention_dropout=0.5)])
+def test_an_encoder_that_is_given_has_what_the_configuration_says(build, tiny_encoder, fields):
+    encoder = BertModel.from_pretrained(tiny_encoder)
+    config = build(tasks=["sst"]).run_config
+    assert MultitaskBert(config, encoder).run_config == config
+    [(field, value)] = fields.items()
+    with pytest.raises(ConfigError, match=f"{field}: {value}, but the encoder given has"):
+        MultitaskBert(config.but(**fields), encoder)
+
+
+def test_spaces_around_a_text_are_no_part_of_it(build):
+    """As in a table: a tokenizer that keeps them would read another text."""
+    assert _table_of([" fine \n"], "sst")["sentence"].tolist() == ["fine"]
 
 
 def test_max_length_over_the_positions(build):

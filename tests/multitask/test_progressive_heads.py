@@ -207,7 +207,7 @@ def test_attention_puts_one_context_beside_the_features():
         ({"feeds": ("sts>sst",)}, {"sst": 8 + 1, "quora": 8, "sts": 8}),
     ],
 )
-def test_widths(fields, widths):
+def test_a_head_is_as_wide_as_what_it_reads(fields, widths):
     heads = build(**fields)
     assert {task: head.layers[0].in_features for task, head in heads.by_task.items()} == widths
 

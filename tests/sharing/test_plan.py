@@ -39,7 +39,7 @@ def test_what_a_plan_means(text, layers, expected, printed):
     assert SharingPlan.parse(str(plan), TASKS, layers) == plan
 
 
-def test_groups():
+def test_a_plan_is_read_and_written_with_its_groups():
     plan = SharingPlan.parse("F1 S2( sst, quora | sts ) S1 I1", TASKS, 5)
     assert plan.layers == (
         Level("F", ALL),

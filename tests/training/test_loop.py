@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,8 @@ from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
 from mtbert.training.parameters import UPSTREAM_RATE, parameter_groups
 from mtbert.training.passes import weighted_tokens
-from mtbert.training.task_data import load_corpus
+from mtbert.training.step import Trainer
+from mtbert.training.task_data import TaskRows, load_corpus
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
@@ -295,7 +297,29 @@ def test_points_of_the_curve(run, tiny_config, evals, steps):
     curve = run(tiny_config.but(evals_per_epoch=evals)).curve
     assert curve["step"].tolist() == steps
     assert curve["epoch"].tolist() == [step / 5 for step in steps]
-    assert curve["tokens"].is_monotonic_increasing and curve["seconds"].is_monotonic_increasing
+    assert curve["tokens"].is_monotonic_increasing
+
+
+def test_the_clock_of_a_run_counts_its_steps_alone(run, tiny_config, monkeypatch):
+    """A step takes 10 s, an evaluation 1000 s, half of it of the processor."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0] / 2)
+    monkeypatch.setattr("mtbert.training.progress.time", clock)
+
+    def takes(seconds: float, owner: type, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def slow(*args, **kwargs):
+            now[0] += seconds
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    takes(10, Trainer, "step")
+    takes(1000, TaskRows, "predictions")
+    trained = run(tiny_config)
+    assert trained.curve["seconds"].tolist() == [50, 100] and trained.curve["cpu_seconds"].tolist() == [25, 50]
+    assert trained.cost["train_seconds"] == 100 and trained.cost["train_cpu_seconds"] == 50
 
 
 def test_points_of_the_curve_on_some_dev_examples(run, tiny_config):
@@ -416,11 +440,18 @@ def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, c
     assert run(config).cost["tokens"] == both
 
 
+@pytest.fixture(scope="module")
+def plain_runs() -> dict[str, TrainedRun]:
+    """Schedule -> the run that has no other option, once it was trained."""
+    return {}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         *(dict(schedule=name) for name in ("none", "linear", "cosine", "onecycle")),
-        dict(max_grad_norm=1e-8, weight_decay=0.1),
+        dict(max_grad_norm=1e-8),
+        dict(weight_decay=0.1),
         dict(precision="bf16"),
         dict(attention_dropout=0.0),
         dict(weights="random"),
@@ -428,12 +459,15 @@ def test_tokens_of_sentences_encoded_apart_are_those_of_both(run, tiny_config, c
         dict(train_rows=17),
     ],
 )
-def test_every_option_changes_the_run(run, tiny_config, fields):
-    base = dict(schedule="linear") if fields.get("schedule") != "linear" else dict(schedule="none")
-    plain, changed = run(tiny_config.but(epochs=1, **base)), run(tiny_config.but(epochs=1, **{**base, **fields}))
+def test_every_option_changes_the_run(run, tiny_config, plain_runs, fields):
+    schedule = "none" if fields.get("schedule") == "linear" else "linear"
+    plain = tiny_config.but(epochs=1, schedule=schedule)
+    if schedule not in plain_runs:
+        plain_runs[schedule] = run(plain)
+    changed = run(plain.but(**fields))
     assert np.isfinite(changed.curve["train_loss"]).all()
     name = "encoder.layers.1.0.output_norm.weight"
-    assert not torch.equal(weights(plain)[name], weights(changed)[name])
+    assert not torch.equal(weights(plain_runs[schedule])[name], weights(changed)[name])
 
 
 def test_clipping_bounds_the_gradient(run, tiny_config, monkeypatch):

@@ -19,6 +19,7 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
 from mtbert.training import passes
 from mtbert.training import step as step_module
+from mtbert.training.distillation import distillation_loss
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, load_corpus, task_rows
 
@@ -187,6 +188,29 @@ def test_loss_ratios_over_three_steps(step_of):
                 parameter += 0.02 * torch.randn_like(parameter)
     assert len(set(weights)) == 3 and sum(weights) == pytest.approx(3)
     assert step.trainer.loss_weights.first == history[0] and step.trainer.loss_weights.last == history[2]
+
+
+# --- teachers and R-Drop -------------------------------------------------------------------------------------------
+
+
+def test_a_row_learns_from_its_own_teachers(step_of):
+    teacher = RunConfig(corpus="course", tasks=THREE)
+    step = step_of(**UNIFIED, teachers=[teacher], distil=0.3, temperature=3.0)
+    for task, table in step.tables.items():
+        classes = (5,) if task == "sst" else ()
+        table.teachers = torch.randn(len(table), *classes)
+    losses = step.trainer.gradients(1, ROWS)
+    for task, rows in ROWS.items():
+        table = step.tables[task]
+        logits = step.model({task: table.tokens.batch(rows)})[task]
+        expected = distillation_loss(TASKS[task], logits, table.labels[rows], table.teachers[rows], 0.3, 3.0)
+        assert losses[task] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_row_that_passes_twice_without_dropout_does_not_differ_from_itself(step_of):
+    plain, twice = step_of(**UNIFIED), step_of(**UNIFIED, r_drop=100.0, accumulation=2)
+    assert twice.trainer.gradients(1, ROWS) == pytest.approx(plain.trainer.gradients(1, ROWS), rel=1e-5)
+    assert_gradients(twice, plain.result())
 
 
 # --- accumulation --------------------------------------------------------------------------------------------------

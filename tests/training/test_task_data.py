@@ -1,5 +1,7 @@
 """The rows of a run: subsets, predictions in file order, several tasks in one pass."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,8 +10,9 @@ import torch
 from mtbert.bert import Batch
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tables import load_table
-from mtbert.data.tasks import TASKS
+from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.model import MultitaskBert
+from mtbert.training import loop
 from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_logits, task_rows
 
 
@@ -36,10 +39,30 @@ def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, co
         assert alone["confidence"][0] == pytest.approx(together["confidence"][i], abs=1e-5)
 
 
-def test_confidence_is_that_of_evaluation_mode(run, tiny_config, course_folder):
-    trained = run(tiny_config)
-    again = predict_table(trained.model, "sst", load_corpus(tiny_config, course_folder).dev["sst"], "dev", "cpu")
-    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        dict(keep="last"),
+        dict(keep="last", ema=0.7),
+        dict(keep="last", pretrain="after"),
+        dict(keep="best_per_task", tasks=("sst", "quora"), scheme="unified", plan="3-bert"),
+    ],
+    ids=str,
+)
+def test_the_predictions_of_a_run_are_those_of_the_kept_model(run, tiny_config, course_folder, monkeypatch, fields):
+    """In evaluation mode; the last task's best model is not the last, as its dev score falls while others' rise."""
+    config, numbers = tiny_config.but(**fields), itertools.count()
+
+    def metrics_of(task: Task) -> dict:
+        sign = -1 if task.name == config.tasks[-1] else 1
+        return {"accuracy": lambda predicted, labels: sign * next(numbers)}
+
+    monkeypatch.setattr(loop, "metrics_of", metrics_of)
+    trained = run(config)
+    dev = load_corpus(config, course_folder).dev
+    again = [predict_table(trained.model, task, table, "dev", "cpu") for task, table in dev.items()]
+    pd.testing.assert_frame_equal(pd.concat(again, ignore_index=True), trained.predictions, check_exact=True)
 
 
 @pytest.fixture
@@ -142,6 +165,33 @@ def test_a_model_predicts_texts_as_it_predicts_a_table(tiny_encoder, course_fold
     if not TASKS[task].is_number:
         expected = list(model.predict(texts[:1], task, probabilities=True))
         assert list(model.predict([], task, probabilities=True)) == expected
+
+
+def test_predictions_of_texts_have_the_part_of_speech_features_of_their_own_text(
+    tiny_encoder, course_folder, monkeypatch
+):
+    def lengths(task: str, table: pd.DataFrame) -> np.ndarray:
+        parts = [table[column].str.len().to_numpy(np.float32) for column in TASKS[task].sentence_columns]
+        return np.repeat(np.stack(parts, axis=1) / 100, 12, axis=1)
+
+    monkeypatch.setattr("mtbert.multitask.model.pos_features", lengths)
+    monkeypatch.setattr("mtbert.training.task_data.pos_features", lengths)
+    torch.manual_seed(0)
+    model = MultitaskBert(RunConfig(corpus="course", encoder=tiny_encoder, tasks=("quora",), pos_features=True))
+    table, _ = load_table("quora", "dev", course_folder)
+    found = model.predict(list(table[["sentence1", "sentence2"]].itertuples(index=False)))
+    expected = predict_table(model, "quora", table, "dev", "cpu")
+    pd.testing.assert_frame_equal(found, expected[["predicted", "confidence"]])
+
+
+def test_probabilities_have_the_names_of_the_classes(tiny_encoder, monkeypatch):
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"class_names": tuple("abcde")}))
+    torch.manual_seed(0)
+    model = MultitaskBert(RunConfig(encoder=tiny_encoder))
+    found = model.predict(["a fine film", "a dull one", "so it ends"], probabilities=True)
+    assert list(found) == ["predicted", "confidence", "p_a", "p_b", "p_c", "p_d", "p_e"]
+    for row in found.to_dict("records"):
+        assert row["confidence"] == row[f"p_{row['predicted']}"] == max(row[f"p_{name}"] for name in "abcde")
 
 
 def test_texts_that_a_task_does_not_take(tiny_encoder):

@@ -11,12 +11,12 @@ import torch
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, PosError, load_table
 from mtbert.data.tasks import Task
-from mtbert.multitask import MultitaskBert
+from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.training import task_rows
 from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.statistics import Estimate, Resamples
-from mtbert_lab.store import MissingRun, load_or_run
+from mtbert_lab.store import MissingRun, load_model, load_or_run
 
 
 def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
@@ -229,10 +229,34 @@ def test_errors_of_classes_with_names_have_the_names(monkeypatch):
     assert errors.error_kinds("price", np.array([40.0, 40]), np.array([20, 5])).tolist() == ["", "too high"]
 
 
+def losses_of_each(model: MultitaskBert, task: str, split: str, data: Path) -> torch.Tensor:
+    """The loss of every example of a split (N,), each in a batch of its own."""
+    rows = task_rows(model, task, load_table(task, split, data)[0], torch.device("cpu"))
+    losses = []
+    for i in range(len(rows)):
+        logits = model({task: rows.tokens.batch(np.array([i]))})[task]
+        losses.append(task_loss(TASKS[task], logits, rows.labels[[i]]))
+    return torch.stack(losses)
+
+
 def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_folder):
-    found = interference.conflicts(shared_run, 12, device="cpu")
-    assert found.groupby(["task", "other"]).size().to_dict() == {("sst", "quora"): 12, ("quora", "sst"): 12}
-    assert found["cosine"].between(-1, 1).all() and found["cosine"].std() > 0
+    """A step of the shared layers along the mean gradient of the other task."""
+    found = interference.conflicts(shared_run, 40, device="cpu")  # all examples: 20 of dev, 40 of train
+    assert found.groupby(["task", "other"]).size().to_dict() == {("sst", "quora"): 20, ("quora", "sst"): 20}
+    model = load_model(shared_run.run_id).eval()
+    layers = [p for name, p in model.named_parameters() if name.startswith("encoder.layers.")]
+    for (task, other), cosines in found.groupby(["task", "other"])["cosine"]:
+        before = losses_of_each(model, task, "dev", course_folder)
+        gradients = torch.autograd.grad(losses_of_each(model, other, "train", course_folder).mean(), layers)
+        with torch.no_grad():
+            for parameter, gradient in zip(layers, gradients, strict=True):
+                parameter -= 0.001 * gradient
+            is_raised = (losses_of_each(model, task, "dev", course_folder) > before).numpy()
+            for parameter, gradient in zip(layers, gradients, strict=True):
+                parameter += 0.001 * gradient
+        is_clear = cosines.abs() > 0.01
+        assert is_raised[is_clear].tolist() == (cosines < 0)[is_clear].tolist()
+        assert 0 < is_raised[is_clear].mean() < 1, "examples of both kinds"
 
 
 def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder):

@@ -1,6 +1,7 @@
 """The steps of a run are timed once, and timing ends in time."""
 
 import math
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
@@ -81,6 +82,22 @@ def test_steps_that_fail_are_estimated(tiny_config, timed, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: large (division by zero)"
     [error] = measure(failing)
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_a_run_that_kills_its_process_leaves_the_others_timed(tiny_config, timed, monkeypatch, capsys):
+    class Killed(Here):
+        is_broken = False
+
+        def submit(self, function, sample, *how):
+            self.is_broken = self.is_broken or bool(sample.known)
+            if self.is_broken:
+                raise BrokenProcessPool("killed")
+            return super().submit(function, sample, *how)
+
+    monkeypatch.setattr(time, "ProcessPoolExecutor", lambda *how, **more: Killed())
+    large, one = sample(tiny_config, "large", known=("sst",)), sample(tiny_config, batch_size=4)
+    assert measure(large, one) == [Speed(1 / 1000, 1 / 3000)] * 2
+    assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: large (killed)"
 
 
 def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):

@@ -94,16 +94,37 @@ def plain_step(tiny_encoder) -> pd.DataFrame:
     return dry(make(tiny_encoder)).step(SHAPES)
 
 
+EMBEDDINGS = (30522 + 512 + 2 + 2) * 32  # words, positions, types and a norm
+LAYERS = 2 * (4 * (32 * 32 + 32) + 2 * 32 * 48 + 48 + 32 + 4 * 32)
+
+
 @pytest.mark.parametrize(
-    "fields",
-    [{"weighting": "uncertainty"}, {"cosine_every": 1}, {"plan": "3-bert", "soft_sharing": "trace"},
-     {"pos_features": True}, {"feeds": ("sst>quora",), "upstream": "slow"}, {"max_grad_norm": 1.0},
-     {"pairs": "concat", "adapter": "houlsby", "adapter_size": 6}, {"pooling": "pooler", "plan": "emb:F S2"}],
+    "fields, part, numbers",
+    [
+        ({"weighting": "uncertainty"}, "weights", 3),
+        ({"cosine_every": 1}, "task gradients", 3 * (EMBEDDINGS + LAYERS)),
+        ({"pos_features": True}, "weights", 12 * (5 + 2 + 2)),  # tags of a sentence; heads of 5, 1 and 1 logits
+        ({"feeds": ("sst>quora",), "upstream": "slow"}, "moments", 2 * 5 + 3 * (5 * 32 + 5)),  # of offsets, too
+        ({"pairs": "concat", "adapter": "houlsby", "adapter_size": 6}, "weights", 2 * 32 + 12 * (2 * 32 * 6 + 32 + 6)),
+        ({"pooling": "pooler", "plan": "emb:F S2"}, "moments", -2 * EMBEDDINGS),
+    ],
     ids=str,
-)  # fmt: skip
-def test_whatever_a_step_may_do(tiny_encoder, plain_step, fields):
+)
+def test_what_a_step_may_do_has_its_part_of_the_memory(tiny_encoder, plain_step, fields, part, numbers):
     other = dry(make(tiny_encoder, **fields)).step(SHAPES)
-    assert other["total"].tolist() != plain_step["total"].tolist()
+    assert (other[part].max() - plain_step[part].max()) * MIB == pytest.approx(4 * numbers)
+
+
+def test_soft_sharing_computes_with_the_copies_side_by_side(tiny_encoder, plain_step):
+    other = dry(make(tiny_encoder, plan="3-bert", soft_sharing="trace")).step(SHAPES)
+    assert (other["temporary"].max() - plain_step["temporary"].max()) * MIB > 3 * 4 * 30522 * 32
+
+
+def test_clipping_computes_in_the_update_and_holds_nothing(tiny_encoder, plain_step):
+    other = dry(make(tiny_encoder, max_grad_norm=1.0)).step(SHAPES)
+    more = other["phase"].value_counts() - plain_step["phase"].value_counts()
+    assert more["update"] > 0 == more["forward"] == more["backward"]
+    assert at_peak(other)["total"] == pytest.approx(at_peak(plain_step)["total"], rel=1e-4)
 
 
 def test_a_measured_step_in_a_process_of_its_own():

@@ -1,5 +1,6 @@
 """mtbert_lab.report on tiny notebooks: execution, errors, what is up to date, what an interruption leaves."""
 
+import inspect
 import os
 import re
 import shutil
@@ -432,6 +433,24 @@ def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site, in_process):
     assert build_report("demo", root=root, out=out) == out / "report" / "index.html"
     assert not (root / "build").exists()
     assert str(out) not in (out / "executed" / "01_tiny.ipynb").read_text()
+
+
+def test_the_command_hands_its_options_on(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(build, "build_report", lambda *how, **more: told.append(signature.bind(*how, **more)))
+    signature = inspect.signature(build_report)
+    options = ["--profile", "gpu", "--only", "03", "--data", "there", "--force", "--workers", "3", "--out"]
+    grids = ["--grid", "a.yaml", "--grid", "b.yaml"]
+    assert CliRunner().invoke(cli.app, ["report", *options, str(tmp_path), *grids]).exit_code == 0
+    assert told[0].arguments == {
+        "profile": "gpu",
+        "only": "03",
+        "data": Path("there"),
+        "force": True,
+        "workers": 3,
+        "grids": [Path("a.yaml"), Path("b.yaml")],
+        "out": tmp_path,
+    }
 
 
 @pytest.mark.parametrize("inside", [True, False])

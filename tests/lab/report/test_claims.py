@@ -199,6 +199,12 @@ def test_costs(folders):
     assert one["verdict"] == "too few runs to tell"
 
 
+def test_two_ratios_of_the_same_costs_are_two_claims(folders):
+    cost = ["singles/good", "equal", "singles/bad", "train_seconds"]
+    claims = [{"claim": f"{ratio} times", "cost": cost, "number": ratio} for ratio in ("1.285", "5")]
+    assert all_checked(folders, *claims)["verdict"].tolist() == ["reproduced", "contradicted"]
+
+
 def test_costs_of_two_versions_are_not_compared(folders, synthetic):
     store, params = folders
     configs = read_grid(params / "cpu" / "singles.yaml")["absent"]

@@ -9,6 +9,7 @@ import pytest
 
 from mtbert_lab.paths import figures_dir
 from mtbert_lab.report import diagrams, plots
+from tools import draw_diagrams
 
 DRAWINGS = ("hybrid", "pal", "one_or_two", "progressive", "pcgrad_projection", "distillation")
 WIDTH = 8.4  # pixels that a letter of the text takes at most, on average; a small one 7.1
@@ -16,6 +17,16 @@ WIDTH = 8.4  # pixels that a letter of the text takes at most, on average; a sma
 
 def read(name: str) -> str:
     return (diagrams.SITE / f"04_{name}.svg").read_text(encoding="utf8")
+
+
+def test_the_committed_drawings_are_those_that_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(draw_diagrams, "REPOSITORY", tmp_path)
+    site = tmp_path / "mtbert_lab" / "report" / "site"
+    site.mkdir(parents=True)
+    draw_diagrams.main()
+    assert {path.name for path in site.iterdir()} == {f"04_{name}.svg" for name in DRAWINGS}
+    for name in DRAWINGS:
+        assert (site / f"04_{name}.svg").read_text(encoding="utf8") == read(name), "run python tools/draw_diagrams.py"
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

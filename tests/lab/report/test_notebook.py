@@ -1,4 +1,4 @@
-"""The notebooks as committed, and what they share (`mtbert.notebook`)."""
+"""The notebooks as committed, and what they share (`mtbert_lab.report.notebook`)."""
 
 import ast
 import importlib

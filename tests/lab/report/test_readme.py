@@ -92,7 +92,7 @@ def test_the_counts_of_claims_are_those_of_the_table_of_claims():
     answer = (REPOSITORY / "notebooks" / "09_claims.ipynb").read_text("utf8")
     assert f"They reproduce {counts['reproduced']}, {facts[is_small].nunique()} of them by less than" in answer
     assert re.search(rf" and contradict {counts['contradicted']}[,.] ", line)
-    assert f"For {counts['no difference that matters']} the order is shown not to matter" in line
+    assert f"For {counts['no difference that matters']} the difference is shown not to matter" in line
     assert f", and {counts['too few runs to tell']} have too few runs to tell." in line
     waiting = claims[(claims["verdict"] == "not measured yet") & (claims["kind"] == "finding")]
     waiting = set(waiting["fact"].fillna(waiting["claim"])) - set(checked["fact"].dropna())

@@ -1,14 +1,16 @@
 """Sentences of notebooks: about the report's own runs only, with places that may lack their runs."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, words
-from mtbert_lab.report.sentences import no_gain, place, tell
+from mtbert_lab.report.sentences import Place, no_gain, place, tell
 from mtbert_lab.report.tables import Grid, compare, one_family
-from mtbert_lab.statistics import NO_DIFFERENCE
+from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW
 from mtbert_lab.store import read_grid
 
 BASE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
@@ -42,6 +44,13 @@ def test_a_place_is_a_difference_of_a_run(plans):
     assert text.startswith("0.150 and 0.") and "no longer" not in text
     wrong = tell("Equal.", unseen=place(plans, "hybrid-1", NO_DIFFERENCE, "sts"))
     assert "no longer say this: unseen is worse" in wrong, "a place that is not shown is checked"
+
+
+def test_a_difference_without_an_order_is_told_with_its_direction(plans):
+    lower = SimpleNamespace(value=-0.012, verdict=TOO_FEW)
+    assert tell("{x:more} there", x=Place(lower, TOO_FEW)) == "0.012 less there"
+    with pytest.raises(ValueError, match="hides its sign"):
+        tell("{x:size} more", x=Place(lower, TOO_FEW))
 
 
 def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):

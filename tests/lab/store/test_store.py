@@ -17,12 +17,10 @@ from filelock import FileLock, Timeout
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Task, corpus, demo
+from mtbert.data import TASKS, corpus, demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.files import write_checksums
-from mtbert.gradients import WEIGHTS
 from mtbert.metrics import OWN_METRICS, accuracy
-from mtbert.pairs import PAIR_FEATURES
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training import loop
@@ -439,35 +437,6 @@ def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, 
     assert load_model(first.run_id)
     with pytest.raises(CheckpointError, match="other code of adapter mine than is registered here"):
         load_model(changed.run_id)
-
-
-def misses(predicted, labels, weights=None):
-    """As a score: minus the number of wrong predictions."""
-    wrong = predicted != labels
-    return -(wrong.sum(-1) if weights is None else wrong @ weights.T)
-
-
-def largest(h1, h2):
-    return h1.maximum(h2)
-
-
-def mean_of_tasks(gram, generator, *, factor=1.0):
-    return torch.full((len(gram),), factor / len(gram), dtype=torch.float64)
-
-
-def test_what_is_registered_in_python_trains(config, course_data, monkeypatch):
-    monkeypatch.setitem(OWN_METRICS, "misses", misses)
-    monkeypatch.setitem(PAIR_FEATURES, "largest", largest)
-    monkeypatch.setitem(WEIGHTS, "mean_of_tasks", mean_of_tasks)
-    columns = dict(sentence_columns=("sentence1", "sentence2"), label_column="is_duplicate", test_split="test-student")
-    task = Task(name="mine", files="quora-{split}.csv", kind="binary", metric="misses", folder=course_data, **columns)
-    monkeypatch.setitem(TASKS, "mine", task)
-    mine = dict(tasks=["sst", "mine"], scheme="unified", gradients="mean_of_tasks", gradient_options={"factor": 2})
-    run = run_of(config.but(**mine, frozen=False, pairs="concat+largest"))
-    assert run.config.own_code.keys() == {"gradients mean_of_tasks", "pairs largest", "metric misses"}
-    part = run.predictions[run.predictions["task"] == "mine"]
-    assert run.score("mine") == -(part["predicted"] != part["label"]).sum()
-    assert load_model(run.run_id).run_config == run.config
 
 
 def test_every_folder_that_is_cleaned_is_described():

@@ -1,7 +1,7 @@
 """Teachers of stored runs: trained before their student, their outputs stored and read again."""
 
 import shutil
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import forget, load_or_run, runs
 from mtbert_lab.store import teachers as teachers_of_results
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import has_model, model_folder
+from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.runs import teacher_outputs
 
 THREE = ("sst", "quora", "sts")
@@ -113,13 +113,20 @@ def test_students_that_start_together_compute_each_output_once(three_tasks, stor
     run_ids = [stored(teacher).run_id for teacher in teachers]
     students = [three_tasks.but(teachers=teachers, seed=seed) for seed in (1, 2)]
     corpus = load_corpus(students[0], course_folder)
-    loaded = []
+    loaded, asked, both_ask = [], [], threading.Event()
+
+    def lock(run_id):
+        asked.append(run_id)
+        if asked.count(run_ids[0]) == 2:  # neither student begins with this teacher
+            both_ask.set()
+        return run_lock(run_id)
 
     def load(teacher, run_id):
         loaded.append(run_id)
-        time.sleep(0.2)
+        assert run_id != run_ids[0] or both_ask.wait(30)
         return load_model(run_id)
 
+    monkeypatch.setattr(teachers_of_results, "run_lock", lock)
     monkeypatch.setattr(teachers_of_results, "_load", load)
     outputs = [outputs_of(student, course_folder) for student in students]
     with ThreadPoolExecutor() as pool:
