@@ -198,7 +198,9 @@ def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
     workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="of each worker; default: cores / workers")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="of each worker; default: cores / runs at the same time")
+    ] = None,
     scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
     in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,

@@ -123,8 +123,8 @@ class StepReports:
     def __init__(self, sweep: Sweep, run_id: str) -> None:
         self.sweep = sweep
         self.run_id = run_id
-        self.first: tuple[float, int] | None = None  # when this process did its first step, and the number of it
-        self.total = 0  # other steps have another: those of pretraining, or of a teacher
+        self.first: tuple[float, int] | None = None  # when this training did its first step here, and its number
+        self.total = 0  # another training, such as a teacher's, has another
         self.last = 0.0  # when it reported
 
     def __call__(self, progress: ReadProgress, total: int) -> bool:

@@ -37,7 +37,7 @@ from mtbert.config.values import (
 )
 from mtbert.data import TASKS
 from mtbert.gradients import PROJECTIONS
-from mtbert.metrics import METRICS, OWN_METRICS
+from mtbert.metrics import OWN_METRICS, metrics_for
 from mtbert.names import nearest
 from mtbert.optim import SCHEDULES
 from mtbert.samplers import SAMPLERS
@@ -359,7 +359,7 @@ class RunConfig(BaseModel):
         """Training task -> the metric by which its kept model is chosen, where it is not the first of its kind."""
         chosen = {}
         for task in self.tasks if self.keep != "last" else ():
-            _, *others = METRICS[TASKS[task].kind]
+            _, *others = metrics_for(TASKS[task].kind, TASKS[task].num_classes)
             if TASKS[task].metric in others:  # one of a user's own is `own_code`
                 chosen[task] = TASKS[task].metric
         return chosen

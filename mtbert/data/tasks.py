@@ -226,8 +226,9 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             raise DataError(f"{path}: not a YAML mapping; a task is lines like `name: topics`")
         if "runs" in fields:  # a grid
             continue
-        if isinstance(folder := fields.get("folder") or "", str):
-            fields["folder"] = path.parent / folder
+        named = fields.get("folder", "")
+        if isinstance(named, str):
+            fields["folder"] = path.parent / named
         try:
             task = Task.model_validate(fields)
         except ValidationError as error:

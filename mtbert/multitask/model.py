@@ -29,8 +29,8 @@ GPU_EVAL_TOKENS = 32768  # the same on a GPU, which small batches leave idle
 class MultitaskBert(nn.Module):
     """Encoder, sharing plan, adapters and one head a task, as a RunConfig describes them.
 
-    Adapters and heads are drawn from torch's generator: seed it before building the model. Raises CheckpointError or
-    PlanError where the encoder does not fit the configuration.
+    Adapters and heads are drawn from torch's generator: seed it before building the model. Raises CheckpointError,
+    PlanError or ConfigError where the encoder does not fit the configuration.
     """
 
     def __init__(self, config: RunConfig, encoder: BertModel | None = None) -> None:

@@ -220,11 +220,11 @@ def _marked(row: Any) -> str:
 def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
-        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On STS it loses {sts:size}, "
-        "less than the margin, and on SST the difference is shown not to matter. With an encoder that was not tuned on "
-        "Quora's duplicates this may differ.",
+        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On SST the difference is shown "
+        "not to matter, and on STS there are too few runs to tell. With an encoder that was not tuned on Quora's "
+        "duplicates this may differ.",
         quora=place(plans, "3-bert", "better", "quora"),
-        sts=place(plans, "3-bert", SMALL, "sts"),
+        sts=place(plans, "3-bert", TOO_FEW, "sts"),
         sst=place(plans, "3-bert", NO_DIFFERENCE, "sst"),
     )
 
@@ -280,9 +280,9 @@ def samplers_trade(samplers: Comparison) -> str:
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
-        "None of {count} differences on tasks by adapters (2,400 steps of one task), or by gradient methods where "
-        "a step has all tasks, is shown to be a gain above the margin; {few} have too few runs to tell. Overall the "
-        "gradient methods are shown not to matter.",
+        "None of {count} differences on tasks is shown to be a gain above the margin, and {few} have too few runs to "
+        "tell: those by adapters in 2,400 steps, each of one task, and by gradient methods in steps of all tasks. "
+        "Overall the gradient methods are shown not to matter.",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(pd.concat([adapters.differences, gradients.differences])),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from mtbert_lab.report.tables import Comparison, said, signed, unsigned
-from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, verdict_text
+from mtbert_lab.statistics import NO_DIFFERENCE, NOT_SHOWN, TOO_FEW, verdict_text
 from mtbert_lab.store import MissingRun
 
 SMALL = verdict_text("better", is_small=True)
@@ -34,7 +34,7 @@ class Place:
         if spec == "more":
             return f"{abs(self.row.value):.3f} {'more' if self.row.value > 0 else 'less'}"
         if spec.startswith("size"):
-            if self.verdict in (NO_DIFFERENCE, TOO_FEW):
+            if self.verdict in (NO_DIFFERENCE, NOT_SHOWN, TOO_FEW):
                 raise ValueError(f"the size of {self.verdict!r} hides its sign: write {{x:more}} for {{x:size}}")
             digits = spec.removeprefix("size") or "3"
             return f"{abs(self.row.value):.{digits}f}"

@@ -59,9 +59,28 @@ def recorded_cosines(grid: Grid) -> tuple[str, pd.DataFrame]:
     if not found:
         return "", pd.DataFrame(columns=["step", "layer", "pair", "cosine"])
     name = min(found, key=lambda name: found[name][0].config.gradients != "sum")
-    cosines = pd.concat([run.cosines for run in found[name]], ignore_index=True)
+    return name, _by_pair(pd.concat([run.cosines for run in found[name]], ignore_index=True))
+
+
+def _by_pair(cosines: pd.DataFrame) -> pd.DataFrame:
     pair = cosines["first"].map(TASK_LABELS) + " and " + cosines["second"].map(TASK_LABELS)
-    return name, cosines.assign(pair=pair)[["step", "layer", "pair", "cosine"]]
+    return cosines.assign(pair=pair)[["step", "layer", "pair", "cosine"]]
+
+
+def ends_of_conflict(grid: Grid, name: str) -> dict[str, object]:
+    """Places of a sentence: the shares in conflict, over all pairs, in the first and the last sixth of a run's seeds.
+
+    Each goes from the seed with the lowest share to that with the highest; runs is their number. Empty without cosines.
+    """
+    ends = []
+    for run in grid.runs.get(name, []):
+        if len(run.cosines):
+            shares = conflicts(_by_pair(run.cosines)).groupby("until")["share"].mean()
+            ends.append((shares.iloc[0], shares.iloc[-1]))
+    if not ends:
+        return {}
+    first, last = (f"{min(shares):.0%} to {max(shares):.0%}" for shares in zip(*ends, strict=True))
+    return {"first": first, "last": last, "runs": len(ends)}
 
 
 def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:

@@ -42,7 +42,7 @@ last of (score right after the task's own training minus score at the end), on t
 is paired by seed, as both draw the same batches and the same heads: for each seed the mean over the orders of tasks at
 hand of the difference in forgetting, then Student's t over the seeds, 1 to 6 for GEM and A-GEM. Nothing else is paired
 by seed. What pairs would share elsewhere, a seed's batches and heads, explains little of the variance over seeds, and a
-test on pairs of a few seeds ignores the examples, on which every score depends, too. They are about half of the
+test on pairs of a few seeds does not see what all pairs have in common: their examples. These are about half of the
 variance of 3-bert minus 1-bert on Quora, and nearly all of it on STS (five seeds each). With other examples, a 95 %
 interval from the pairs alone would hold in about nine of ten cases on Quora, and in about eight of ten on STS.
 

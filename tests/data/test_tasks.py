@@ -152,6 +152,15 @@ def test_two_classes_of_any_kind_have_f1():
     assert list(metrics_of(task)) == ["f1", "accuracy", "macro_f1"]
 
 
+def test_the_metric_that_selects_among_two_classes_is_part_of_the_id(monkeypatch):
+    digests = set()
+    for metric in ("accuracy", "f1", "macro_f1"):
+        task = TASKS["sst"].model_copy(update={"num_classes": 2, "metric": metric})
+        monkeypatch.setitem(TASKS, "sst", task)
+        digests.add(RunConfig(keep="best").digest)
+    assert len(digests) == 3
+
+
 def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     text = (folder / "topics-train.csv").read_text()
     (folder / "topics-train.csv").write_text(text.replace(",sport", ",Sport").replace(",science", ",science "))

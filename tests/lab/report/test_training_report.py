@@ -97,6 +97,15 @@ def cosines():
     return pd.DataFrame(rows, columns=["step", "layer", "first", "second", "cosine"])
 
 
+def test_conflicts_at_both_ends_of_a_run_go_from_the_seed_with_fewest_to_that_with_most(synthetic, cosines):
+    """In the first sixth 3 of 4 are in conflict; of the second seed all, and in the last sixth none."""
+    other = cosines.assign(cosine=cosines["step"].map({1: -1.0, 6: 1.0}).fillna(0.0))
+    seeds = [synthetic(BASE.but(seed=i), 0.8, cosines=table) for i, table in enumerate((cosines, other))]
+    grid = grid_of(PCGrad=seeds, silent=[synthetic(BASE, 0.8, cosines=cosines.iloc[:0])])
+    assert training.ends_of_conflict(grid, "PCGrad") == {"first": "75% to 100%", "last": "0% to 75%", "runs": 2}
+    assert training.ends_of_conflict(grid, "silent") == training.ends_of_conflict(grid, "absent") == {}
+
+
 def test_cosines_of_the_plain_sum_come_before_others(synthetic, cosines):
     none = cosines.iloc[:0]
     surgery = synthetic(BASE.but(gradients="pcgrad"), 0.8, cosines=cosines)
