@@ -220,8 +220,8 @@ def _marked(row: Any) -> str:
 def sharing_costs(plans: Comparison) -> str:
     """What one encoder loses against one for each task; raises KeyError without the runs."""
     return tell(
-        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On SST the difference is shown "
-        "not to matter, and on STS there are too few runs to tell. With an encoder that was not tuned on Quora's "
+        "One encoder for three tasks loses {quora} on Quora against an encoder for each. On SST the difference is "
+        "shown not to matter, and on STS there are too few runs to tell. With an encoder that was not tuned on Quora's "
         "duplicates this may differ.",
         quora=place(plans, "3-bert", "better", "quora"),
         sts=place(plans, "3-bert", TOO_FEW, "sts"),
