@@ -280,9 +280,9 @@ def samplers_trade(samplers: Comparison) -> str:
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     return tell(
-        "None of {count} differences on tasks is shown to be a gain above the margin, and {few} have too few runs to "
-        "tell: those by adapters in 2,400 steps, each of one task, and by gradient methods in steps of all tasks. "
-        "Overall the gradient methods are shown not to matter.",
+        "Adapters were tried in 2,400 steps of one task each, gradient methods in steps of all tasks. None of {count} "
+        "differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the "
+        "gradient methods are shown not to matter.",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(pd.concat([adapters.differences, gradients.differences])),
     )
