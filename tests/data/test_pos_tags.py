@@ -105,6 +105,16 @@ def test_the_cache_is_used_and_a_text_is_tagged_once(monkeypatch):
     assert len(tagged) == 8 and len(cache_files()) == 2
 
 
+def test_another_tagger_tags_again(monkeypatch):
+    monkeypatch.setattr("mtbert.data.array_cache.FEWEST", 1)
+    tagged = counting(monkeypatch)
+    table = pd.DataFrame({"sentence": TEXTS})
+    pos_features("sst", table)
+    monkeypatch.setattr(pos, "TAGGER", "another one")
+    pos_features("sst", table)
+    assert tagged == TEXTS * 2
+
+
 def test_missing_package_is_named(monkeypatch, forgotten):
     monkeypatch.setitem(sys.modules, "nltk.tag", None)
     with pytest.raises(PosError, match=r"pip install nltk, then python -m nltk\.downloader"):

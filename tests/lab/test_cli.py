@@ -183,6 +183,8 @@ def test_a_deleted_run_is_trained_again(tiny_config, course_folder, tmp_path, th
     assert mtbert(*asked).exit_code == 0
     [[config], _] = read_grid(grid).values()
     folder = results_dir() / "runs" / load_or_run(config, train_missing=False).run_id
+    refused = mtbert("runs", "sts", "--delete", folder.name)
+    assert refused.exit_code == 2 and folder.exists(), "a text beside --delete would be ignored"
     deleted = mtbert("runs", "--delete", folder.name)
     assert f"{folder}: deleted" in deleted.stdout and not folder.exists()
     result = mtbert(*asked, "--only", "one")

@@ -44,6 +44,11 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
     assert stores() == [defaults / "results", committed]
     assert load_or_run(config, train_missing=False).run_id == load_or_run(config).run_id == run.run_id
     assert find_result("scores.csv") == committed / "scores.csv" and not results_dir().exists()
+    (committed / "claims.csv").write_text("new")
+    (defaults / "results").mkdir()
+    (defaults / "results" / "claims.csv").write_text("old")
+    os.utime(defaults / "results" / "claims.csv", (1, 1))
+    assert find_result("claims.csv") == committed / "claims.csv", "the newest"
     monkeypatch.setenv("MTBERT_RESULTS", str(defaults / "elsewhere"))
     assert stores() == [defaults / "elsewhere"]
     with pytest.raises(LookupError, match="elsewhere"):

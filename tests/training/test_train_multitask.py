@@ -228,6 +228,18 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
     assert f"the loss of quora is nan at step {step} (epoch 1, batch of 8 rows, ids {ids}, ...)" in str(error.value)
 
 
+def test_what_is_said_of_a_loss_that_is_not_finite_fits_the_call(config, course_folder, monkeypatch, tmp_path):
+    """Ids of a corpus made by hand may be numbers, and without a checkpoint none is kept."""
+    corpus = load_corpus(config, course_folder)
+    alone = Corpus(train={"sst": corpus.train["sst"]}, dev={"sst": corpus.dev["sst"]})
+    alone.train["sst"]["id"] = range(len(alone.train["sst"]))
+    monkeypatch.setattr(distillation, "task_loss", lambda *args: torch.tensor(math.nan, requires_grad=True))
+    with pytest.raises(TrainingError, match=r"ids \d+, \d+, .* or set max_grad_norm\.$"):
+        module.train(config.but(tasks=("sst",)), alone, "cpu", progress=False)
+    with pytest.raises(TrainingError, match="; the checkpoint before this step is kept"):
+        module.train(config.but(tasks=("sst",)), alone, "cpu", tmp_path / "run.pt", progress=False)
+
+
 def test_a_gradient_that_is_not_finite_ends_the_run(run, config, monkeypatch):
     """With the sum the next loss is not finite; a method that looks at gradients says it at once."""
     backward = trainer.Trainer._backward

@@ -70,6 +70,14 @@ def test_training_ends_as_without_the_fault(run, tiny_config, small_disk, caplog
     pd.testing.assert_frame_equal(whole.predictions, other.predictions, check_exact=True)
 
 
+def test_a_store_without_room_is_met_before_the_training(tiny_config, course_data, small_disk, monkeypatch):
+    """A file without content would still have room there."""
+    (small_disk / "other").write_bytes(bytes(700_000))
+    monkeypatch.setattr(runs, "train", lambda *args, **how: pytest.fail("trained for nothing"))
+    with pytest.raises(FolderError, match=r"disk: cannot be written to \(No space left on device\)"):
+        load_or_run(tiny_config, store=small_disk, device="cpu", progress=False)
+
+
 def test_a_mapped_array_without_room_is_in_memory(small_disk, caplog):
     array = mapped_array(small_disk / "a.npy", (1000, 1000), lambda array: array.fill(3)).array
     assert not isinstance(array, np.memmap) and (array == 3).all() and not files(small_disk)
