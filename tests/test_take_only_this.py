@@ -79,6 +79,8 @@ def test_a_batch_needs_its_ids_alone():
     assert torch.equal(Batch(ids, numbers).attention_mask, numbers.bool())
     with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), input_ids \(2, 3\)"):
         Batch(ids, numbers[:, :2])
+    with pytest.raises(ValueError, match=r"token_type_ids has shape \(1, 3\), input_ids \(2, 3\)"):
+        Batch(ids, token_type_ids=numbers[:1])
 
 
 def test_an_integer_mask_gives_the_states_of_the_mask_of_truth_values(tiny_encoder):

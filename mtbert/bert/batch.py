@@ -20,12 +20,10 @@ class Batch:
     token_type_ids: Tensor | None = None  # (B, T) int64; None where every token is of type 0
 
     def __post_init__(self) -> None:
+        check_shapes(self.input_ids, self.attention_mask, self.token_type_ids)
         mask = self.attention_mask
         if mask is None:
             mask = torch.ones_like(self.input_ids, dtype=torch.bool)
-        for name, tensor in (("attention_mask", mask), ("token_type_ids", self.token_type_ids)):
-            if tensor is not None and tensor.shape != self.input_ids.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(self.input_ids.shape)}")
         if mask.dtype != torch.bool:
             mask = mask.bool()
         object.__setattr__(self, "attention_mask", mask)  # the class is frozen
@@ -45,6 +43,13 @@ class Batch:
             self.attention_mask.to(device, non_blocking=True),
             types,
         )
+
+
+def check_shapes(input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> None:
+    """Raises ValueError for a mask or token types of another shape than the ids."""
+    for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+        if tensor is not None and tensor.shape != input_ids.shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {tuple(input_ids.shape)}")
 
 
 def pack(batches: Iterable[Tensor]) -> Tensor:

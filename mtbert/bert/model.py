@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtbert.bert.batch import Mask, pack, stacked, unpack
+from mtbert.bert.batch import Mask, check_shapes, pack, stacked, unpack
 from mtbert.bert.cpu_ops import Dropout, Linear, attend, linear
 from mtbert.bert.hf_checkpoints import LAYOUTS, read_config, read_tensors, to_ours, write_checkpoint
 from mtbert.bert.hub import MPNET, CheckpointError, check_folder, locate, present, write_tokenizer
@@ -366,12 +366,9 @@ class BertModel(nn.Module):
 
     def _check(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> None:
         config = self.config
-        shape = tuple(input_ids.shape)
         if input_ids.dim() != 2 or input_ids.numel() == 0:
-            raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {shape}")
-        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if tensor is not None and tensor.shape != input_ids.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, input_ids {shape}")
+            raise ValueError(f"input_ids must be (batch, tokens) and not empty; got shape {tuple(input_ids.shape)}")
+        check_shapes(input_ids, attention_mask, token_type_ids)
         check_sizes(config, input_ids, token_type_ids)
         if input_ids.device.type != "cpu":  # on a GPU a comparison would wait for the device in every step
             return

@@ -72,11 +72,7 @@ def ends_of_conflict(grid: Grid, name: str) -> dict[str, object]:
 
     Each goes from the seed with the lowest share to that with the highest; runs is their number. Empty without cosines.
     """
-    ends = []
-    for run in grid.runs.get(name, []):
-        if len(run.cosines):
-            shares = conflicts(_by_pair(run.cosines)).groupby("until")["share"].mean()
-            ends.append((shares.iloc[0], shares.iloc[-1]))
+    ends = [_at_both_ends(_by_pair(run.cosines)) for run in grid.runs.get(name, []) if len(run.cosines)]
     if not ends:
         return {}
     first, last = (f"{min(shares):.0%} to {max(shares):.0%}" for shares in zip(*ends, strict=True))
@@ -95,9 +91,15 @@ def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     shares = by_pair.agg(lambda cosine: (cosine < 0).mean())
     means = by_pair.mean()
     pairs = {"most_often": shares.idxmax(), "least_often": shares.idxmin()}
-    by_part = conflicts(cosines).groupby("until")["share"].mean()
-    ends = {"first": by_part.iloc[0], "last": by_part.iloc[-1]}
+    first, last = _at_both_ends(cosines)
+    ends = {"first": first, "last": last}
     return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **ends, **pairs}
+
+
+def _at_both_ends(cosines: pd.DataFrame) -> tuple[float, float]:
+    """The share in conflict, over all pairs, in the first and in the last sixth of a run."""
+    shares = conflicts(cosines).groupby("until")["share"].mean()
+    return shares.iloc[0], shares.iloc[-1]
 
 
 def conflicts(cosines: pd.DataFrame) -> pd.DataFrame:
