@@ -3,7 +3,7 @@
 Source: the public course repository gpoesia/minbert-default-final-project, folder `data/`.
 """
 
-import os
+import shutil
 import sys
 import tempfile
 from itertools import product
@@ -13,6 +13,7 @@ import pooch
 import requests
 
 from mtbert.data import COURSE, SPLITS, DataError, load_table
+from mtbert.files import replacing
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -88,4 +89,5 @@ def _download(path: Path) -> None:
             ) from error
         if problem := _problem(new):
             raise DataError(f"what the server sent as {COURSE_URL}{path.name} {problem}; {by_hand}.")
-        os.replace(new, path)
+        with replacing(path) as partial:  # a new file, as what pooch has downloaded is readable by its owner alone
+            shutil.copyfile(new, partial)

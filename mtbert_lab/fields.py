@@ -32,7 +32,8 @@ SOURCES = {  # of fields: the papers of this project that propose or use them, a
     "scheme": "paper 001, section 4.3 (sampled); paper 002, section 4.1 (in_turn), section 4.2.1 (unified)",
     "sampling": "paper 001, section 4.3 (Stickland and Murray 2019)",
     "steps_per_epoch": "paper 001, section 5.2; paper 003, section 3.3",
-    "weighting": "paper 002, section 7; Kendall, Gal and Cipolla 2018 (uncertainty); Liu et al. 2019 (loss_ratio)",
+    "weighting": "paper 002, section 7; Kendall, Gal and Cipolla 2018 (uncertainty); Liu, Liang and Gitter 2019 "
+    "(loss_ratio)",
     "gradients": "paper 002, section 4.2 (pcgrad: Yu et al. 2020); paper 003, section 2.2.2 (gem: Lopez-Paz and "
     "Ranzato 2017); Chaudhry et al. 2019 (agem); Liu et al. 2021 (cagrad)",
     "gradient_options": "Liu et al. 2021 (c); Lopez-Paz and Ranzato 2017 (margin)",

@@ -13,7 +13,8 @@ imported: list[str] = []  # files that `import_files` has run, as they were give
 def import_files(files: Iterable[str | Path]) -> None:
     """Run Python files that register code of one's own, each once, as modules of their names.
 
-    Raises SourceError for a file that is not there or whose name is none of a module, or that of another one.
+    Raises SourceError for a file that is not there or imports what is not, and for one whose name is none of a module,
+    or that of another one.
     """
     for file in map(str, files):
         if Path(file).resolve() in [Path(other).resolve() for other in imported]:
@@ -29,6 +30,9 @@ def import_files(files: Iterable[str | Path]) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
+        except ModuleNotFoundError as error:
+            del sys.modules[name]
+            raise SourceError(f"--import {file}: {error}") from error
         except BaseException:  # half a module would be found by its name
             del sys.modules[name]
             raise

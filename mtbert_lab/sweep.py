@@ -164,7 +164,7 @@ def train_missing(
     SweepError if the scheduler cannot be reached or is lost.
     """
     missing = [run for run in runs if not run.is_stored]
-    minutes = minutes_left(missing, workers)
+    minutes = None if scheduler else minutes_left(missing, workers)  # a cluster's workers are not known yet
     rest = f"; the others take {duration(minutes)}" if missing and minutes is not None else ""
     print(f"{len(runs) - len(missing)} of {len(runs)} are stored already{rest}", flush=True)
     update_tables(results_dir())

@@ -68,4 +68,4 @@ def unpack(tokens: Tensor, sized: Sequence[Tensor]) -> list[Tensor]:
 def stacked(masks: list[Tensor]) -> list[Tensor]:
     """The masks of packed batches as one, where their sequences have one length: then the batches are one batch."""
     have_one_length = len({mask.shape[1:] for mask in masks}) == 1
-    return [torch.cat(masks)] if have_one_length else masks
+    return [torch.cat(masks)] if have_one_length and len(masks) > 1 else masks

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from mtbert.bert.batch import Mask
 from mtbert.runtime import from_proc
 
-STEPS = 2**16  # a dropout probability is rounded to a multiple of 1 / STEPS
+RESOLUTION = 2**16  # a dropout probability is rounded to a multiple of 1 / RESOLUTION
 IS_AMD = from_proc("cpuinfo", "vendor_id") == "AuthenticAMD"
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
 WITHOUT_BFLOAT16 = CAPABILITY == "AVX2"  # no fast products of it
@@ -124,12 +124,12 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
-    """A bool mask, False with probability round(p STEPS) / STEPS; its generator is seeded by one draw from torch's."""
+    """A bool mask, False with probability p to 1 / RESOLUTION; its generator is seeded by one draw from torch's."""
     count = shape.numel()
     seed = int(torch.randint(2**63 - 1, ()))
     words = np.random.SFC64(seed).random_raw(math.ceil(count / 4))  # 64 bits, four elements
-    draws = words.view(np.int16)[:count]  # uniform from -STEPS / 2 on
-    is_kept = draws >= round(p * STEPS) - STEPS // 2
+    draws = words.view(np.int16)[:count]  # uniform from -RESOLUTION / 2 on
+    is_kept = draws >= round(p * RESOLUTION) - RESOLUTION // 2
     return torch.from_numpy(is_kept).view(shape)
 
 
@@ -144,7 +144,7 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx, x: Tensor, p: float) -> Tensor:
         keep = keep_mask(x.shape, p)
         ctx.save_for_backward(keep)
-        ctx.scale = STEPS / (STEPS - round(p * STEPS))
+        ctx.scale = RESOLUTION / (RESOLUTION - round(p * RESOLUTION))
         return _masked(x, keep, ctx.scale)
 
     @staticmethod

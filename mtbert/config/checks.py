@@ -5,6 +5,7 @@ A problem is a sentence that begins with the field it is about.
 
 import reprlib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from mtbert.data import TASKS
@@ -66,9 +67,12 @@ def _of_heads(config: "RunConfig") -> Iterator[str]:
 def _of_cosine(config: "RunConfig") -> Iterator[str]:
     if not config.two_encodings:
         yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
+    kinds = {TASKS[task].kind for task in config.tasks}
     is_fixed = config.encoder_is_frozen and config.adapter == "none" and not config.head_norm
-    if is_fixed and any(TASKS[task].kind == "similarity" for task in config.tasks):
+    if is_fixed and "similarity" in kinds:
         yield "similarity: sigmoid_cosine has no parameters of its own, and on a frozen encoder nothing to train"
+    if config.pos_features and kinds == {"similarity"}:
+        yield "pos_features: nothing reads them, as similarity sigmoid_cosine has no head"
 
 
 def _of_feeds(config: "RunConfig") -> Iterator[str]:
@@ -85,11 +89,11 @@ def _of_feeds(config: "RunConfig") -> Iterator[str]:
             if config.similarity == "sigmoid_cosine" and TASKS[name].kind == "similarity":
                 yield f"feeds: {feed!r}: with similarity sigmoid_cosine {name} has no head"
         fed[task].add(upstream)
-    while ready := [task for task in fed if not fed[task] & set(fed)]:
-        for task in ready:
-            del fed[task]
-    if fed:
-        yield f"feeds: {', '.join(sorted(fed))} feed one another in a circle"
+    try:
+        TopologicalSorter(fed).prepare()
+    except CycleError as error:
+        circle = sorted(set(error.args[1]))
+        yield f"feeds: {', '.join(circle)} feed one another in a circle"
 
 
 def _of_steps(config: "RunConfig") -> Iterator[str]:
@@ -143,8 +147,9 @@ def _what_ties_tasks(config: "RunConfig") -> str:
     """Why the weights of the training tasks cannot come from different steps; empty if they can."""
     for name, level in config.used_levels.items():
         for group in level.groups:
-            if not level.is_frozen and len(group) > 1:
-                return f"{', '.join(group)} share {name} under plan {config.plan_text!r}"
+            trained = [task for task in group if task in config.tasks]
+            if not level.is_frozen and len(trained) > 1:
+                return f"{', '.join(trained)} share {name} under plan {config.plan_text!r}"
     if config.feeds or config.head_norm:
         return "feeds and head_norm tie the heads to one another"
     if config.pretrain in ("after", "both"):

@@ -100,7 +100,7 @@ class RunConfig(BaseModel):
     pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
 
     # Sharing: which layers of the encoder the tasks share, and what each has to itself.
-    frozen: bool = Field(default=False, description="train the heads only, as the plan 'frozen' does")
+    frozen: bool = Field(default=False, description="the plan 'frozen': train only heads and adapters")
     plan: PlanText = Field(
         default="1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2"
     )

@@ -215,8 +215,6 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     The folder may have grids of runs, too.
     """
     tasks = {}
-    if folder_of("MTBERT_TASKS") and not folder.is_dir():
-        raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
         try:
             fields = read_yaml(path)
@@ -319,6 +317,8 @@ class _Tasks(UserDict[str, Task]):
     @cached_property
     def data(self) -> dict[str, Task]:
         folder = folder_of("MTBERT_TASKS") or (CHECKOUT and CHECKOUT / "params" / "tasks")
+        if folder_of("MTBERT_TASKS") and not folder.is_dir():
+            raise DataError(f"MTBERT_TASKS: there is no folder {folder}")
         return COURSE | (read_tasks(folder) if folder else {})
 
 

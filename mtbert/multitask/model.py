@@ -196,11 +196,13 @@ class MultitaskBert(nn.Module):
         return parameters
 
     def own_weights(self, task: str) -> set[str]:
-        """Names in the `state_dict` that one task alone uses: its copies of levels, its adapter and its head."""
+        """Names in the `state_dict` that one task alone trains: its copies of levels, its adapter and its head."""
+        trained = set(self.run_config.tasks)
         own: set[nn.Parameter] = set()
         for copies in self.encoder.levels().values():
-            if module := copies.by_group.get((task,)):
-                own.update(module.parameters())
+            for group, module in copies.by_group.items():
+                if trained.intersection(group) == {task}:
+                    own.update(module.parameters())
         parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
         return {name for name, p in self.named_parameters() if p in own or f"{name}.".startswith(parts)}
 

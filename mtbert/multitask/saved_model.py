@@ -9,7 +9,15 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mtbert.bert import NAMED_ENCODERS, BertConfig, CheckpointError, copy_tokenizer, locate, write_tensors
+from mtbert.bert import (
+    NAMED_ENCODERS,
+    BertConfig,
+    CheckpointError,
+    copy_tokenizer,
+    has_tokenizer,
+    locate,
+    write_tensors,
+)
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
 from mtbert.files import checksum_faults, replacing, write_checksums, write_json
@@ -90,7 +98,7 @@ def _check_tasks(folder: Path, config: RunConfig) -> None:
 
 def saved_tokenizer(folder: Path, config: RunConfig) -> str:
     """The folder of a saved model's tokenizer; where it was saved without one its encoder, with a warning."""
-    if (folder / TOKENIZER).is_dir():
+    if has_tokenizer(folder / TOKENIZER):
         return str(folder / TOKENIZER)
     if config.encoder not in NAMED_ENCODERS:
         log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)

@@ -59,13 +59,13 @@ def expected_passes(config: RunConfig, sizes: Sequence[int]) -> ndarray:
     if config.scheme == "in_turn" and len(sizes) > 1:
         return np.full(len(sizes), float(epochs))
     steps = epochs * steps_per_epoch(config, sizes)
-    examples = steps * np.array(_batch_sizes(config, len(sizes)))
+    batches = np.array(pass_steps(config, sizes))
     if config.scheme == "unified":
-        return examples / sizes
+        return steps / batches
     shares = []
     for epoch in range(1, epochs + 1):
         shares.append(task_probabilities(sizes, config.sampling, epoch, epochs))
-    return examples * np.mean(shares, axis=0) / sizes
+    return steps * np.mean(shares, axis=0) / batches
 
 
 def training_steps(config: RunConfig, lengths: dict[str, ndarray]) -> Iterator[Rows]:

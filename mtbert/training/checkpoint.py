@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 Step = TypeVar("Step")
 ReadProgress = Callable[[], dict[str, Any]]  # what a checkpoint has besides its parts; "step": number of steps done
 # Called after every step of this thread or task, with the progress and the number of all steps; True: save and stop.
+# Pretraining calls it, too, and its progress has other fields.
 watch: ContextVar[Callable[[ReadProgress, int], bool]] = ContextVar("watch", default=lambda progress, total: False)
 AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a process and again to its group
 
@@ -69,7 +70,7 @@ def stopping(message: str, handles_signals: bool = True) -> Iterator[Stop]:
 
 
 class TrainingError(RuntimeError):
-    """Training broke down; the message names the step and what to change."""
+    """Training broke down, or cannot begin; the message says where and what to change."""
 
 
 def _setting(name: str, default: float) -> float:

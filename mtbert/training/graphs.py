@@ -87,7 +87,7 @@ class StepGraphs:
         device = next(iter(self.tables.values())).device
         if key not in self.seen or device.type != "cuda":
             self.seen.add(key)
-            return compute(number, _by_task(numbers.to(device), key), length)
+            return compute(number, _rows_by_task(numbers.to(device), key), length)
         if key not in self.graphs:
             self.graphs[key] = self._capture(compute, number, numbers.to(device), key)
             while len(self.graphs) > self._most_graphs(self.graphs[key], device):
@@ -121,12 +121,12 @@ class StepGraphs:
             self.pools[name] = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pools[name]):
-            result = compute(number, _by_task(numbers, key), length)
+            result = compute(number, _rows_by_task(numbers, key), length)
         gradients = [(parameter, parameter.grad) for parameter in self.trained if parameter.grad is not None]
         return _Captured(graph, numbers, result, gradients)
 
 
-def _by_task(numbers: Tensor, key: Key) -> Rows:
+def _rows_by_task(numbers: Tensor, key: Key) -> Rows:
     """The numbers of all rows -> those of each task."""
     _, _, sizes = key
     parts = numbers.split([size for _, size in sizes])

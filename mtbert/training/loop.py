@@ -110,16 +110,16 @@ def train(
         cost |= run.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
 
-    rows = run.read_rows(model, teachers or {})
-    trainer = Trainer(model, rows.train, run.total_steps)
-    state, latest = run.train(trainer, rows)
+    splits = run.read_splits(model, teachers or {})
+    trainer = Trainer(model, splits.train, run.total_steps)
+    state, latest = run.train(trainer, splits)
 
     started = time.perf_counter()
     trainer.swap_average()
     if config.curve_rows is not None:  # the evaluations saw only some examples
         latest = {}
-    predictions = _dev_predictions(model, rows, known=latest)
-    step_scores = _step_scores(model, state, predictions, rows)
+    predictions = _dev_predictions(model, splits, known=latest)
+    step_scores = _step_scores(model, state, predictions, splits)
     score_seconds = time.perf_counter() - started
 
     if config.keep != "last":
@@ -129,12 +129,12 @@ def train(
 
     started = time.perf_counter()
     if not run.keeps_last_step(state):
-        predictions = _dev_predictions(model, rows, known={})
+        predictions = _dev_predictions(model, splits, known={})
     score_seconds += time.perf_counter() - started
 
     cost["score_seconds"] = round(score_seconds, 2)
     cost["peak_memory_mib"] = round(memory.mib(), 1)
-    cost |= run.costs(state, rows) | parameter_counts(model)
+    cost |= run.costs(state, splits) | parameter_counts(model)
     model.heads.offsets.clear()  # zeros, which would not move with the model to another device
     cost |= {f"constraints_{name}": count for name, count in trainer.constraints.items()}
     return TrainedRun(
@@ -209,7 +209,7 @@ class _Run:
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
         return cost
 
-    def read_rows(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Splits:
+    def read_splits(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Splits:
         """The rows of every task, with their features.
 
         The outputs of frozen layers are computed here, before the clock of training starts: else a run that computes
@@ -225,7 +225,7 @@ class _Run:
             dev[task] = task_rows(model, task, table, self.place, evaluations)
         return _Splits(train, dev)
 
-    def train(self, trainer: Trainer, rows: _Splits) -> tuple[_RunProgress, Predictions]:
+    def train(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
         names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
@@ -233,7 +233,7 @@ class _Run:
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts)
         state = _RunProgress(**(saver.restore() or {}))
-        lengths = {task: table.tokens.lengths for task, table in rows.train.items()}
+        lengths = {task: table.tokens.lengths for task, table in splits.train.items()}
         steps = training_steps(config, lengths)
         for drawn in islice(steps, state.step):  # of the part before an interruption only the memory is made again
             trainer.remember(drawn)
@@ -245,18 +245,18 @@ class _Run:
         is_on_gpu = self.place.type == "cuda"
         for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
             with state.clocked():
-                self.take_step(trainer, rows, drawn, state, unread)
+                self.take_step(trainer, splits, drawn, state, unread)
                 if state.step in marks or not is_on_gpu:
                     read()
             if state.step in marks:
                 trainer.swap_average()
-                predictions = self.evaluate(trainer.model, rows, state)
+                predictions = self.evaluate(trainer.model, splits, state)
                 trainer.swap_average()
                 point = state.curve[-1]
                 bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
         return state, predictions
 
-    def take_step(self, trainer: Trainer, rows: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:
+    def take_step(self, trainer: Trainer, splits: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:
         """Train on the rows drawn and note it in the state; the losses are read by `read_losses`."""
         step = state.step + 1
         rate = trainer.learning_rate
@@ -269,7 +269,7 @@ class _Run:
         unread.append((step, rate, drawn, losses))
         state.step = step
         for task, part in drawn.items():
-            counts = rows.train[task].tokens.counts[part]
+            counts = splits.train[task].tokens.counts[part]
             state.tokens += int(counts.sum())
 
     def read_losses(self, state: _RunProgress, unread: _Unread) -> None:
@@ -295,14 +295,14 @@ class _Run:
             f"learning rate {rate:.2e}. Lower learning_rate, lengthen the warm-up or set max_grad_norm{kept}."
         )
 
-    def evaluate(self, model: MultitaskBert, rows: _Splits, state: _RunProgress) -> Predictions:
+    def evaluate(self, model: MultitaskBert, splits: _Splits, state: _RunProgress) -> Predictions:
         """Append a point of the learning curve and note what is best so far; returns the model's predictions."""
         config = self.config
         predictions = {}
         scores = {}
         for task in config.tasks:
-            chosen = _subset(config.curve_rows, len(rows.dev[task]))
-            table = rows.dev[task].predictions(model, "dev", chosen)
+            chosen = _subset(config.curve_rows, len(splits.dev[task]))
+            table = splits.dev[task].predictions(model, "dev", chosen)
             metric = next(iter(metrics_of(TASKS[task]).values()))
             score = metric(table["predicted"].to_numpy(float), table["label"].to_numpy(float))
             predictions[task] = table
@@ -356,10 +356,10 @@ class _Run:
         names = ["overall"] if self.config.keep == "best" else self.config.tasks
         return all(state.best[name]["step"] == self.total_steps for name in names)
 
-    def costs(self, state: _RunProgress, rows: _Splits) -> dict[str, float]:
+    def costs(self, state: _RunProgress, splits: _Splits) -> dict[str, float]:
         """The cost of the steps: seconds of the clock and of the processor, tokens."""
-        feature_seconds = sum(table.feature_seconds for table in rows.train.values())
-        feature_cpu_seconds = sum(table.feature_cpu_seconds for table in rows.train.values())
+        feature_seconds = sum(table.feature_seconds for table in splits.train.values())
+        feature_cpu_seconds = sum(table.feature_cpu_seconds for table in splits.train.values())
         return {
             "train_seconds": round(state.seconds, 2),
             "train_cpu_seconds": round(state.cpu_seconds, 2),
@@ -398,10 +398,10 @@ def _mean_loss_of(task: str, losses: list[Losses]) -> float:
     return float(np.mean(known))
 
 
-def _dev_predictions(model: MultitaskBert, rows: _Splits, known: Predictions) -> Predictions:
+def _dev_predictions(model: MultitaskBert, splits: _Splits, known: Predictions) -> Predictions:
     """Every task's predictions for dev; those that are known are not computed again."""
     predictions = {}
-    for task, table in rows.dev.items():
+    for task, table in splits.dev.items():
         predictions[task] = known[task] if task in known else table.predictions(model, "dev")
     return predictions
 

@@ -1,6 +1,6 @@
 """The weights of the tasks' losses in the sum that a step trains on.
 
-Source: paper 002, section 7, asks for dynamic weights; Kendall, Gal and Cipolla 2018; Liu et al. 2019.
+Source: paper 002, section 7, asks for dynamic weights; Kendall, Gal and Cipolla 2018; Liu, Liang and Gitter 2019.
 """
 
 import torch
@@ -17,7 +17,8 @@ class LossWeights:
     fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
     regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a
     classification (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
-    loss_ratio: (L_t / L_t at the first step)^(1/2), from the step before, scaled to a mean of 1 (Liu et al. 2019).
+    loss_ratio: (L_t / L_t at the first step)^(1/2) (Liu, Liang and Gitter 2019), here from the step before and scaled
+    to a mean of 1.
     """
 
     def __init__(self, model: MultitaskBert) -> None:

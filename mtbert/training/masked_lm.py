@@ -221,7 +221,7 @@ class _Pretraining:
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss of pretraining is {value} at step {number} of {self.total_steps}, learning rate "
-                f"{self.schedule.get_last_lr()[0]:.2e}; lower the learning rate of pretraining"
+                f"{self.schedule.get_last_lr()[0]:.2e}; lower pretrain_learning_rate"
             )
         loss.backward()
         self.optimizer.step()

@@ -15,8 +15,8 @@ from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report.claims import read_claims
 from mtbert_lab.report.notebook import SORT
-from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.plots_sweeps import CLAIM_COLOURS
+from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import CONTRADICTED, REPRODUCED, count_seeds, interval_text, seeds_text
 
 START = "00_start.ipynb"

@@ -164,7 +164,8 @@ def _read_page(notebook: Path, params: Path, folder: Path, data: str | Path | No
     if grid:
         name += "-" + re.sub(r"[^\w.-]", "-", grid.stem)  # of a page, in paths and links
     values = _parameters(notebook, params, data, grid)
-    grids = [grid] if grid else _named_grids(notebook, params)
+    own = values.get("grid")
+    grids = [notebook.parents[1] / own] if own else _named_grids(notebook, params)
     files = [params / f"{notebook.stem}.yaml", *grids]
     inputs = [sorted(values.items()), os.environ.get("MTBERT_DATA"), os.environ.get("MTBERT_RESULTS")]
     record = {
@@ -186,6 +187,8 @@ def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Pat
     if not isinstance(values, dict):
         raise ReportError(f"{where}: expected lines 'name: value', found a {type(values).__name__}")
     if grid:
+        if "grid" not in declared:
+            raise ReportError(f"--grid: {notebook.name} has no parameter grid; --only names a notebook that has one")
         values["grid"] = str(grid.resolve())
     if unknown := sorted(map(str, values.keys() - declared)):
         raise ReportError(
@@ -348,7 +351,8 @@ def _execute(page: _Page) -> str:
             time.sleep(1)
         else:
             _write_page(page, unfinished.read_text("utf8"))
-            if _newest(_packages(page.notebook.parents[1])) > began:  # changed meanwhile: the page is stale
+            root = page.notebook.parents[1]
+            if _newest([*_packages(root), *_results(root)]) > began:  # changed meanwhile: the page is stale
                 os.utime(page.file, (began, began))
             unfinished.unlink()
             return ""

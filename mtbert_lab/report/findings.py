@@ -63,12 +63,14 @@ def box(store: Path | None = None) -> str:
     changes = changes_at_papers_size(read_larger("pals"), read_larger("gradients"))
     singles = compare(read("singles"), "pairs")
     gradients = read("gradients")
+    samplers = compare(adapters, "sampling")
+    schemes = one_task_a_step(adapters, plans.grid)
     methods = _methods(adapters, gradients)
     sentences = {
         "What sharing costs": lambda: sharing_costs(plans),
         "What three runs buy": lambda: three_runs_buy(plans),
         "What a head can compare": lambda: pairs_in_two(singles, store),
-        "What trades one task for another": lambda: samplers_trade(compare(adapters, "sampling")),
+        "What trades one task for another": lambda: samplers_trade(samplers, schemes),
         "What is not shown to gain": lambda: nothing_gained(*methods),
         "What GEM is for": lambda: gem_is_for(gradients),
         "What twelve layers show": lambda: twelve_layers(larger, changes, pals_added(gradients)),
@@ -118,12 +120,14 @@ def recommendation(store: Path | None = None) -> str:
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
-        "**Split the upper half** (*hybrid-3*) where Quora matters: it gains {quora:size} there with {half} million "
-        "parameters. *hybrid-1* gains {more:size} with {one} million, and an encoder for each task {most:size} with "
-        "{three} million.",
+        "**Split the upper half** (*hybrid-3*) where Quora matters and no task may lose: it gains {quora:size} there "
+        "with {half} million parameters. *hybrid-1* gains {more:size} with {one} million, and an encoder for each task "
+        "{most:size} with {three} million.",
         quora=place(plans, "hybrid-3", "better", "quora"),
         more=place(plans, "hybrid-1", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
+        sst=place(plans, "hybrid-3", NO_DIFFERENCE, "sst"),
+        sts=place(plans, "hybrid-3", NO_DIFFERENCE, "sts"),
         half=millions["hybrid-3"],
         one=millions["hybrid-1"],
         three=millions["3-bert"],
@@ -241,8 +245,8 @@ def three_runs_buy(plans: Comparison) -> str:
 
     return tell(
         "Among {runs} runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
-        "on STS over one, both less than the margin, and none is shown on SST. One *3-bert*, as large as the three, is "
-        "{behind:size} better on Quora than their mean.",
+        "on STS over one, both less than the margin. On SST no gain is shown. On Quora one *3-bert*, as large as the "
+        "three, scores {behind:size} more than this mean.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
         sst=against("1-bert", "sst", NOT_SHOWN),
@@ -258,8 +262,9 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     untrained = baselines.query("baseline == 'cosine' and task == 'sts'")
     return tell(
         "In models of one task a linear head on two concatenated embeddings loses {sts:size} on STS and {quora:size} "
-        "on Quora against one sequence. Given their product, difference and cosine it scores {with_features:more} on "
-        "STS, with too few runs to tell. The cosine of the embeddings before our training has {cosine} there.",
+        "on Quora against one sequence. With their product, difference and cosine as well, it scores "
+        "{with_features:more} on STS than one sequence, with too few runs to tell. The cosine of the embeddings before "
+        "our training has {cosine} there.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         with_features=place(pairs, f"STS {features}", TOO_FEW, "sts"),
@@ -267,18 +272,32 @@ def pairs_in_two(pairs: Comparison, store: Path | None = None) -> str:
     )
 
 
-def samplers_trade(samplers: Comparison) -> str:
-    """What drawing tasks by their size changes; raises KeyError without the runs."""
+def samplers_trade(samplers: Comparison, schemes: Comparison) -> str:
+    """What drawing tasks by their size changes; raises KeyError without the runs.
+
+    schemes: from `one_task_a_step`.
+    """
     return tell(
         "In 2,400 steps of one task each, drawing tasks by their size, not equally often, gains {quora:size} on Quora "
-        "and loses {sts:size} on STS.",
+        "and loses {sts:size} on STS. Annealed draws gain {annealed:size} on Quora over steps of all tasks, about what "
+        "an encoder for each task gains, and lose {annealed_sts:size} on STS.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
+        annealed=place(schemes, "1-bert, annealed", "better", "quora"),
+        annealed_sts=place(schemes, "1-bert, annealed", "worse", "sts"),
     )
+
+
+def one_task_a_step(samplers: Grid, plans: Grid) -> Comparison:
+    """1-bert with one drawn task a step beside that with all tasks in every step, of as many examples."""
+    names = ["1-bert, round-robin", "1-bert, square root", "1-bert, proportional", "1-bert, annealed"]
+    return Comparison(samplers | plans, dict.fromkeys(names, "1-bert"))
 
 
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
+    if gradients.overall.empty:
+        raise KeyError("no runs with a gradient method")
     return tell(
         "Adapters were tried in 2,400 steps of one task each, gradient methods in steps of all tasks. None of {count} "
         "differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the "
@@ -289,29 +308,33 @@ def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
 
 
 def gem_is_for(gradients: Grid) -> str:
+    """What GEM keeps of earlier tasks in sequence, and what it takes; raises KeyError without the runs."""
+    runs = gradients.runs
+    keeps = gem_keeps(gradients)
+    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
+    times = times_as_long([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
+    return (
+        f"{keeps} On CPUs it takes {times:.0f} times the time. It keeps {config.memory_size} examples of an earlier "
+        f"task and reads {config.memory_batch} a step."
+    )
+
+
+def gem_keeps(gradients: Grid) -> str:
     """What GEM keeps of earlier tasks in sequence; raises KeyError without the runs."""
     runs = gradients.runs
-    orders = [(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES]
-    found = less_forgotten(orders)
+    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
+    found = less_forgotten([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
     if not found.seeds:
         raise KeyError("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
-    keeps = (
-        "Where tasks are trained one after the other, {rows:,} examples each, earlier tasks keep {kept} more of their "
-        "score with GEM{seeds}. On CPUs it takes {times:.0f} times the time. It keeps {memory} examples of an earlier "
-        "task and reads {batch} a step."
-    )
-    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
-    about = {
-        "rows": config.train_rows,
-        "times": times_as_long(orders),
-        "memory": config.memory_size,
-        "batch": config.memory_batch,
-    }
+    where = f"Where tasks are trained one after the other, {config.train_rows:,} examples each"
     if found.is_decided:
-        return tell(keeps, kept=Place(row, "better"), seeds="", **about)
-    seeds = f" ({count_seeds(found.seeds)} so far; a verdict needs {PAIRED_SEEDS})"
-    return tell(keeps, kept=Place(row, TOO_FEW), seeds=seeds, **about)
+        return tell(f"{where}, the scores of earlier tasks fall by {{kept}} less with GEM.", kept=Place(row, "better"))
+    return tell(
+        f"{where}, forgetting without GEM minus that with it is {{kept:+}} ({count_seeds(found.seeds)} so far; a "
+        f"verdict needs {PAIRED_SEEDS}).",
+        kept=Place(row, TOO_FEW),
+    )
 
 
 def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> str:
@@ -320,9 +343,9 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
     small: PALs in the small encoder.
     """
     return tell(
-        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. For the rest there "
-        "are too few runs to tell: *3-bert* scores {quora:more} on Quora than *1-bert*, and overall *hybrid-6* "
-        "scores {half:more} and PCGrad {pcgrad:more}.",
+        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall. There are too few "
+        "runs to tell for plans, and for PCGrad overall: *3-bert* scores {quora:more} on Quora than *1-bert*, and "
+        "overall *hybrid-6* scores {half:more} and PCGrad {pcgrad:more}.",
         pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
         small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
         quora=place(plans, "3-bert", TOO_FEW, "quora"),
@@ -337,7 +360,7 @@ def _claims_checked(store: Path | None) -> str:
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most about paper "
-        "004's progressive heads. For {equal} the difference is shown not to matter, and {few} have too few runs to "
+        "004's heads. For {equal} the difference is shown not to matter, and {few} have too few runs to "
         "tell. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,

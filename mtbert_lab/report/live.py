@@ -17,6 +17,7 @@ from mtbert.data import TASKS, Corpus
 from mtbert.training import ReadProgress, TrainedRun, metrics_of, train, watch
 from mtbert_lab.report import plots
 from mtbert_lab.report.viewers import is_live
+from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 
 SECONDS = 3.0  # between two drawings; one takes about half a second of the processor
 
@@ -57,8 +58,8 @@ class LiveCurves:
         axes[0].set(title="training loss")
         for ax, (task, score) in zip(axes[1:], self.baselines.items(), strict=True):
             metric = next(iter(metrics_of(TASKS[task])))
-            label = plots.METRIC_LABELS.get(metric, metric)
-            ax.set(title=f"{plots.TASK_LABELS[task]}: {label}", ylim=(min(0.0, score), 1))
+            label = METRIC_LABELS.get(metric, metric)
+            ax.set(title=f"{TASK_LABELS[task]}: {label}", ylim=(min(0.0, score), 1))
             ax.axhline(score, color=plots.GREY, linestyle="--", label="baseline")
         looks = plots.styles(self.logs)
         for name, log in self.logs.items():
@@ -83,6 +84,8 @@ class LiveCurves:
     def _after_step(self, name: str, progress: ReadProgress, total: int) -> bool:
         """What the training loop calls after every step; False: it goes on."""
         now = progress()
+        if "losses" not in now:  # pretraining, which is not drawn
+            return False
         losses = now["losses"]  # by task, of the steps since the last point of the curve
         if losses:
             row = {"step": now["step"], "train_loss": fmean(losses[-1].values())}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,9 @@ from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.escapes import escaped
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
+from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 from mtbert_lab.statistics import margin_of
+from mtbert_lab.store import Corpora, is_done, stores
 
 SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
@@ -108,9 +111,11 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
     read = partial(read_runs, given.get("profile", ""), data=given["data_dir"] or None, **how)
     with rejects_in_one_line():
         grids = [read(file, train_missing=False) for file in files]
-        missing = set().union(*(grid.missing for grid in grids))
-        if not given["train_missing"] or not missing:
+        if not given["train_missing"] or not any(grid.missing for grid in grids):
             return grids
+        corpora = Corpora(given["data_dir"] or None)  # with one run to train, all others are those of the same data
+        configs = set().union(*(chain(*grid.configs.values()) for grid in grids))
+        missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
         display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
         return [read(file, train_missing=True) for file in files]
 
@@ -133,10 +138,10 @@ def _scores_text(grid: Grid) -> str:
     for task in TASKS:
         if task in scored:
             metric = TASKS[task].metric
-            tasks_of.setdefault(metric, []).append(escaped(plots.TASK_LABELS[task]))
+            tasks_of.setdefault(metric, []).append(escaped(TASK_LABELS[task]))
     if not tasks_of:
         return ""
-    parts = [f"{plots.METRIC_LABELS.get(name, escaped(name))} on {joined(tasks)}" for name, tasks in tasks_of.items()]
+    parts = [f"{METRIC_LABELS.get(name, escaped(name))} on {joined(tasks)}" for name, tasks in tasks_of.items()]
     text = f"The score of these runs is {joined(parts)}."
     if len(scored) > 1:
         text += " *overall* is the mean over a run's tasks"
@@ -164,7 +169,7 @@ def forest(
     numbers = []
     for task, part in table.dropna(subset="value").groupby("task", sort=False):
         listed = ", ".join(f"{row.run} {row.value:+.3f}" for row in part.itertuples())
-        numbers.append(f"{plots.TASK_LABELS[task]}: {listed}.")
+        numbers.append(f"{TASK_LABELS[task]}: {listed}.")
     plots.show(figure, name, f"{caption} {' '.join(numbers)}", caption)
 
 
@@ -224,7 +229,7 @@ def show_scores(
 
 def list_doubts(found: pd.DataFrame, labels: Mapping[str, str] = NO_LABELS) -> None:
     """What makes scores say little, folded; nothing where nothing does. found: of `doubts`."""
-    collapsible(labelled(found.assign(task=found["task"].map(plots.TASK_LABELS)), labels), "Scores that say little")
+    collapsible(labelled(found.assign(task=found["task"].map(TASK_LABELS)), labels), "Scores that say little")
 
 
 def numbers(
@@ -241,7 +246,7 @@ def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -
     found = doubts(comparison.runs, constants)
     if found.empty:
         return
-    first = [f"on {plots.TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]
+    first = [f"on {TASK_LABELS[row.task]} *{escaped(row.run)}* {row.doubt}" for row in found[:2].itertuples()]
     more = f"; {len(found) - 2} more are in the list below" if len(found) > 2 else ""
     display_markdown(f"**Scores that say little:** {'; '.join(first)}{more}.")
     if len(found) > 2:

@@ -21,6 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from mtbert_lab.paths import check_writable, figures_dir
+from mtbert_lab.report.words import TASK_LABELS
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
 BLUE = "#0072B2"
@@ -69,23 +70,6 @@ HATCHES = {  # for those who see grey
     "not comparable": "///",
 }
 
-
-class _Labels(dict[str, str]):
-    """Names of tasks in figures and tables; a task of a user has its own name."""
-
-    def __missing__(self, task: str) -> str:
-        return task
-
-
-TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")
-METHOD_LABELS = _Labels(sum="plain", gem="GEM", agem="A-GEM", pcgrad="PCGrad", cagrad="CAGrad")
-METRIC_LABELS = {
-    "accuracy": "accuracy",
-    "pearson": "Pearson correlation",
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "r2": "R²",
-}
 
 # A figure brings its own ground, white or dark, so that it is legible wherever it is shown.
 DARK = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.92) hue-rotate(180deg)}}"

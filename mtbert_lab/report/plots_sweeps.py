@@ -21,7 +21,6 @@ from mtbert_lab.report.plots import (
     HATCHES,
     ORANGE,
     SKY,
-    TASK_LABELS,
     VERMILION,
     as_text,
     intervals,
@@ -31,6 +30,7 @@ from mtbert_lab.report.plots import (
     stacked,
     styles,
 )
+from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import SEEDS
 
 VERDICTS = {  # of a difference; distinguishable without colour, too

@@ -24,7 +24,7 @@ class Place:
     """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size.
 
     `{x:size4}` has a digit more, for a size that would round to the margin. A verdict that is not an order does not say
-    the sign, so that such a place is `{x:more}`: its size and "more" or "less".
+    the sign, so that such a place is `{x:+}` or `{x:more}`: its size and "more" or "less".
     """
 
     row: Any  # of `decide`; None where its runs are not stored
@@ -33,12 +33,14 @@ class Place:
     def __format__(self, spec: str) -> str:
         if spec == "more":
             return f"{abs(self.row.value):.3f} {'more' if self.row.value > 0 else 'less'}"
+        if spec == "+":
+            return signed(self.row)
+        if self.verdict in (NO_DIFFERENCE, NOT_SHOWN, TOO_FEW):
+            raise ValueError(f"the size of {self.verdict!r} hides its sign: write {{x:more}} or {{x:+}}")
         if spec.startswith("size"):
-            if self.verdict in (NO_DIFFERENCE, NOT_SHOWN, TOO_FEW):
-                raise ValueError(f"the size of {self.verdict!r} hides its sign: write {{x:more}} for {{x:size}}")
             digits = spec.removeprefix("size") or "3"
             return f"{abs(self.row.value):.{digits}f}"
-        return signed(self.row) if spec == "+" else unsigned(self.row)
+        return unsigned(self.row)
 
 
 def tell(sentence: str, **places: Any) -> str:

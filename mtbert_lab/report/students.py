@@ -13,8 +13,8 @@ from mtbert.config import RunConfig
 from mtbert.sharing import SharingPlan
 from mtbert_lab.paths import find_result
 from mtbert_lab.report import notebook, plots_sweeps, tables, words
-from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
+from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval
 

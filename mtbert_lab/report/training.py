@@ -13,8 +13,8 @@ import seaborn as sns
 
 from mtbert.data import TASKS
 from mtbert_lab.report import notebook, plots, tables, words
-from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.tables import Comparison, Grid
+from mtbert_lab.report.words import METHOD_LABELS, TASK_LABELS
 from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text
 from mtbert_lab.store import Run, stack_predictions
 
@@ -186,7 +186,7 @@ def score_changes(turns: Comparison) -> pd.DataFrame:
         place, passed = config.tasks.index(row.task), config.tasks.index(row.after)
         if place <= passed and row.task != config.tasks[-1]:
             order = turns.references.get(row.run, row.run)
-            training = plots.METHOD_LABELS[config.gradients]
+            training = METHOD_LABELS[config.gradients]
             rows.append((order, training, row.seed, row.task, row.after, row.score - row.own))
     return pd.DataFrame(rows, columns=["order", "training", "seed", "task", "after", "change"])
 

@@ -38,6 +38,7 @@ from mtbert.config import RunConfig
 from mtbert.multitask import encoder_config
 from mtbert_lab.report import notebook, plots
 from mtbert_lab.report.tables import Grid
+from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval, summarize
 
@@ -154,7 +155,7 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
         modes[letter] = {"name": name, "colour": plots.COLOURS[name]}
     content = {
         "tasks": tasks,
-        "labels": [plots.TASK_LABELS[task] for task in tasks],
+        "labels": [TASK_LABELS[task] for task in tasks],
         "modes": modes,
         "encoders": encoders,
         "stored": stored,
@@ -170,7 +171,7 @@ def _plan_facts(runs: list[Run]) -> dict[str, str]:
     facts = {"overall score": interval_text(*overall_interval(runs))}
     for task in runs[0].config.tasks:
         score = summarize(runs, task)
-        facts[plots.TASK_LABELS[task]] = interval_text(score["value"], score["low"], score["high"])
+        facts[TASK_LABELS[task]] = interval_text(score["value"], score["low"], score["high"])
     minutes, memory = [], []
     for run in runs:
         seconds = run.cost["train_cpu_seconds"] + run.cost.get("feature_cpu_seconds", 0)

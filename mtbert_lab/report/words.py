@@ -1,4 +1,4 @@
-"""Names of runs in words that a reader can say, from words.yaml; a reference has none."""
+"""Names in words that a reader can say: of tasks, methods, metrics, and from words.yaml of runs."""
 
 from pathlib import Path
 
@@ -14,3 +14,21 @@ CHANGES_AT_PAPERS_SIZE = _WORDS["changes_at_papers_size"]
 STUDENTS = _WORDS["students"]
 WORDS_OF_RECIPES = {run: words for runs in RECIPES.values() for run, words in runs.items()}
 TRAINING = _WORDS["training"] | WORDS_OF_RECIPES
+
+
+class _Labels(dict[str, str]):
+    """Names of tasks in figures and tables; a task of a user has its own name."""
+
+    def __missing__(self, task: str) -> str:
+        return task
+
+
+TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")
+METHOD_LABELS = _Labels(sum="plain", gem="GEM", agem="A-GEM", pcgrad="PCGrad", cagrad="CAGrad")
+METRIC_LABELS = {
+    "accuracy": "accuracy",
+    "pearson": "Pearson correlation",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "r2": "R²",
+}

@@ -133,7 +133,7 @@ def difference(
     if all(np.array_equal(one.predicted[first], one.predicted[second]) for one in tasks):  # equal under two names
         return Difference(value, np.zeros(1), min(sizes), is_decided)
 
-    of_examples = max(0.0, float(weights @ covariance @ weights))
+    of_examples = max(float(weights @ covariance @ weights), 0.0)  # in this order nan stays nan
     return Difference(
         value,
         variances=_total(of_examples, sides),

@@ -85,12 +85,15 @@ def difference(
 ) -> Difference:
     """Mean dev score of one configuration minus that of another on the same examples.
 
-    what: a task, or one of AVERAGES of the tasks that both are scored on, trained or not. among: stores whose runs give
-    the priors; default: `stores()`.
+    what: a task, or one of AVERAGES: of the tasks that both train, or where these differ, of those that both are scored
+    on. among: stores whose runs give the priors; default: `stores()`.
     """
     tasks = [what]
     if what in AVERAGES:
-        tasks = [task for task in first[0].config.scored if task in second[0].config.scored]
+        one, other = first[0].config, second[0].config
+        tasks = list(one.tasks)
+        if set(one.tasks) != set(other.tasks):
+            tasks = [task for task in one.scored if task in other.scored]
     pearson = AVERAGES[what] if len(tasks) > 1 else 1.0
     parts = _all_scored([*first, *second], tasks, pearson)
     priors = (prior_of(first, tasks, pearson, among), prior_of(second, tasks, pearson, among))

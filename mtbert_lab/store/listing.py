@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
@@ -17,6 +17,8 @@ from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import MissingRun
 from mtbert_lab.store.runs import is_of_files_here
+
+log = logging.getLogger(__name__)
 
 
 def find_run(text: str, data: str | Path | None = None) -> str:
@@ -55,8 +57,8 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     contain it are listed. If a run is stored for several versions of its data, a column `data` says which is that of
     the files here.
     """
-    known = grids or _committed_grids()
-    names = {config.digest: name for name, config in reversed(read_grids(known))}
+    known = read_grids(grids) if grids else _committed_runs()
+    names = {config.digest: name for name, config in reversed(known)}
     rows, configs = [], {}
     for folder, content in stored_runs(stores(), logging.INFO if grids else logging.WARNING):
         name = names.get(folder.name.partition("-")[0], "")
@@ -88,11 +90,23 @@ def list_runs(grids: Sequence[str | Path] = (), text: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _committed_grids() -> list[Path]:
-    """The grids of `params`, where files named after a notebook have its parameters, and `tasks` has tasks."""
+def _committed_runs() -> list[tuple[str, RunConfig]]:
+    """The runs of all grids of `params`, where files named after a notebook have its parameters, and `tasks` has tasks.
+
+    A grid that cannot be read is left out with a warning.
+    """
     notebooks = {path.stem for path in REPOSITORY.glob("notebooks/*.ipynb")}
-    files = sorted(REPOSITORY.glob("params/*/*.yaml"))
-    return [path for path in files if path.parent.name != "tasks" and path.stem not in notebooks]
+    runs = []
+    for path in sorted(REPOSITORY.glob("params/*/*.yaml")):
+        if path.parent.name == "tasks" or path.stem in notebooks:
+            continue
+        try:
+            found = read_grids([path])
+        except ConfigError as error:
+            log.warning("the names of runs in %s are left out: %s", path.name, error)
+        else:
+            runs += [(f"{path.stem}: {name}", config) for name, config in found]
+    return runs
 
 
 def _version(run_id: str, configs: dict[str, RunConfig]) -> str:

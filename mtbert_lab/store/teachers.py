@@ -51,7 +51,8 @@ class TeacherOutputs:
         """
         missing = self.missing()
         teachers = list(self.run_ids)
-        first = 2 * self.student.seed % max(1, len(teachers))
+        stride = 2 if len(teachers) % 2 else 1
+        first = stride * self.student.seed % max(1, len(teachers))
         outputs: dict[RunConfig, dict[str, Tensor]] = {}
         for teacher in teachers[first:] + teachers[:first]:
             run_id = self.run_ids[teacher]

@@ -201,8 +201,9 @@ def token_files(encoder: str, configs: list[RunConfig], corpora: Corpora, cache:
     os.environ["MTBERT_CACHE"] = str(cache)
     done = set()
     for config in configs:
-        if config.encoder == encoder and corpora.key(config) not in done:
-            done.add(corpora.key(config))
+        key = (*corpora.key(config), config.pairs, config.max_length)
+        if config.encoder == encoder and key not in done:
+            done.add(key)
             corpus = corpora(config)
             drawn = [] if config.train_rows else corpus.train.items()
             for task, table in [*drawn, *corpus.dev.items()]:

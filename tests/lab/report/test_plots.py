@@ -19,7 +19,7 @@ from mtbert.data import TASKS
 from mtbert.metrics import METRICS
 from mtbert.sharing.plan import SharingPlan
 from mtbert_lab.cost import PARTS
-from mtbert_lab.report import plots, plots_sweeps
+from mtbert_lab.report import plots, plots_sweeps, words
 from mtbert_lab.report.plots_sweeps import CLAIM_COLOURS, VERDICTS
 
 
@@ -39,7 +39,7 @@ def test_every_task_and_metric_has_a_name_and_every_task_a_colour_of_its_own():
     assert set(plots.TASK_LABELS) == set(TASKS)
     assert len({plots.COLOURS[task] for task in TASKS}) == len(TASKS)
     selecting = {next(iter(metrics)) for metrics in METRICS.values()}
-    assert selecting <= set(plots.METRIC_LABELS)
+    assert selecting <= set(words.METRIC_LABELS)
 
 
 def test_figures_are_written_as_the_same_bytes(isolated):

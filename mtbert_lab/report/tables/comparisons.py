@@ -1,0 +1,187 @@
+"""Runs beside their references: differences with p-values, and their verdicts.
+
+`mtbert_lab.statistics` has the rule for verdicts, and its words. The differences of one table are one family, corrected
+by Holm's method.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mtbert.config import RunConfig
+from mtbert.data import TASKS
+from mtbert_lab.report.tables.grids import Grid
+from mtbert_lab.report.tables.scores import baseline_rows, score_row
+from mtbert_lab.report.words import TASK_LABELS
+from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text, margin_of, verdict_text
+from mtbert_lab.store import Run, difference, training_key
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs, each beside its reference: a run of the same grid, on the same examples in the same order."""
+
+    grid: Grid
+    references: dict[str, str]  # run -> its reference
+
+    @cached_property
+    def part(self) -> Grid:
+        """The references, then the other runs."""
+        return self.grid.only([*self.references.values(), *self.references])
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The stored runs, references first."""
+        return self.part.runs
+
+    @property
+    def stored(self) -> str:
+        text = self.part.stored
+        if any(runs[0].config.keep != "last" for runs in self.runs.values()):
+            text += " Differences are those of the kept steps (field `keep`), not of the last one."
+        return text
+
+    def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame | None:
+        """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
+
+        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on 2,000
+        training examples, and of the best point on dev, with its step where that is not the last one.
+        """
+        if not self.runs:
+            return None
+        rows = {} if constants is None else baseline_rows(constants)
+        trained = set()
+        for name, runs in self.runs.items():
+            rows[name] = score_row(runs)
+            trained.update(runs[0].config.tasks)
+        columns = []
+        for task in TASKS:
+            if task in trained:
+                label = TASK_LABELS[task]
+                columns += [f"{label} dev", f"{label} train", f"{label} best point"]
+        columns += ["overall", "seeds"]
+        return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
+
+    @property
+    def both_stored(self) -> dict[str, str]:
+        """The references of which both runs are stored."""
+        return {run: other for run, other in self.references.items() if self.runs.keys() >= {run, other}}
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """A row per run and task: run, reference, task, the columns of `decide`, and the prior it was decided by."""
+        rows, found = [], []
+        for name, reference in self.both_stored.items():
+            first, second = self.runs[name], self.runs[reference]
+            for task in TASKS:
+                if task in first[0].config.tasks and task in second[0].config.tasks:
+                    rows.append((name, reference, task))
+                    found.append(difference(first, second, task, among=self.grid.among))
+        table = pd.DataFrame(rows, columns=["run", "reference", "task"])
+        table = table.join(decide(found, table["task"].map(margin_of)))
+        return table.assign(prior=[one.prior for one in found])
+
+    @cached_property
+    def overall(self) -> pd.DataFrame:
+        """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
+        found = []
+        for name, reference in self.both_stored.items():
+            found.append(difference(self.runs[name], self.runs[reference], among=self.grid.among))
+        rows = list(self.both_stored.items())
+        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
+
+    def difference_table(self) -> pd.DataFrame | None:
+        """`differences` for reading: a row per run, a column per task; None where there are none.
+
+        A reference that all runs share is named once, above their names.
+        """
+        if self.differences.empty:
+            return None
+        rows = {}
+        uses_prior = self.differences.groupby("run")["uses_prior"].any()
+        for row in self.differences.itertuples():
+            seeds = f"{row.seeds}, variance of similar runs" if uses_prior[row.run] else str(row.seeds)
+            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
+            text = f"{signed(row)}, {said(row)}"
+            if row.cautious != row.verdict:
+                text += f" (cautiously: {row.cautious})"
+            columns[TASK_LABELS[row.task]] = text
+        table = pd.DataFrame(rows).T.fillna("–")
+        references = table["minus"].unique()
+        return table if len(references) > 1 else table.drop(columns="minus").rename_axis(f"minus {references[0]}")
+
+    @property
+    def prior(self) -> str:
+        """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
+        pooled = self.differences.dropna(subset="prior").drop_duplicates("task")
+        if pooled.empty:
+            return ""
+        deviations = [f"{row.prior.deviation:.4f} on {TASK_LABELS[row.task]}" for row in pooled.itertuples()]
+        counts = [prior.configurations for prior in pooled["prior"]]
+        fewest, most = min(counts), max(counts)
+        count = f"{fewest} to {most}" if fewest < most else str(most)
+        shown = ", ".join(deviations)
+        return (
+            f"Runs of few seeds take the variance between seeds from {count} configurations that are alike "
+            f"(standard deviation {shown})."
+        )
+
+
+def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:
+    """Every run of a grid beside the first run of its file that differs from it in nothing but these fields."""
+    part = grid.pick(where)
+    firsts = {}  # training key without these fields -> the first run that has it
+    references = {}
+    for name, group in part.configs.items():
+        config = group[0]
+        reference = firsts.setdefault(training_key(config, fields), name)
+        if training_key(config) != training_key(part.configs[reference][0]):
+            references[name] = reference
+    return Comparison(part, references)
+
+
+def compare_varied(grid: Grid) -> Comparison:
+    """Every run of a grid beside the first run of its file on the same tasks, whatever else the file varies."""
+    kept = {"corpus", "tasks", "score_tasks"}  # else the examples differ
+    return compare(grid, *(RunConfig.model_fields.keys() - kept))
+
+
+def one_family(comparisons: Sequence[Comparison], runs: Iterable[str]) -> Comparison:
+    """Some runs of several comparisons, corrected together for their number; the others are left out."""
+    grid = reduce(or_, (comparison.grid for comparison in comparisons))
+    references = {}
+    for comparison in comparisons:
+        references |= comparison.references
+    return Comparison(grid, {run: references[run] for run in runs if run in references})
+
+
+def verdicts(differences: pd.DataFrame) -> pd.DataFrame:
+    """A row per verdict of a table of differences: verdict, differences (their number), the largest, by (its size)."""
+    rows = []
+    by_size = differences["value"].abs().sort_values(ascending=False, kind="stable").index
+    for verdict, part in differences.loc[by_size].groupby("verdict", sort=False):
+        first = next(part.itertuples())
+        largest = f"{first.run} minus {first.reference}, {TASK_LABELS[first.task]}"
+        rows.append((verdict, len(part), largest, signed(first)))
+    return pd.DataFrame(rows, columns=["verdict", "differences", "the largest", "by"])
+
+
+def said(row: Any) -> str:
+    """The verdict of a row of `decide` or `judge_estimates`, with what belongs to it."""
+    return verdict_text(row.verdict, getattr(row, "is_small", False), getattr(row, "seeds_needed", np.nan))
+
+
+def signed(row: Any) -> str:
+    """A difference with its interval."""
+    return interval_text(row.value, row.low, row.high, "+.3f")
+
+
+def unsigned(row: Any) -> str:
+    """The size of a difference with its interval, without signs."""
+    low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
+    return interval_text(abs(row.value), low, high)

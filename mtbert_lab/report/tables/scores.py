@@ -1,0 +1,144 @@
+"""Scores of runs, their learning curves, and the scores that need no training."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mtbert.bert import MINILM
+from mtbert.config import RunConfig
+from mtbert.data import TASKS, DataError
+from mtbert.training import overall
+from mtbert_lab.analysis.baselines import BASELINES, baseline_table
+from mtbert_lab.paths import find_result
+from mtbert_lab.report.tables.grids import Grid, rejects_in_one_line
+from mtbert_lab.report.words import METHOD_LABELS, TASK_LABELS
+from mtbert_lab.store import Run
+
+NO_BASELINES = pd.DataFrame(columns=["baseline", "task", "metric", "value"])
+
+
+def score_points(run: Run) -> pd.DataFrame:
+    """A row per training task: dev and train (scores of the last step), best and best_step (of its best point on dev).
+
+    dev is that of the kept model where this is the last one; pretraining after the training has changed it, and not the
+    other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
+    """
+    stored = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
+    is_last_kept = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
+    points = pd.DataFrame(index=run.config.tasks, columns=["dev", "train", "best", "best_step"], dtype=float)
+    for task in run.config.tasks:
+        metric = TASKS[task].metric
+        if (task, metric, "last", "dev") in stored:  # the task may have had another metric
+            last = stored[task, metric, "last", "dev"]
+            train = stored[task, metric, "last", "train"]
+            best = stored[task, metric, "best", "dev"]
+            points.loc[task] = last.value, train.value, best.value, best.step
+        if is_last_kept:
+            points.loc[task, "dev"] = run.score(task)
+    return points
+
+
+def score_row(runs: list[Run]) -> dict[str, str]:
+    """The row of `Comparison.scores` of a configuration's seeds."""
+    points = pd.concat([score_points(run) for run in runs])
+    means = points.groupby(level=0, sort=False).mean()
+    row = {}
+    for task, mean in means.iterrows():
+        label = TASK_LABELS[task]
+        steps = points.loc[[task], "best_step"]
+        row[f"{label} dev"] = shown(mean["dev"])
+        row[f"{label} train"] = shown(mean["train"])
+        row[f"{label} best point"] = shown(mean["best"]) + _at_steps(steps.min(), steps.max(), runs[0].cost["steps"])
+    row["overall"] = shown(overall(means["dev"].to_dict())) if len(means) > 1 else "–"
+    row["seeds"] = str(len(runs))
+    return row
+
+
+def baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
+    names = {"most frequent": "most frequent label", "cosine": "cosine, encoder before our training"}
+    rows = {}
+    for row in constants.itertuples():
+        if row.metric == TASKS[row.task].metric:
+            name = names.get(row.baseline, row.baseline)
+            rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = shown(row.value)
+    return rows
+
+
+def _at_steps(first: float, last: float, end: int) -> str:
+    """At which steps the best points lie, where this is known and not the end of the run."""
+    if np.isnan(first) or first == end:
+        return ""
+    return f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
+
+
+def shown(value: float) -> str:
+    """A score for reading; a dash where there is none."""
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
+    """A row per run: mean dev scores of the kept step over the seeds, as text; overall where it has several tasks."""
+    rows = []
+    for name, group in runs.items():
+        row = {"run": name}
+        scored = group[0].config.scored
+        for task in TASKS:
+            if task in scored:
+                row[TASK_LABELS[task]] = f"{np.mean([run.score(task) for run in group]):.3f}"
+        if len(scored) > 1:
+            row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
+        rows.append(row | {"seeds": str(len(group))})
+    table = pd.DataFrame(rows)
+    last = [column for column in ("overall", "seeds") if column in table]  # a first run of one task has no overall
+    return table[[*table.columns.drop(last), *last]].fillna("–")
+
+
+def curves(grid: Grid, quantity: str) -> pd.DataFrame:
+    """Learning curves, means over seeds: columns task, plan, steps (of the whole run), step, value.
+
+    plan: with the gradient method behind it, where that is not the sum. quantity: "dev" or "train_loss". Runs of which
+    it is not stored for each task are left out.
+    """
+    parts = []
+    for runs in grid.runs.values():
+        points = pd.concat([run.curve for run in runs]).groupby("step").mean(numeric_only=True)
+        config = runs[0].config
+        plan = config.plan_text
+        if config.gradients != "sum":
+            plan += f", {METHOD_LABELS[config.gradients]}"
+        about = {"plan": plan, "steps": runs[0].cost["steps"]}
+        for task in config.tasks:
+            if (column := f"{quantity}_{task}") in points:
+                values = points[column].dropna().rename("value").reset_index()
+                parts.append(values.assign(task=task, **about))
+    columns = ["task", "plan", "steps", "step", "value"]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.DataFrame:
+    """The baselines of a run's tasks: of the course's data those of the results store, else computed.
+
+    The stored cosines are the packaged encoder's, and are left out for another. What is not stored is computed, and the
+    table is empty where the data are not here either.
+    """
+    path = find_result(BASELINES)
+    stored = pd.read_csv(path) if path.exists() else NO_BASELINES
+    if config.corpus == "demo" or not set(config.tasks) <= set(stored["task"]):
+        try:
+            with rejects_in_one_line():
+                return baseline_table(config, data)
+        except DataError:
+            return NO_BASELINES
+    table = stored[stored["task"].isin(config.tasks)]
+    return table if config.encoder == MINILM else table[table["baseline"] != "cosine"]
+
+
+def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataFrame:
+    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
+    configs = [group[0] for grid in grids for group in grid.configs.values()]
+    if not configs:
+        return NO_BASELINES
+    return read_baselines(max(configs, key=lambda config: len(config.tasks)), data)
