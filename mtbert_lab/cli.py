@@ -444,6 +444,7 @@ def plan(
     threads: Annotated[int, typer.Option(min=1, help="of torch, in the steps that are timed")] = 1,
     data: DataDir = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """List the runs of a grid that fit into a budget.
 

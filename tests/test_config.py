@@ -123,6 +123,11 @@ APART = dict(**THREE, pairs="concat")
         ({**THREE, "feeds": ["sst>sst"]}, "feeds: 'sst>sst' is not"),
         ({**THREE, "feeds": ["sst>sts", "sst>sts"]}, "feeds: 'sst>sts' is given twice"),
         ({**THREE, "feeds": ["sst>sts", "sts>quora", "quora>sst"]}, "feeds: quora, sst, sts feed one another"),
+        ({**THREE, "feeds": ["sst>sts", "sts>sst", "sts>quora"]}, "feeds: sst, sts feed one another"),
+        (
+            {**APART, "tasks": ["sts"], "similarity": "sigmoid_cosine", "pos_features": True},
+            "pos_features: nothing reads them",
+        ),
         ({**APART, "feeds": ["sts>sst"]}, "feeds: 'sts>sst': the head of a pair task needs two sentences"),
         (
             {**APART, "similarity": "sigmoid_cosine", "feeds": ["sst>sts"]},
@@ -174,6 +179,13 @@ def test_what_does_not_fit_together_is_named(params, message):
     with pytest.raises(ConfigError) as error:
         RunConfig.from_params(params)
     assert str(error.value).startswith(message)
+
+
+def test_a_task_that_is_only_scored_ties_no_tasks():
+    assert RunConfig.from_params({"tasks": ["sst"], "score_tasks": ["sts"], "keep": "best_per_task"}).scored == (
+        "sst",
+        "sts",
+    )
 
 
 def test_a_pooler_that_nothing_reads_ties_no_tasks():

@@ -117,6 +117,7 @@ def test_one_task_has_the_steps_that_are_asked_for(scheme):
     config = RunConfig(tasks=("sst",), batch_size=4, epochs=2, steps_per_epoch=3, scheme=scheme)
     assert len(list(training_steps(config, {"sst": np.full(40, 5)}))) == 6
     assert expected_passes(config, [40]) == pytest.approx([6 * 4 / 40])
+    assert expected_passes(config, [39]) == expected_passes(config, [40]), "ten batches a pass, one of three rows"
 
 
 @pytest.mark.parametrize("scheme", ["sampled", "in_turn", "unified"])

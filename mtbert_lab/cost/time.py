@@ -27,6 +27,7 @@ from mtbert.multitask import MultitaskBert
 from mtbert.runtime import environment, keep_freed_memory, pick_device
 from mtbert.training import Shapes, graphs_are_on
 from mtbert_lab.cost.steps import Steps, padded_tokens
+from mtbert_lab.own_code import import_files, imported
 
 TIMING_SECONDS = 45.0  # after which no further run is timed; the last one may take some seconds more
 SPEEDS = "speed"  # folder of the cache
@@ -72,7 +73,8 @@ def measure_speeds(
 
         def start() -> ProcessPoolExecutor:
             spawning = multiprocessing.get_context("spawn")
-            return processes.enter_context(ProcessPoolExecutor(1, mp_context=spawning))
+            pool = ProcessPoolExecutor(1, spawning, initializer=import_files, initargs=([*imported],))
+            return processes.enter_context(pool)
 
         process = start()
 

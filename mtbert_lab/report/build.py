@@ -351,8 +351,7 @@ def _execute(page: _Page) -> str:
             time.sleep(1)
         else:
             _write_page(page, unfinished.read_text("utf8"))
-            root = page.notebook.parents[1]
-            if _newest([*_packages(root), *_results(root)]) > began:  # changed meanwhile: the page is stale
+            if _newest(_packages(page.notebook.parents[1])) > began:  # changed meanwhile: the page is stale
                 os.utime(page.file, (began, began))
             unfinished.unlink()
             return ""

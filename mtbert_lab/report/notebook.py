@@ -22,11 +22,12 @@ from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.escapes import escaped
+from mtbert_lab.paths import stores
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
 from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 from mtbert_lab.statistics import margin_of
-from mtbert_lab.store import Corpora, is_done, stores
+from mtbert_lab.store import Corpora, is_done
 
 SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "

@@ -515,6 +515,14 @@ def test_runs_lists_the_store(trained, grid_of):
     assert "yes" not in mtbert("runs", "1-bert").stdout
 
 
+def test_a_grid_that_cannot_be_read_hides_no_stored_run(trained, tmp_path, monkeypatch, caplog):
+    (tmp_path / "params" / "cpu").mkdir(parents=True)
+    (tmp_path / "params" / "cpu" / "half.yaml").write_text("base: {adapter: mine}\nruns: {one: {}}\n")
+    monkeypatch.setattr("mtbert_lab.store.listing.REPOSITORY", tmp_path)
+    assert trained.run_id in mtbert("runs").stdout
+    assert "the names of runs in half.yaml are left out" in caplog.text
+
+
 def test_cache_lists_what_is_there_and_clears_models(trained):
     folder = model_folder(trained.run_id)
     assert re.search(r"^ +0\.\d{3} GB  models +trained models", mtbert("cache").stdout, re.MULTILINE)

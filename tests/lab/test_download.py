@@ -108,6 +108,8 @@ def test_downloads_every_file_once(server, tmp_path):
     paths = fetch(tmp_path / "new")
     assert [path.name for path in paths] == list(FILES)
     assert_only_complete_files(tmp_path / "new")
+    (tmp_path / "other").touch()
+    assert {path.stat().st_mode for path in paths} == {(tmp_path / "other").stat().st_mode}, "others may read it"
     fetch(tmp_path / "new")
     assert server.requests == list(FILES)
 

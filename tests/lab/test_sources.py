@@ -96,8 +96,30 @@ def test_a_notebooks_class_without_methods_is_refused(shell):
         source_digest(shell.user_ns["mine"])
 
 
+def test_what_code_of_ones_own_lacks_is_named(tmp_path):
+    (tmp_path / "needs_more.py").write_text("import a_package_that_is_not_here\n")
+    with pytest.raises(SourceError, match=r"--import .*needs_more\.py: No module named 'a_package_that_is_not_here'"):
+        import_files([tmp_path / "needs_more.py"])
+    assert "needs_more" not in sys.modules
+
+
 def mtbert(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
+
+
+def test_code_of_ones_own_is_timed_in_another_process(tmp_path, tiny_encoder, monkeypatch):
+    (tmp_path / "scales.py").write_text(
+        "from mtbert.sharing.adapters import ADAPTERS, LHUC\n\n\n"
+        'class Scales(LHUC):\n    """One more name."""\n\n\nADAPTERS["scales"] = Scales\n'
+    )
+    base = f"corpus: demo, encoder: {tiny_encoder}, train_rows: 16, scheme: sampled, tasks: [sst, cfimdb]"
+    (tmp_path / "grid.yaml").write_text(f"base: {{{base}}}\nruns: {{mine: {{adapter: scales}}}}\n")
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "mtbert_lab", "plan", "--grid", "grid.yaml", "--import", "scales.py"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0 and "timing steps of mine" in process.stderr, process.stderr
+    assert "mine" in process.stdout and "no prediction" not in process.stdout + process.stderr
 
 
 def test_code_of_ones_own_is_imported_for_a_command(

@@ -188,6 +188,12 @@ def test_own_weights_are_those_of_the_task_not_of_its_namesake(build, monkeypatc
     assert {name for name in model.own_weights("sst") if "log_variances" in name} == {"log_variances.sst"}
 
 
+def test_what_a_scored_task_shares_is_the_own_of_the_one_that_trains(build):
+    model = MultitaskBert(build(tasks=["sst"], score_tasks=["sts"]).run_config)
+    encoder = {f"encoder.{name}" for name, weight in model.encoder.named_parameters() if weight.requires_grad}
+    assert encoder <= model.own_weights("sst")
+
+
 @pytest.mark.parametrize("name", ["run_config.json", "encoder.json", "model.safetensors"])
 def test_a_missing_part_of_a_saved_model_is_named(build, tmp_path, name):
     build().save(tmp_path)

@@ -55,8 +55,9 @@ def model(encoder) -> MultitaskBert:
 
 
 def remove_tokenizer(folder: Path) -> None:
-    """Make a saved model one whose encoder had no tokenizer."""
+    """Make a saved model one whose encoder had no tokenizer; the folder of an earlier one's stays."""
     shutil.rmtree(folder / "tokenizer")
+    (folder / "tokenizer").mkdir()
     write_checksums(folder, FILES)
 
 

@@ -345,6 +345,7 @@ def test_remedies_gain_where_they_are_the_cure():
     table = remedies.judge_trials(trials).set_index("remedy")
     assert table["verdict"]["temperature scaling"] == "better" and table["value"]["temperature scaling"] > 0
     assert trials[0].change.value < 0  # a lower log loss is a gain
+    assert remedies.judge_trials([]).empty
     assert table["verdict"]["threshold"] == "not shown"
     assert remedies.mean_class(np.array([[0.5, 0.0, 0.5]])).tolist() == [1]
 

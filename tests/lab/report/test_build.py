@@ -362,7 +362,7 @@ def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsy
         grid.write_text(base + f"runs: {{a: {{plan: {plan}}}}}\n")
     with pytest.raises(ConfigError, match=r"(?s)^bad: a: 9 layers.*\ntwo: a: 7 layers"):
         build_report("cpu", "02", grids=grids, root=root)
-    with pytest.raises(ReportError, match="grid is not in the notebook's cell tagged 'parameters'"):
+    with pytest.raises(ReportError, match=r"--grid: 01_tiny\.ipynb has no parameter grid"):
         build_report("cpu", "01", grids=grids[:1], root=root)
 
 

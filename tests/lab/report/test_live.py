@@ -54,6 +54,13 @@ def test_a_watched_run_is_the_same_run(config, monkeypatch):
     assert watch.get() is before
 
 
+def test_pretraining_is_not_drawn(config):
+    curves = live.LiveCurves(BASELINES)
+    curves.train("1-bert", config.but(pretrain="before", pretrain_epochs=1), load_corpus(config, demo.root()))
+    assert [row["step"] for row in curves.logs["1-bert"] if "train_loss" in row][:1] == [1]
+    assert max(row["step"] for row in curves.logs["1-bert"]) == 4
+
+
 def test_live_figures_follow_the_steps(config, monkeypatch, shown):
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     first, handle = shown

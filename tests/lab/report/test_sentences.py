@@ -49,8 +49,9 @@ def test_a_place_is_a_difference_of_a_run(plans):
 def test_a_difference_without_an_order_is_told_with_its_direction(plans):
     lower = SimpleNamespace(value=-0.012, verdict=TOO_FEW)
     assert tell("{x:more} there", x=Place(lower, TOO_FEW)) == "0.012 less there"
-    with pytest.raises(ValueError, match="hides its sign"):
-        tell("{x:size} more", x=Place(lower, TOO_FEW))
+    for hiding in ("{x:size} more", "{x} more"):
+        with pytest.raises(ValueError, match="hides its sign"):
+            tell(hiding, x=Place(lower, TOO_FEW))
 
 
 def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):

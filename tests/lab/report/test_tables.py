@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import tables
@@ -69,7 +69,7 @@ def test_p_values_are_corrected_for_the_decided_differences(plans):
 
 
 def test_a_difference_that_only_looks_real_alone_is_not_better(monkeypatch, plans):
-    monkeypatch.setattr(tables, "difference", lambda *_, **how: Difference(0.05, np.array([0.02**2]), 3))
+    monkeypatch.setattr(tables.comparisons, "difference", lambda *_, **how: Difference(0.05, np.array([0.02**2]), 3))
     table = Comparison(plans.grid, plans.references).differences
     assert set(table["verdict"]) == {"too few runs to tell"} and (table["low"] < 0).all()
 
@@ -265,9 +265,29 @@ def test_the_front_holds_what_nothing_cheaper_beats():
 def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
     both = BASE.but(tasks=("quora", "sts"))
     first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
-    found = tables.difference(first, second, "overall")
+    found = difference(first, second, "overall")
     value, (low, high) = found.value, found.interval()
     assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
+
+
+def test_a_difference_overall_is_of_the_tasks_that_both_train(synthetic):
+    both = BASE.but(tasks=("sst", "quora"), score_tasks=("sts",))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    assert difference(first, second).value == pytest.approx(first[0].score() - second[0].score())
+
+
+def test_the_table_says_of_every_run_whether_a_task_rests_on_similar_runs(synthetic):
+    runs = {name: [synthetic(BASE.but(plan=name), right)] for name, right in (("1-bert", 0.8), ("3-bert", 0.9))}
+    comparison = Comparison(Grid((), {}, runs), {"3-bert": "1-bert"})
+    found = comparison.differences
+    found["uses_prior"] = found["task"] == found["task"].iloc[-1]  # not the first task
+    assert comparison.difference_table()["seeds"].tolist() == ["1, variance of similar runs"]
+
+
+def test_a_grid_of_ones_own_has_to_be_there(tmp_path):
+    assert tables.read_runs("cpu", "none", train_missing=False).configs == {}
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        tables.read_runs("cpu", str(tables.grids.REPOSITORY / "params/cpu/none.yaml"), train_missing=False)
 
 
 def test_gains_along_the_front(synthetic):
