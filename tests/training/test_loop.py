@@ -24,7 +24,7 @@ from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
 from mtbert.training.parameters import UPSTREAM_RATE, parameter_groups
-from mtbert.training.passes import weighted_tokens
+from mtbert.training.parts import weighted_tokens
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, load_corpus
 

@@ -40,6 +40,7 @@ from mtbert_lab.report.tables.scores import (
     mean_scores,
     read_baselines,
     score_points,
+    shown,
 )
 from mtbert_lab.report.tables.sequences import (
     forgetting,
@@ -78,6 +79,7 @@ __all__ = [
     "rejects_in_one_line",
     "said",
     "score_points",
+    "shown",
     "signed",
     "times_as_long",
     "trained_by",

@@ -70,7 +70,9 @@ def test_how_a_claim_was_checked_is_said_without_paths(claims):
     assert words["PCGrad brings no noticeable gain in accuracy to 1-bert"].startswith(
         "1-bert, PCGrad minus 1-bert, overall"
     )
-    assert words["3-bert takes longer to train than 1-bert"].startswith("3-bert divided by 1-bert, processor time")
+    assert words["3-bert takes longer to train than 1-bert"].startswith(
+        "3-bert divided by 1-bert, PCGrad, processor time"
+    )
 
 
 def row(**changes) -> dict:

@@ -1,4 +1,4 @@
-"""A step's batches in passes through the model that fit into memory."""
+"""A step's batches in parts that fit into memory, each with a forward and a backward pass of its own."""
 
 import math
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from torch import Tensor
 from mtbert.config import RunConfig
 from mtbert.training.batches import Rows
 
-PASS_TOKENS = 4096  # of a training pass on a CPU, counted as `weighted_tokens` does
+UNCUT_TOKENS = 4096  # of a step on a CPU that is not cut, counted as `weighted_tokens` does
 PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
-HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
+HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a part keeps of it
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
 
 
@@ -42,7 +42,7 @@ def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
     With MiniLM a part keeps at most 0.6 GiB.
     """
     tokens = weighted_tokens(config, shapes)
-    if cuda or tokens <= PASS_TOKENS * config.accumulation:
+    if cuda or tokens <= UNCUT_TOKENS * config.accumulation:
         return config.accumulation
     return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
 
