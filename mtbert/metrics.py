@@ -117,7 +117,7 @@ def r2(predicted: ndarray, labels: ndarray, weights: Weights = None) -> ndarray:
 # the task names another one.
 METRICS: dict[str, dict[str, Metric]] = {
     "classes": {"accuracy": accuracy, "macro_f1": macro_f1},
-    "binary": {"accuracy": accuracy, "macro_f1": macro_f1, "f1": f1},
+    "binary": {"accuracy": accuracy, "macro_f1": macro_f1},
     "similarity": {"pearson": pearson},
     "regression": {"pearson": pearson, "r2": r2},
 }

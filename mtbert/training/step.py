@@ -92,12 +92,12 @@ class Trainer:
         Where one is not finite the caller has to stop; on a CPU the weights stay as they are. number: counted from 1;
         the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
-        losses = self.gradients(number, rows)
+        losses = self.compute_gradients(number, rows)
         if self.model.device.type != "cpu" or _are_finite(losses):
             self.update(rows)
         return losses
 
-    def gradients(self, number: int, rows: Rows) -> Losses:
+    def compute_gradients(self, number: int, rows: Rows) -> Losses:
         """Leave the gradient of these rows in `.grad`; returns every task's mean loss, before weighting.
 
         Parameters that a step does not use keep no gradient, so that the optimizer leaves them alone.

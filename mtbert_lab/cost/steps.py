@@ -127,7 +127,7 @@ class Steps:
                 rows[task] = np.arange(self.remembered, len(lengths))
         if self.has_graphs:
             self.kept += self.tables.values()
-        self.trainer.gradients(1, rows)
+        self.trainer.compute_gradients(1, rows)
 
     def update(self) -> None:
         """The part of a step after the gradient."""

@@ -176,16 +176,6 @@ def _judge(rows: list[dict]) -> None:
             row["cautious"] = None
 
 
-def facts(table: pd.DataFrame) -> pd.DataFrame:
-    """The claims that runs are compared with, those of one fact in one row, which has the least favourable verdict."""
-    of_runs = table["run_ids"].notna() & table["verdict"].isin(OF_RUNS)
-    table = table[of_runs]
-    order = table["verdict"].map(OF_RUNS.index)
-    name = table["fact"].where(table["fact"].notna(), table.index.astype(str))  # else a claim is a fact by itself
-    table = table.assign(order=order, name=name).sort_values("order", kind="stable")
-    return table.drop_duplicates("name").sort_index()
-
-
 def write_claims() -> Path:
     """Write `claims_table` to claims.csv of the results store; returns its path."""
     return write_table(claims_table(), results_dir() / "claims.csv")

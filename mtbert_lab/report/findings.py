@@ -11,13 +11,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
-from mtbert_lab.report.claims import NOT_MEASURED, OF_RUNS, facts
+from mtbert_lab.report.claim_counts import facts, findings_checked
 from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
     ADAPTER,
@@ -34,12 +33,10 @@ from mtbert_lab.report.tables import (
     times_as_long,
 )
 from mtbert_lab.statistics import (
-    CONTRADICTED,
     MEAN_MARGIN,
     NO_DIFFERENCE,
     NOT_SHOWN,
     PAIRED_SEEDS,
-    REPRODUCED,
     TOO_FEW,
     count_seeds,
     decide,
@@ -48,7 +45,6 @@ from mtbert_lab.store import overall_interval, summarize
 
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
-MOST_PARAMETERS = 45e6  # of the best run
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of gradients.yaml: two orders, one also with PALs
 
 
@@ -370,65 +366,3 @@ def _claims_checked(store: Path | None) -> str:
         most=fact("most" if 2 * len(of_heads) > checked["contradicted"] else "some", "most"),
         **checked,
     )
-
-
-def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
-    """The places of a sentence on the papers' findings that runs check, from `claims_table`.
-
-    Their count, and how many are reproduced, contradicted, equal, or have too few runs, for many of which (hopeless) no
-    number of runs that is worth its time would do. small and small_contradicted: those of the first two by less than
-    the margin; names: which are contradicted; waiting: how many have no run yet.
-    """
-    checked = facts(claims)
-    checked = checked[checked["kind"] == "finding"]
-    waiting = claims[(claims["kind"] == "finding") & (claims["verdict"] == NOT_MEASURED)]
-    waiting = waiting["fact"].fillna(waiting["claim"])
-    counts = checked["verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
-    small = checked.loc[checked["is_small"].eq(True), "verdict"].value_counts().reindex(OF_RUNS, fill_value=0)
-    names = checked.loc[checked["verdict"] == CONTRADICTED, "claim"]
-    return {
-        "count": len(checked),
-        "reproduced": counts[REPRODUCED],
-        "small": small[REPRODUCED],
-        "contradicted": counts[CONTRADICTED],
-        "small_contradicted": small[CONTRADICTED],
-        "names": "; ".join(f"*{name}*" for name in names) or "none",
-        "equal": counts[NO_DIFFERENCE],
-        "few": counts[TOO_FEW],
-        "hopeless": int(np.isinf(checked["seeds_needed"]).sum()),
-        "waiting": waiting[~waiting.isin(checked["fact"])].nunique(),
-    }
-
-
-def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
-    """How many of `claims_table` have each verdict: a row per kind of check, a column per verdict, and all.
-
-    A fact that several claims state counts once; printed numbers and statements that arithmetic checks count each.
-    """
-    compared = facts(claims)
-    is_finding = compared["kind"] == "finding"
-    is_checked = claims["verdict"].isin(OF_RUNS)
-    kinds = {
-        "findings of the papers, by our runs": compared[is_finding],
-        "baselines, questions, recommendations and checks of ours, by our runs": compared[~is_finding],
-        "printed numbers and statements, checked by arithmetic": claims[(claims["kind"] == "slip") & is_checked],
-    }
-    counts = pd.DataFrame({name: part["verdict"].value_counts() for name, part in kinds.items()})
-    counts = counts.T.reindex(columns=OF_RUNS[::-1]).fillna(0).astype(int)
-    return counts.assign(all=counts.sum(axis=1)).rename_axis(index="checked", columns=None)
-
-
-def unchecked(claims: pd.DataFrame) -> str:
-    """One sentence: how many claims were not compared, and why; empty where all were."""
-    others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
-    return f"Claims that could not be compared: {listed}." if len(others) else ""
-
-
-def best(grid: Grid) -> str | None:
-    """The run with the highest mean overall score, with at most MOST_PARAMETERS; None where there is none."""
-    means = {}
-    for name, runs in grid.runs.items():
-        if runs[0].cost["parameters"] <= MOST_PARAMETERS:
-            means[name] = sum(run.score() for run in runs) / len(runs)
-    return max(means, key=means.get, default=None)

@@ -21,6 +21,7 @@ from mtbert_lab.store import Run, overall_interval
 TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
 BEST = "each task's best step, R-Drop"
 HYBRID_TEST = 0.782  # overall on test of hybrid-bert, in paper 002
+MOST_PARAMETERS = 45e6  # of the best model
 STEPS = "training steps, with those of the teachers"
 COST_LABELS = {"parameters (M)": "parameters (millions)", STEPS: STEPS}
 PREDICTIONS = {  # run -> the folder of the predictions that were scored, in results/
@@ -41,6 +42,15 @@ def beside(comparison: Comparison, *references: str) -> pd.DataFrame:
     """The table of `against` for several references, a panel of a figure each: task has the reference's name."""
     panels = [against(comparison, name).assign(task=f"overall minus {name}") for name in references]
     return pd.concat(panels, ignore_index=True).assign(margin=MEAN_MARGIN)
+
+
+def best(grid: Grid) -> str | None:
+    """The run with the highest mean overall score, with at most MOST_PARAMETERS; None where there is none."""
+    means = {}
+    for name, runs in grid.runs.items():
+        if runs[0].cost["parameters"] <= MOST_PARAMETERS:
+            means[name] = sum(run.score() for run in runs) / len(runs)
+    return max(means, key=means.get, default=None)
 
 
 def beside_best(models: Grid, part: Grid) -> Comparison:

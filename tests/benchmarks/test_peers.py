@@ -47,7 +47,7 @@ def changed_by(step, model: TransformersModel, optimizer, rows) -> set[str]:
 def test_transformers_gives_the_same_losses_and_gradients(training, merged):
     ours = training()
     theirs = TransformersModel(ours.model, ours.tables).eval()
-    losses = ours.trainer.gradients(1, ours.all_rows)
+    losses = ours.trainer.compute_gradients(1, ours.all_rows)
     if merged:
         their_losses = theirs.merged_losses(ours.all_rows)[1]
     else:
@@ -96,13 +96,13 @@ def test_torchjd_gives_our_pcgrad(training, monkeypatch):
     """Of two tasks: the order of more is drawn from another generator."""
     pytest.importorskip("torchjd")
     ours = training(("quora", "sts"), gradients="pcgrad")
-    ours.trainer.gradients(1, ours.all_rows)
+    ours.trainer.compute_gradients(1, ours.all_rows)
     theirs = TransformersModel(ours.model, ours.tables).eval()
     monkeypatch.setattr(peers, "_update", lambda optimizer, losses: None)
     peers.torchjd_step(theirs, None, ours.all_rows)
     expected, found = gradients(ours), dict(theirs.encoder.named_parameters())
     plain = training(("quora", "sts"))
-    plain.trainer.gradients(1, plain.all_rows)
+    plain.trainer.compute_gradients(1, plain.all_rows)
     name = "encoder.layer.0.intermediate.dense.weight"
     assert not torch.allclose(gradients(plain)[name], expected[name], rtol=1e-3), "the tasks do not conflict here"
     for name, gradient in expected.items():

@@ -123,7 +123,7 @@ def with_vector(gradients: Gradients, names: list[str], flat: Tensor, used: set[
 @pytest.mark.parametrize("weights", [(), (0.5, 2.0, 3.0)])
 def test_a_unified_step_is_the_gradient_of_the_weighted_sum(step_of, plan, weights):
     step = step_of(**UNIFIED, plan=plan, task_weights=weights, adapter="houlsby")
-    losses = step.trainer.gradients(1, ROWS)
+    losses = step.trainer.compute_gradients(1, ROWS)
     assert losses == pytest.approx({task: step.loss(task, rows).item() for task, rows in ROWS.items()}, rel=1e-5)
     naive = [step.naive(task, rows) for task, rows in ROWS.items()]
     assert_gradients(step, summed(naive, weights or (1.0, 1.0, 1.0)))
@@ -131,7 +131,7 @@ def test_a_unified_step_is_the_gradient_of_the_weighted_sum(step_of, plan, weigh
 
 def test_a_sampled_step_is_the_gradient_of_its_task(step_of):
     step = step_of(plan="S1 I1", adapter="lhuc", pairs="concat+product", head_norm=True)
-    assert list(step.trainer.gradients(1, {"quora": ROWS["quora"]})) == ["quora"]
+    assert list(step.trainer.compute_gradients(1, {"quora": ROWS["quora"]})) == ["quora"]
     assert_gradients(step, step.naive("quora", ROWS["quora"]))
 
 
@@ -141,7 +141,7 @@ def test_uncertainty_weights_are_learned(step_of):
     with torch.no_grad():
         for task, value in s.items():
             step.model.log_variances[task].fill_(value)
-    losses = step.trainer.gradients(1, ROWS)
+    losses = step.trainer.compute_gradients(1, ROWS)
     naive = [step.naive(task, rows) for task, rows in ROWS.items()]
     factors = {"sst": 1, "quora": 1, "sts": 0.5}  # sts is a regression
     weights = {task: factors[task] * math.exp(-value) for task, value in s.items()}
@@ -178,7 +178,7 @@ def test_loss_ratios_over_three_steps(step_of):
     history, weights = [], (1.0, 1.0, 1.0)
     for number in range(1, 4):
         step.model.zero_grad()
-        losses = step.trainer.gradients(number, ROWS)
+        losses = step.trainer.compute_gradients(number, ROWS)
         assert_gradients(step, summed([step.naive(task, rows) for task, rows in ROWS.items()], weights))
         history.append(losses)
         roots = [math.sqrt(losses[task] / history[0][task]) for task in THREE]  # weights of the next step
@@ -199,7 +199,7 @@ def test_a_row_learns_from_its_own_teachers(step_of):
     for task, table in step.tables.items():
         classes = (5,) if task == "sst" else ()
         table.teachers = torch.randn(len(table), *classes)
-    losses = step.trainer.gradients(1, ROWS)
+    losses = step.trainer.compute_gradients(1, ROWS)
     for task, rows in ROWS.items():
         table = step.tables[task]
         logits = step.model({task: table.tokens.batch(rows)})[task]
@@ -209,7 +209,7 @@ def test_a_row_learns_from_its_own_teachers(step_of):
 
 def test_a_row_that_passes_twice_without_dropout_does_not_differ_from_itself(step_of):
     plain, twice = step_of(**UNIFIED), step_of(**UNIFIED, r_drop=100.0, accumulation=2)
-    assert twice.trainer.gradients(1, ROWS) == pytest.approx(plain.trainer.gradients(1, ROWS), rel=1e-5)
+    assert twice.trainer.compute_gradients(1, ROWS) == pytest.approx(plain.trainer.compute_gradients(1, ROWS), rel=1e-5)
     assert_gradients(twice, plain.result())
 
 
@@ -234,7 +234,7 @@ def assert_parts_change_nothing(step_of, method: str, rows: int, cut: Callable[[
         for task in THREE:
             step.trainer.remember({task: np.arange(20, 20 + (1 if task == "sts" else 9))})
         with mock.patch.object(step_module, "task_logits", wraps=step_module.task_logits) as forward:
-            losses = step.trainer.gradients(4, numbers)
+            losses = step.trainer.compute_gradients(4, numbers)
         results.append((step, losses, forward.call_count))
     (whole, losses, few), (parts, again, many) = results
     assert many > few or rows == 1, "it was cut"
@@ -279,7 +279,7 @@ def test_one_loss_that_is_not_finite_leaves_nothing_to_project(step_of):
         step = step_of(**fields)
         with torch.no_grad():
             step.model.heads.by_task["quora"].layers[0].bias.fill_(math.nan)
-        losses = step.trainer.gradients(1, ROWS)
+        losses = step.trainer.compute_gradients(1, ROWS)
         assert [task for task, loss in losses.items() if not math.isfinite(loss)] == ["quora"]
 
 
@@ -296,7 +296,7 @@ def test_the_constants_of_a_method_reach_it(step_of, monkeypatch):
     monkeypatch.setitem(WEIGHTS, "mine", mine)
     step = step_of(**UNIFIED, gradients="mine", gradient_options={"a": 0.5})
     given.clear()
-    step.trainer.gradients(1, ROWS)
+    step.trainer.compute_gradients(1, ROWS)
     assert given == [0.5]
 
 
@@ -334,7 +334,7 @@ def test_pcgrad_is_for_what_tasks_share(step_of, fields):
     for number in (1, 14, 20):
         rows = {task: part + number for task, part in ROWS.items()}
         step.model.zero_grad()
-        step.trainer.gradients(number, rows)
+        step.trainer.compute_gradients(number, rows)
         naive = {task: step.naive(task, part) for task, part in rows.items()}
         for task, weight in zip(THREE, fields.get("task_weights", ()), strict=False):
             naive[task] = summed([naive[task]], (weight,))
@@ -394,7 +394,7 @@ def active_constraints(step: Step, tasks: tuple[str, ...], constraints: list[str
 def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], shared: list[str]) -> set[str]:
     config, memory = step.model.run_config, {}
     step.model.zero_grad()
-    step.trainer.gradients(number, rows)
+    step.trainer.compute_gradients(number, rows)
     for task in constraints:
         examples = step.trainer.memory.sample(task, config.memory_batch, number)
         assert len(examples) == min(config.memory_batch, config.memory_size)
@@ -457,11 +457,11 @@ def test_every_memory_constrains_a_unified_step(step_of, gradients):
 @pytest.mark.parametrize("gradients", ["gem", "agem"])
 def test_without_memories_a_step_is_plain(step_of, gradients):
     step = step_of(gradients=gradients)
-    step.trainer.gradients(1, {"sst": ROWS["sst"]})
+    step.trainer.compute_gradients(1, {"sst": ROWS["sst"]})
     assert_gradients(step, step.naive("sst", ROWS["sst"]))
     step.trainer.remember({"sst": ROWS["sst"]})  # its own memory is no constraint
     step.model.zero_grad()
-    step.trainer.gradients(2, {"sst": ROWS["sst"]})
+    step.trainer.compute_gradients(2, {"sst": ROWS["sst"]})
     assert_gradients(step, step.naive("sst", ROWS["sst"]))
 
 
@@ -472,7 +472,7 @@ def test_autocast_leaves_gradients_in_float32(step_of, fields):
         step = step_of(precision=precision, plan="S1 I1", **fields)
         remembered(step)
         rows = ROWS if "scheme" in fields else {"sst": ROWS["sst"]}
-        assert all(math.isfinite(loss) for loss in step.trainer.gradients(1, rows).values())
+        assert all(math.isfinite(loss) for loss in step.trainer.compute_gradients(1, rows).values())
         results.append({name: gradient for name, gradient in step.result().items() if gradient is not None})
     exact, rounded = results
     assert set(exact) == set(rounded)
@@ -504,7 +504,7 @@ def test_recorded_cosines(step_of, gradients, fields, levels):
     step = step_of(**UNIFIED, gradients=gradients, cosine_every=2, **fields)
     for number in range(1, 6):
         step.model.zero_grad()
-        step.trainer.gradients(number, {task: rows + number for task, rows in ROWS.items()})
+        step.trainer.compute_gradients(number, {task: rows + number for task, rows in ROWS.items()})
     if gradients == "sum":
         assert_gradients(step, summed([step.naive(task, rows + 5) for task, rows in ROWS.items()]))
     pairs = list(itertools.combinations(THREE, 2))
@@ -529,7 +529,7 @@ def test_gradients_computed_beside_the_step_do_not_reach_offsets(step_of, fields
     step.trainer.remember({"quora": ROWS["quora"]})
     rows = ROWS if "scheme" in fields else {"sts": ROWS["sts"]}
     plain = torch.autograd.grad(sum(step.loss(task, part) for task, part in rows.items()), offsets, allow_unused=True)
-    step.trainer.gradients(1, rows)
+    step.trainer.compute_gradients(1, rows)
     for offset, gradient in zip(offsets, plain, strict=True):
         torch.testing.assert_close(offset.grad, gradient, rtol=1e-4, atol=1e-6)
 
@@ -542,7 +542,7 @@ def test_gradients_computed_beside_the_step_do_not_reach_offsets(step_of, fields
 def test_soft_sharing_pulls_the_copies_in_use(step_of, kind, drawn):
     scheme = dict(UNIFIED) if len(drawn) > 1 else {}
     step = step_of(plan="S1 I1", soft_sharing=kind, soft_strength=0.3, **scheme)
-    step.trainer.gradients(1, {task: ROWS[task] for task in drawn})
+    step.trainer.compute_gradients(1, {task: ROWS[task] for task in drawn})
     expected = summed([step.naive(task, ROWS[task]) for task in drawn])
     for key, _ in step.model.encoder.layers[1][0].named_parameters():
         names = [f"encoder.layers.1.{number}.{key}" for number in range(3)]
@@ -558,11 +558,11 @@ def test_soft_sharing_pulls_the_copies_in_use(step_of, kind, drawn):
 def test_the_copy_of_a_task_that_is_only_scored_pulls_no_other(step_of):
     step = step_of(**UNIFIED, tasks=("sst", "quora"), score_tasks=("sts",), plan="S1 I1", soft_sharing="l2")
     rows = {task: ROWS[task] for task in ("sst", "quora")}
-    step.trainer.gradients(1, rows)
+    step.trainer.compute_gradients(1, rows)
     expected = step.result()
     with torch.no_grad():
         for parameter in step.model.encoder.layers[1][2].parameters():
             parameter += 100
     step.model.zero_grad()
-    step.trainer.gradients(1, rows)
+    step.trainer.compute_gradients(1, rows)
     assert_gradients(step, expected)

@@ -163,8 +163,8 @@ def test_points_of_the_curve(run, config):
 
 def test_the_train_loss_is_the_mean_over_tasks(run, config, monkeypatch):
     losses = []
-    real = trainer.Trainer.gradients
-    monkeypatch.setattr(trainer.Trainer, "gradients", lambda *args: losses.append(real(*args)) or losses[-1])
+    real = trainer.Trainer.compute_gradients
+    monkeypatch.setattr(trainer.Trainer, "compute_gradients", lambda *args: losses.append(real(*args)) or losses[-1])
     curve = run(config.but(scheme="unified", weighting="uncertainty")).curve
     means = [np.mean(list(step.values())) for step in losses]
     assert curve["train_loss"].tolist() == pytest.approx([np.mean(means[:5]), np.mean(means[5:])])

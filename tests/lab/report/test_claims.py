@@ -16,6 +16,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
+from mtbert_lab.report.claim_counts import claim_counts, unchecked
 from mtbert_lab.report.claims import (
     BY_SEED,
     CHECKS,
@@ -26,7 +27,7 @@ from mtbert_lab.report.claims import (
     find,
     read_claims,
 )
-from mtbert_lab.report.findings import best, claim_counts, unchecked
+from mtbert_lab.report.students import best
 from mtbert_lab.report.tables import Grid, read_runs
 from mtbert_lab.report.training import conflict_places, recorded_cosines
 from mtbert_lab.statistics import Difference

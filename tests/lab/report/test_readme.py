@@ -11,8 +11,8 @@ import yaml
 
 from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report.findings import best
 from mtbert_lab.report.plots import TASK_LABELS
+from mtbert_lab.report.students import best
 from mtbert_lab.report.tables import read_runs
 from mtbert_lab.statistics import MEAN_MARGIN, margin_of
 from tools.write_readme import write_tables
