@@ -76,14 +76,14 @@ def measured_peak(config: RunConfig, shapes: Shapes, device: str = "cpu") -> flo
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
     with profiler.profile(profile_memory=on_cpu, enabled=on_cpu) as record:
         run = Steps(MultitaskBert(config.but(weights="random")).to(place), _longest(shapes))
-        run.gradients(kinds[0])  # what torch makes once
+        run.compute_gradients(kinds[0])  # what torch makes once
         run.update()
         if not on_cpu:
             torch.cuda.reset_peak_memory_stats(place)
         with profiler.record_function(MARK):
             pass
         for step in kinds:
-            run.gradients(step)
+            run.compute_gradients(step)
             run.update()
     if on_cpu:
         return _peak_bytes(record.kineto_results.events()) / MIB

@@ -13,8 +13,8 @@ imported: list[str] = []  # files that `import_files` has run, as they were give
 def import_files(files: Iterable[str | Path]) -> None:
     """Run Python files that register code of one's own, each once, as modules of their names.
 
-    Raises SourceError for a file that is not there or imports what is not, and for one whose name is none of a module,
-    or that of another one.
+    Raises SourceError for a file that is not there, that imports a module which is missing, or whose name is no name of
+    a module or that of another one.
     """
     for file in map(str, files):
         if Path(file).resolve() in [Path(other).resolve() for other in imported]:

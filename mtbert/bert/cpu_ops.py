@@ -124,7 +124,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
-    """A bool mask, False with probability p to 1 / RESOLUTION; its generator is seeded by one draw from torch's."""
+    """A bool mask, False with probability p, rounded to 1 / RESOLUTION; one draw from torch's generator seeds it."""
     count = shape.numel()
     seed = int(torch.randint(2**63 - 1, ()))
     words = np.random.SFC64(seed).random_raw(math.ceil(count / 4))  # 64 bits, four elements

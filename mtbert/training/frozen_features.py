@@ -80,7 +80,7 @@ def embeddings_of_all_rows(
 
 def _path(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> Path:
     digest = features_digest(modules, tokens, f"{VERSION} {about}")
-    return cache_dir() / "frozen" / f"{digest[:32]}.f32"
+    return cache_dir() / "frozen" / f"{digest[:32]}.npy"
 
 
 def features_digest(modules: list[nn.Module], tokens: TokenizedTable, about: str) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mtbert.config import RunConfig
 from mtbert.training.batches import Rows
 
-UNCUT_TOKENS = 4096  # of a step on a CPU that is not cut, counted as `weighted_tokens` does
+UNCUT_TOKENS = 4096  # of a part that a CPU cuts no further, counted as `weighted_tokens` does
 PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
 HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a part keeps of it
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)

@@ -76,10 +76,10 @@ class Trainer:
         if graphs is None:
             graphs = graphs_are_on(model.device) and not reason_for_eager(model, tables)
         self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
-        self.averaged = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
+        self.current = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
-            self.average = AveragedModel(self.averaged, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+            self.average = AveragedModel(self.current, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
 
     @property
     def learning_rate(self) -> float:
@@ -271,7 +271,7 @@ class Trainer:
         self.model.heads.apply_offsets()
         self.schedule.step()
         if self.average is not None:
-            self.average.update_parameters(self.averaged)
+            self.average.update_parameters(self.current)
         self.remember(rows)
 
     def _count_broken(self, moved: Tensor) -> None:
@@ -292,7 +292,7 @@ class Trainer:
     def swap_average(self) -> None:
         """Exchange the weights and their moving average, where there is one."""
         if self.average is not None:
-            for weight, mean in zip(self.averaged, self.average.module, strict=True):
+            for weight, mean in zip(self.current, self.average.module, strict=True):
                 weight.data, mean.data = mean.data, weight.data
 
     def state_dict(self) -> dict[str, Any]:

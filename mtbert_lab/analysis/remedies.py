@@ -202,8 +202,8 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
         about = trial.remedy, trial.task, trial.metric
         gains[about] = trial.gain
     table = judge_estimates(gains)
-    about = pd.DataFrame(table["what"].tolist(), columns=["remedy", "task", "metric"], index=table.index)
-    table = table.join(about)
+    parts = pd.DataFrame(table["what"].tolist(), columns=["remedy", "task", "metric"], index=table.index)
+    table = table.join(parts)
     table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"})
     is_order = table["verdict"] != NOT_SHOWN
     is_score = table["metric"].isin(("accuracy", "Pearson"))

@@ -57,7 +57,7 @@ class DryRun:
         """
         with self._entered():
             self.ledger.start()
-            self.steps.gradients(shapes)
+            self.steps.compute_gradients(shapes)
             self.ledger.phase = "update"
             self.steps.update()
         table = self.ledger.timeline()

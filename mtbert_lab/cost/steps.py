@@ -112,10 +112,10 @@ class Steps:
 
     def train(self, shapes: Shapes) -> None:
         """A whole step."""
-        self.gradients(shapes)
+        self.compute_gradients(shapes)
         self.update()
 
-    def gradients(self, shapes: Shapes) -> None:
+    def compute_gradients(self, shapes: Shapes) -> None:
         """The part of a step before the update. shapes: of the whole batches, which the step may cut into parts."""
         rows = {}
         for task in {**shapes, **self.memory}:

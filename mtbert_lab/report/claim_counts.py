@@ -47,7 +47,7 @@ def findings_checked(claims: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def claim_counts(claims: pd.DataFrame) -> pd.DataFrame:
+def by_verdict(claims: pd.DataFrame) -> pd.DataFrame:
     """How many of `claims_table` have each verdict: a row per kind of check, a column per verdict, and all.
 
     A fact that several claims state counts once; printed numbers and statements that arithmetic checks count each.

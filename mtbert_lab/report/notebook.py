@@ -114,7 +114,7 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
         grids = [read(file, train_missing=False) for file in files]
         if not given["train_missing"] or not any(grid.missing for grid in grids):
             return grids
-        corpora = Corpora(given["data_dir"] or None)  # with one run to train, all others are those of the same data
+        corpora = Corpora(given["data_dir"] or None)  # once a run is trained, those on other data do not count
         configs = set().union(*(chain(*grid.configs.values()) for grid in grids))
         missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
         display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")

@@ -17,7 +17,7 @@ TRAINING = _WORDS["training"] | WORDS_OF_RECIPES
 
 
 class _Labels(dict[str, str]):
-    """Names of tasks in figures and tables; a task of a user has its own name."""
+    """Names in figures and tables; what has none here keeps its own."""
 
     def __missing__(self, task: str) -> str:
         return task

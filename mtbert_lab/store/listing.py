@@ -103,7 +103,7 @@ def _committed_runs() -> list[tuple[str, RunConfig]]:
         try:
             found = read_grids([path])
         except ConfigError as error:
-            log.warning("the names of runs in %s are left out: %s", path.name, error)
+            log.warning("the names of runs in %s are left out: %s", path.relative_to(REPOSITORY), error)
         else:
             runs += [(f"{path.stem}: {name}", config) for name, config in found]
     return runs

@@ -520,7 +520,7 @@ def test_a_grid_that_cannot_be_read_hides_no_stored_run(trained, tmp_path, monke
     (tmp_path / "params" / "cpu" / "half.yaml").write_text("base: {adapter: mine}\nruns: {one: {}}\n")
     monkeypatch.setattr("mtbert_lab.store.listing.REPOSITORY", tmp_path)
     assert trained.run_id in mtbert("runs").stdout
-    assert "the names of runs in half.yaml are left out" in caplog.text
+    assert "the names of runs in params/cpu/half.yaml are left out" in caplog.text
 
 
 def test_cache_lists_what_is_there_and_clears_models(trained):

@@ -30,7 +30,7 @@ def config(request, tiny_config):
 
 
 def files() -> list:
-    return sorted((cache_dir() / "frozen").glob("*.f32"))
+    return sorted((cache_dir() / "frozen").glob("*.npy"))
 
 
 def close(first: pd.DataFrame, second: pd.DataFrame) -> None:

@@ -329,7 +329,7 @@ def test_other_encoders_are_pretrained_too(texts, model_type):
 def test_a_loss_that_is_not_finite_is_named(encoder, texts):
     with torch.no_grad():
         encoder.layers[0].feed_forward_in.bias[0] = torch.nan
-    with pytest.raises(TrainingError, match=r"loss of pretraining is nan at step 1 of 10, .*lower pretrain_learning_rate"):
+    with pytest.raises(TrainingError, match=r"pretraining is nan at step 1 of 10, .*lower pretrain_learning_rate"):
         pretrain(encoder, texts, SETTINGS)
 
 

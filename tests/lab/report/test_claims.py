@@ -16,7 +16,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
-from mtbert_lab.report.claim_counts import claim_counts, unchecked
+from mtbert_lab.report.claim_counts import by_verdict, unchecked
 from mtbert_lab.report.claims import (
     BY_SEED,
     CHECKS,
@@ -147,7 +147,7 @@ def test_facts_count_once_and_each_kind_by_itself(folders):
         {"claim": "slip", "arithmetic": "1 + 1", "number": "3"}, {"claim": "far", "none": "no data"},
     )  # fmt: skip
     assert table["kind"].tolist() == ["finding", "finding", "finding", "baseline", "slip", "finding"]
-    counts = claim_counts(table)
+    counts = by_verdict(table)
     assert counts["all"].tolist() == [2, 1, 1]
     assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [1, 1, 0]
     assert unchecked(table) == "Claims that could not be compared: 1 cannot be checked."

@@ -12,7 +12,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
-from mtbert_lab.report.findings import SMALL, Place, box, gem_is_for, nothing_gained, tell
+from mtbert_lab.report.findings import SMALL, Place, agem_keeps, box, gem_is_for, nothing_gained, tell
 from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import Run
@@ -76,6 +76,18 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
 def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences):
     with pytest.raises(KeyError, match="a seed"):
         gem_is_for(synthetic_sequences(0))
+    with pytest.raises(KeyError, match="A-GEM"):
+        agem_keeps(synthetic_sequences(6))
+
+
+def test_agem_stands_beside_gem(synthetic_sequences):
+    grid = synthetic_sequences(6)
+    grid.runs["sequence, A-GEM"] = []
+    assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM and by 0.075 less with GEM.")
+    grid = synthetic_sequences(0)
+    grid.runs["sequence, A-GEM"] = []
+    with pytest.raises(KeyError, match="a seed"):
+        agem_keeps(grid)
 
 
 def test_processor_times_are_compared_on_cpus_of_one_kind_by_one_version(synthetic):

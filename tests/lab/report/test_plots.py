@@ -36,7 +36,7 @@ def drawn(ax: plt.Axes) -> set[tuple[float, float]]:
 
 
 def test_every_task_and_metric_has_a_name_and_every_task_a_colour_of_its_own():
-    assert set(plots.TASK_LABELS) == set(TASKS)
+    assert set(words.TASK_LABELS) == set(TASKS)
     assert len({plots.COLOURS[task] for task in TASKS}) == len(TASKS)
     selecting = {next(iter(metrics)) for metrics in METRICS.values()}
     assert selecting <= set(words.METRIC_LABELS)
