@@ -30,10 +30,9 @@ def import_files(files: Iterable[str | Path]) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except ModuleNotFoundError as error:
-            del sys.modules[name]
-            raise SourceError(f"--import {file}: {error}") from error
-        except BaseException:  # half a module would be found by its name
-            del sys.modules[name]
+        except BaseException as error:
+            del sys.modules[name]  # half a module would be found by its name
+            if isinstance(error, ModuleNotFoundError):
+                raise SourceError(f"--import {file}: {error}") from error
             raise
         imported.append(file)

@@ -42,7 +42,7 @@ from mtbert_lab.statistics import (
     count_seeds,
     decide,
 )
-from mtbert_lab.store import overall_interval, summarize
+from mtbert_lab.store import Run, overall_interval, summarize
 
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
@@ -313,10 +313,9 @@ def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
 
 def gem_is_for(gradients: Grid) -> str:
     """What GEM keeps of earlier tasks in sequence, and what it takes; raises KeyError without the runs."""
-    runs = gradients.runs
     keeps = gem_keeps(gradients)
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
-    times = times_as_long([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
+    times = times_as_long(_without_and_with_gem(gradients))
     return (
         f"{keeps} On CPUs it takes {times:.0f} times the time. It keeps {config.memory_size} examples of an earlier "
         f"task and reads {config.memory_batch} a step."
@@ -325,9 +324,8 @@ def gem_is_for(gradients: Grid) -> str:
 
 def gem_keeps(gradients: Grid) -> str:
     """What GEM keeps of earlier tasks in sequence; raises KeyError without the runs."""
-    runs = gradients.runs
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
-    found = less_forgotten([(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES])
+    found = less_forgotten(_without_and_with_gem(gradients))
     if not found.seeds:
         raise KeyError("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
@@ -339,6 +337,12 @@ def gem_keeps(gradients: Grid) -> str:
         f"verdict needs {PAIRED_SEEDS}).",
         kept=Place(row, TOO_FEW),
     )
+
+
+def _without_and_with_gem(gradients: Grid) -> list[tuple[list[Run], list[Run]]]:
+    """The runs without and with GEM in each of SEQUENCES; raises KeyError where one is not stored."""
+    runs = gradients.runs
+    return [(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES]
 
 
 def agem_keeps(gradients: Grid) -> str:

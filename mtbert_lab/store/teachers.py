@@ -51,8 +51,7 @@ class TeacherOutputs:
         """
         missing = self.missing()
         teachers = list(self.run_ids)
-        stride = 2 if len(teachers) % 2 else 1  # seeds side by side begin with other teachers
-        first = stride * self.student.seed % max(1, len(teachers))
+        first = self.student.seed % max(1, len(teachers))
         outputs: dict[RunConfig, dict[str, Tensor]] = {}
         for teacher in teachers[first:] + teachers[:first]:
             run_id = self.run_ids[teacher]
