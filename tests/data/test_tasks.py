@@ -21,7 +21,7 @@ from mtbert.training.metrics import metrics_of
 from mtbert.training.task_data import load_corpus
 from mtbert_lab.cli import app
 from mtbert_lab.remarks import remarks_of
-from mtbert_lab.store.runs import data_root, load_or_run
+from mtbert_lab.store.runs import data_root
 
 TOPICS = """
 name: topics
@@ -671,19 +671,6 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
     assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
-
-
-@pytest.mark.lab
-def test_a_run_trains_on_the_rows_that_are_left_where_one_accepts_that(folder, tiny_encoder, monkeypatch):
-    """2 of 24 rows are rejected, more than 5 %."""
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    text = (folder / "topics-train.csv").read_text()
-    (folder / "topics-train.csv").write_text(text.replace(",sport", ",sports", 2))
-    config = RunConfig(corpus="course", tasks=("topics",), encoder=tiny_encoder, epochs=1)
-    with pytest.raises(DataError, match=r"topics-train\.csv: 2 of 24 rows are rejected, more than 5%\n"):
-        load_or_run(config, device="cpu", progress=False)
-    run = load_or_run(config, device="cpu", progress=False, accept_rejects=True)
-    assert run.provenance["rows"] == {"train topics": 22, "dev topics": 24}
 
 
 @pytest.mark.lab

@@ -12,7 +12,7 @@ from torch import nn
 
 from mtbert.gradients import gram
 from mtbert.gradients.cagrad import cagrad_weights
-from mtbert.gradients.gem import agem, gem, gem_project
+from mtbert.gradients.gem import agem, broken_constraints, gem, gem_project
 from mtbert.gradients.gram import FlatGradients
 from mtbert.gradients.pcgrad import pcgrad, pcgrad_weights
 from mtbert.optim import AdamW
@@ -401,6 +401,16 @@ def test_agem_is_gem_with_the_mean_as_its_one_memory(scale):
 def two_heads() -> nn.ModuleDict:
     torch.manual_seed(0)
     return nn.ModuleDict({"trunk": nn.Linear(4, 3), "a": nn.Linear(3, 2), "b": nn.Linear(3, 2, bias=False)})
+
+
+def test_a_step_breaks_the_constraints_of_the_losses_that_it_raises():
+    """A step along a memory's gradient raises its loss; less than 1e-4 of both lengths is rounding."""
+    M = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, 0.0]])
+    assert broken_constraints(torch.tensor([3.0, 0.0]), M) == 1
+    assert broken_constraints(torch.tensor([3.0, 0.1]), M) == 2
+    assert broken_constraints(torch.tensor([3.0, 0.0001]), M) == 1
+    assert broken_constraints(torch.tensor([0.0, -1.0]), M) == 0
+    assert broken_constraints(torch.zeros(2), M) == 0
 
 
 def test_flat_gradients_there_and_back():

@@ -163,20 +163,6 @@ def write_grid(folder: Path, config) -> Path:
     return path
 
 
-def test_train_trains_the_runs_that_were_asked_for(tiny_config, course_folder, tmp_path, threads_as_workers):
-    grid = write_grid(tmp_path, tiny_config)
-    asked = ("train", grid, "--only", "one", "--data", course_folder, "--threads", 1, "--device", "cpu")
-    result = mtbert(*asked)
-    [config] = read_grid(grid)["one"]
-    run = load_or_run(config, train_missing=False)
-    first, line = result.stdout.splitlines()
-    assert first == "0 of 1 are stored already"
-    assert re.fullmatch(rf"\[1 of 1\] one, seed 1: dev {run.score():.4f} \({run.run_id}, \d+\.\d min\)", line)
-    assert result.exit_code == 0
-    again = mtbert(*asked)
-    assert (again.exit_code, again.stdout) == (0, "1 of 1 are stored already\n")
-
-
 def test_a_deleted_run_is_trained_again(tiny_config, course_folder, tmp_path, threads_as_workers):
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
@@ -398,14 +384,6 @@ def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path)
     assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
     assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_pipe_of_lines_has_a_row_for_every_line(trained):
-    """The first line is no header, and no line is missing, whatever is in it."""
-    lines = ["sentence, text, mail: all of it warm", "", "NA", "a cold day"]
-    found = piped("\n".join(lines), trained, "--task", "sst")
-    expected = load_model(trained.run_id).predict(lines, "sst")
-    assert found["predicted"].tolist() == expected["predicted"].tolist()
 
 
 def test_a_carriage_return_inside_a_text_begins_no_row(trained):

@@ -214,14 +214,6 @@ def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers,
     assert trained == [2, 3, 1]
 
 
-def test_a_cache_that_cannot_be_written_is_named_for_each_run(pairs, threads_as_workers, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MTBERT_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr("mtbert_lab.store.runs.train", None)
-    failed = train_missing(look_up(pairs), device="cpu")
-    assert len(failed) == len(pairs) and all("cannot be written to" in text for text in failed.values())
-
-
 def test_a_signal_drops_the_queue_and_saves_the_run(pairs, threads_as_workers, monkeypatch, isolated):
     monkeypatch.setattr("mtbert_lab.workers.REPORT_SECONDS", 0.0)
     monkeypatch.setattr("mtbert_lab.sweep.Status.note", lambda status, event: os.kill(os.getpid(), signal.SIGTERM))

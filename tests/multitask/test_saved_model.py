@@ -127,13 +127,6 @@ def test_a_model_that_is_saved_over_another_has_one_tokenizer(model, tmp_path):
     MultitaskBert.load(tmp_path / "model")
 
 
-def test_a_model_without_the_definitions_of_its_tasks_is_not_read(model, tmp_path):
-    model.save(tmp_path / "model")
-    (tmp_path / "model" / "tasks.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no trained model; tasks\.json missing"):
-        MultitaskBert.load(tmp_path / "model")
-
-
 @pytest.mark.lab
 def test_a_stored_run_of_a_changed_task_is_not_read(define, tiny_config, course_data):
     define(**COURSE["cfimdb"].model_dump())

@@ -1,6 +1,5 @@
 """Runs over a frozen prefix give the same numbers with and without what is kept on disk, and read it when they can."""
 
-import logging
 import time
 
 import numpy as np
@@ -68,18 +67,6 @@ def test_what_changes_the_states_changes_the_file(run, config, change):
     before = set(files())
     run(config.but(**change))
     assert len(set(files()) - before) == 4
-
-
-def test_damaged_files_are_made_again(run, config, caplog):
-    first = run(config)
-    for path in files():
-        content = bytearray(path.read_bytes())
-        content[-5] ^= 255
-        path.write_bytes(bytes(content))
-    with caplog.at_level(logging.WARNING):
-        again = run(config)
-    assert caplog.text.count("is damaged") == 4
-    pd.testing.assert_frame_equal(first.predictions, again.predictions, check_exact=True)
 
 
 def test_features_of_a_frozen_encoder_are_read_by_the_next_seed(run, tiny_config, monkeypatch):

@@ -15,7 +15,7 @@ from mtbert.data.tokens import tokenize
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import TrainingError, train
 from mtbert.training.batches import training_steps
-from mtbert.training.graphs import GRADIENTS_SHARE, StepGraphs, _Captured, graphs_are_on, reason_for_eager
+from mtbert.training.graphs import StepGraphs, _Captured, graphs_are_on, reason_for_eager
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import load_corpus, task_rows
 
@@ -73,8 +73,8 @@ def test_graphs_that_hold_the_gradients_of_every_task_are_fewer(monkeypatch):
     parameter = torch.zeros(5)
     of_sum = _Captured(None, parameter, {"sst": parameter}, [(parameter, parameter)])  # 20 bytes
     of_tasks = _Captured(None, parameter, ({}, torch.zeros(2, 5), parameter), [])  # 40 bytes
-    assert graphs._most_graphs(of_sum, CPU) == GRADIENTS_SHARE * 400 / 20
-    assert graphs._most_graphs(of_tasks, CPU) == int(GRADIENTS_SHARE * 400 / 40)
+    assert graphs._most_graphs(of_sum, CPU) == 5
+    assert graphs._most_graphs(of_tasks, CPU) == 2
 
 
 def take_steps(trainer: Trainer, count: int) -> list[dict[str, float]]:

@@ -19,7 +19,6 @@ from mtbert.data import Corpus
 from mtbert.files import replacing_sealed
 from mtbert.training.checkpoint import Checkpoint
 from mtbert.training.loop import train
-from mtbert.training.step import Trainer
 from mtbert.training.task_data import load_corpus
 
 THREE = ("sst", "quora", "sts")
@@ -168,37 +167,3 @@ def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain):
             torch.save(content, partial)
     assert saver_of(path).restore() is None
     assert not (tmp_path / "executed").exists() and "is damaged and not used" in caplog.text
-
-
-@pytest.mark.usefixtures("saved_each_step")
-def test_a_damaged_checkpoint_of_a_run_costs_some_steps_and_no_bits(run, tiny_config, tmp_path, caplog):
-    whole, path = run(tiny_config), tmp_path / "checkpoint.pt"
-    run(tiny_config, checkpoint=path)
-    path.write_bytes(flipped(path.read_bytes(), 20_000))
-    resumed = run(tiny_config, checkpoint=path)
-    assert "is damaged and not used" in caplog.text and "beginning" not in caplog.text
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-
-
-@pytest.mark.usefixtures("saved_each_step")
-def test_a_trainer_killed_at_two_steps_goes_on_bit_for_bit(tiny_config, course_folder, tmp_path, monkeypatch):
-    corpus = load_corpus(tiny_config, course_folder)
-    whole = digest(tiny_config, corpus, None)
-    step = Trainer.step
-    for last in (3, 8):
-        path = tmp_path / str(last) / "checkpoint.pt"
-
-        def step_or_die(self, number, rows, last=last):
-            if number == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return step(self, number, rows)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "step", step_or_die)
-            process = multiprocessing.get_context("fork").Process(target=digest, args=(tiny_config, corpus, path))
-            process.start()
-            process.join()
-        assert process.exitcode == -signal.SIGKILL
-        assert torch.load(path, weights_only=True)["progress"]["step"] == last - 1
-        assert digest(tiny_config, corpus, path) == whole

@@ -111,19 +111,6 @@ def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
     return np.where(random.random(n) < right, labels, 1 - labels), labels
 
 
-def test_an_interval_covers_the_value_narrows_and_repeats():
-    widths = []
-    for n in (50, 800):
-        predicted, labels = drawn(n, right=0.8)
-        low, high = interval(accuracy, predicted, labels)
-        assert low < accuracy(predicted, labels) < high
-        assert (low, high) == interval(accuracy, predicted, labels)
-        normal = 1.96 * np.sqrt(0.8 * 0.2 / n)
-        assert high - low == pytest.approx(2 * normal, rel=0.25)
-        widths.append(high - low)
-    assert widths[1] < widths[0] / 3
-
-
 def test_an_interval_covers_the_truth_about_95_times_in_100():
     truth, covered = 0.7, 0
     for trial in range(100):

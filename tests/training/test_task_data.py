@@ -44,6 +44,7 @@ def test_predictions_are_in_file_order_whatever_the_lengths(run, tiny_config, co
     [
         {},
         dict(keep="last"),
+        dict(ema=0.7),
         dict(keep="last", ema=0.7),
         dict(keep="last", pretrain="after"),
         dict(keep="best_per_task", tasks=("sst", "quora"), scheme="unified", plan="3-bert"),

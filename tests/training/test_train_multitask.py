@@ -19,11 +19,7 @@ from mtbert.training import loop as module
 from mtbert.training import step as trainer
 from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
-from mtbert.training.task_data import load_corpus, predict_table
-from mtbert_lab.paths import results_dir
-from mtbert_lab.store import runs as stored_runs
-from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.runs import load_or_run
+from mtbert.training.task_data import load_corpus
 
 THREE = ("sst", "quora", "sts")
 CHAIN = ("sst>quora", "sst>sts", "quora>sts")
@@ -31,13 +27,11 @@ MEMORY = dict(memory_size=12, memory_batch=6)
 RUNS = {
     "pcgrad with cosines": dict(scheme="unified", gradients="pcgrad", cosine_every=2, plan="S1 I1"),
     "gem, annealed": dict(gradients="gem", sampling="annealed", epochs=3, steps_per_epoch=4, **MEMORY),
-    "agem": dict(gradients="agem", epochs=3, steps_per_epoch=4, **MEMORY),
-    "gem in unified steps": dict(scheme="unified", gradients="gem", gradient_options={"margin": 0.1}, **MEMORY),
     "in turn": dict(scheme="in_turn", adapter="lhuc", batch_size=16),
     "loss ratio": dict(scheme="unified", weighting="loss_ratio"),
     "uncertainty": dict(scheme="unified", weighting="uncertainty", accumulation=2),
     "progressive heads": dict(feeds=CHAIN, upstream="slow", steps_per_epoch=6, sampling="sqrt"),
-    "soft sharing": dict(plan="3-bert", soft_sharing="trace", steps_per_epoch=4),
+    "best of each task": dict(scheme="unified", plan="3-bert", keep="best_per_task"),
     "average of weights": dict(scheme="unified", ema=0.7),
 }
 
@@ -134,14 +128,6 @@ def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course
     resumed = module.train(config, other, device="cpu", progress=False, checkpoint=path)
     assert_same_bits(fresh, resumed)
     assert "belongs to another run" in caplog.text
-
-
-def test_cosines_of_a_run(run, config):
-    cosines = run(config.but(**RUNS["pcgrad with cosines"])).cosines
-    assert list(cosines.columns) == ["step", "layer", "first", "second", "cosine"]
-    assert cosines["step"].unique().tolist() == [2, 4, 6, 8, 10]
-    assert cosines["layer"].unique().tolist() == ["embeddings", "layer 1"]
-    assert len(cosines) == 5 * 2 * 3 and cosines["cosine"].between(-1, 1).all()
 
 
 def test_points_of_the_curve(run, config):
@@ -273,31 +259,3 @@ def test_a_frozen_encoder_reads_each_split_once(run, config, monkeypatch, fields
     run(config.but(tasks=("sst", "quora"), score_tasks=("sts",), frozen=True, epochs=4, **fields))
     read = sorted(task for _, batches, *_ in calls for task in batches)
     assert read == ["quora", "quora", "sst", "sst", "sts"], "train and dev, of sts dev; one batch holds a split"
-
-
-@pytest.mark.lab
-def test_a_multitask_run_is_stored_and_loaded(config, course_data, monkeypatch):
-    config = config.but(scheme="unified", weighting="uncertainty", gradients="pcgrad", cosine_every=2, plan="S1 I1")
-    options = dict(device="cpu", progress=False)
-    trained = load_or_run(config, **options)
-    folder = results_dir() / "runs" / trained.run_id
-    assert (folder / "cosines.parquet").exists()
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("trained")
-
-    monkeypatch.setattr(stored_runs, "train", refuse)
-    for loaded in (load_or_run(config, **options), load_or_run(config, train_missing=False)):
-        assert loaded.config == config and loaded.cost == trained.cost
-        for name in ("scores", "curve", "predictions", "cosines"):
-            table, stored = getattr(trained, name), getattr(loaded, name)
-            assert len(table)
-            pd.testing.assert_frame_equal(table, stored, check_dtype=False, rtol=1e-6)
-        best = loaded.curve["dev_score"].max()
-        assert loaded.score() == pytest.approx(best) == pytest.approx(trained.score())
-    dev = load_corpus(config, course_data).dev
-    again = pd.concat([predict_table(load_model(trained.run_id), task, dev[task], "dev", "cpu") for task in THREE])
-    stored = {"label": "float32", "predicted": "float32", "confidence": "float16"}
-    again = again.reset_index(drop=True).astype(stored).astype({"confidence": "float32"})
-    pd.testing.assert_frame_equal(again, trained.predictions, check_exact=True)
-    assert set(pd.read_csv(results_dir() / "scores.csv")["trained_on"]) == {"sst+quora+sts"}

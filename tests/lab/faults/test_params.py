@@ -74,13 +74,6 @@ def test_a_wrong_grid_is_one_short_line(tmp_path, name):
     assert peak.mib() < before + 50
 
 
-def test_anchors_and_merges_are_read(tmp_path):
-    one, two = "one: &one {tasks: [sts], epochs: 2}", "two: &two {<<: *one, epochs: 4}"
-    (tmp_path / "grid.yaml").write_text(f"runs:\n  {one}\n  {two}\n  three: {{<<: *two, seeds: [3]}}\n")
-    grid = read_grid(tmp_path / "grid.yaml")
-    assert [(config.epochs, config.seed) for [config] in grid.values()] == [(2, 1), (4, 1), (4, 3)]
-
-
 def test_a_run_that_overrides_what_it_merges_can_be_merged_from_outside_of_runs(tmp_path):
     """PyYAML merges such a mapping in place, and has then both values of its key."""
     first, merged = "defaults: &defaults {epochs: 2, seed: 1}", "one: &one {<<: *defaults, epochs: 4}"

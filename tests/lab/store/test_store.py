@@ -23,7 +23,6 @@ from mtbert.files import write_checksums
 from mtbert.metrics import OWN_METRICS, accuracy
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
-from mtbert.training import loop
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import folders, removal, runs
@@ -593,33 +592,6 @@ def test_a_worker_does_not_wait_for_a_teacher_that_another_process_trains(config
     lock.parent.mkdir(parents=True)
     with FileLock(lock), pytest.raises(Timeout):
         runs.train_once(student, corpus, [results_dir()], "cpu", progress=False, wait=False)
-
-
-def test_an_interrupted_run_resumes_and_is_stored_as_the_same_run(tiny_config, course_data, isolated, monkeypatch):
-    """Nothing is cleaned up after the interruption; the next call goes on from the checkpoint."""
-    config = tiny_config.but(epochs=3, evals_per_epoch=2)
-    save = loop.Checkpoint.save
-
-    class Killed(BaseException):
-        pass
-
-    def save_and_die(self, progress):
-        save(self, progress)
-        if progress["step"] == 8:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Checkpoint, "save", save_and_die)
-        patch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
-        with pytest.raises(Killed):
-            run_of(config)
-    [checkpoint] = (isolated / "cache" / "models").glob("*/checkpoint.pt")
-    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == 8
-    resumed = run_of(config)
-    assert not checkpoint.exists()
-    whole = run_of(config, store=isolated / "again")
-    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions, check_exact=True)
-    assert np.array_equal(resumed.curve["train_loss"], whole.curve["train_loss"])
 
 
 def test_every_committed_run_is_read_under_the_id_of_its_configuration():
