@@ -340,15 +340,6 @@ def test_scores_of_the_last_step_and_of_the_best(run, tiny_config, monkeypatch):
     pd.testing.assert_frame_equal(best.step_scores, trained.step_scores)
 
 
-def test_the_last_model_is_kept_where_asked(run, tiny_config, monkeypatch):
-    falling = iter([0.9, 0.1] * 2)
-    monkeypatch.setattr(module, "metrics_of", lambda task: {"accuracy": lambda p, y: next(falling)})
-    last, best = run(tiny_config.but(keep="last")), run(tiny_config)
-    assert last.cost["best_step"] == best.cost["best_step"] == 5
-    assert not torch.equal(weights(last)["heads.by_task.sst.layers.0.weight"],
-                           weights(best)["heads.by_task.sst.layers.0.weight"])  # fmt: skip
-
-
 def test_steps_of_an_epoch_of_one_task_in_turn(run, tiny_config):
     """Not passes: what is reported is trained, and the learning rate ends where training does."""
     config = tiny_config.but(scheme="in_turn", steps_per_epoch=3, schedule="onecycle", evals_per_epoch=3)
