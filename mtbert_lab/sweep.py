@@ -113,7 +113,11 @@ def longest_first(runs: Sequence[SweepRun]) -> list[SweepRun]:
 
 
 def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> None:
-    """Raises ValueError where a run could not start: for its tables, its tokenizer, or the sizes of its encoder."""
+    """Raises ValueError where a run could not start: for its tables, its tokenizer, or the sizes of its encoder.
+
+    Rejected rows are logged.
+    """
+    corpus.warn()
     if not accept_rejects:
         corpus.check(REPAIR)
     load_tokenizer(config.encoder)

@@ -7,7 +7,6 @@ file, as dask is slow to import.
 """
 
 import errno
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from distributed import Worker, WorkerPlugin, get_worker
 from filelock import Timeout
 
 from mtbert.config import RunConfig
-from mtbert.data import Corpus
 from mtbert.runtime import free_by_default
 from mtbert.training import ReadProgress, watch
 from mtbert_lab.own_code import import_files, imported
@@ -77,10 +75,9 @@ class Sweep(WorkerPlugin):
         self.is_stopped = False
 
     def setup(self, worker: Worker) -> None:
-        """Import registered code. Rejected rows are not reported: the process that leads the sweep has done so."""
+        """Import registered code."""
         self.worker = worker
         import_files(self.imports)
-        logging.getLogger(Corpus.__module__).setLevel(logging.ERROR)
 
     def teardown(self, worker: Worker) -> None:
         """Stop the run."""

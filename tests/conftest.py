@@ -7,7 +7,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub: no test asks the h
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # servers of the tests are on this machine
 
 import itertools
-import logging
 import random
 import shutil
 from collections import Counter
@@ -22,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
-from mtbert.data.corpus import Corpus
+from mtbert.data import corpus
 from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
@@ -134,12 +133,13 @@ def isolated_session(tmp_path_factory):
 def isolated(isolated_session, monkeypatch) -> Iterator[Path]:
     """No test reads or writes the caches, results, figures or data of this machine, or those of another test.
 
-    Nor does it leave torch with other threads, under which sums differ in their last bits.
+    Nor does it leave torch with other threads, under which sums differ in their last bits, or warnings unsaid.
     """
     folder = isolated_session / str(next(NUMBERS))  # mktemp looks through the folders of all tests for one
     folder.mkdir()
     _isolate(monkeypatch, folder)
     threads = torch.get_num_threads()
+    corpus._warn_once.cache_clear()
     yield folder
     torch.set_num_threads(threads)
     shutil.rmtree(folder, ignore_errors=True)
@@ -245,5 +245,3 @@ def threads_as_workers(monkeypatch):
             yield client
 
     monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
-    # Their logger is that of this process.
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)

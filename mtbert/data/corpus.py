@@ -23,27 +23,31 @@ class Corpus:
     train: dict[str, pd.DataFrame]
     dev: dict[str, pd.DataFrame]
     faults: tuple[str, ...] = ()  # why these are no tables to train on, see `check`
+    warnings: tuple[str, ...] = ()  # on rejected rows and unusual numbers, see `warn`
 
     @classmethod
     def load(
         cls, root: Path, tasks: Sequence[str], scored: Sequence[str], train_rows: int | None = None, seed: int = 1
     ) -> "Corpus":
-        """Read the tables in the folder `root`, with a warning for rejected rows; raises DataError.
+        """Read the tables in the folder `root`; raises DataError. Rejected rows are left out: `warn` tells of them.
 
         train_rows: size of a random subset of each train split, drawn with `seed`; None: all rows.
         """
-        train, dev, faults = {}, {}, []
+        train, dev = {}, {}
+        faults, warnings = [], []
         for task in tasks:
-            table, fault = _load(task, "train", root)
+            table, fault, remarks = _load(task, "train", root)
             if train_rows is not None and train_rows < len(table):
                 chosen = np.random.default_rng(seed).permutation(len(table))[:train_rows]
                 table = table.iloc[np.sort(chosen)].reset_index(drop=True)
             train[task] = table
             faults.append(fault)
+            warnings += remarks
         for task in scored:
-            dev[task], fault = _load(task, "dev", root)
+            dev[task], fault, remarks = _load(task, "dev", root)
             faults.append(fault)
-        return cls(train, dev, tuple(fault for fault in faults if fault))
+            warnings += remarks
+        return cls(train, dev, tuple(filter(None, faults)), tuple(warnings))
 
     def with_swapped_pairs(self) -> "Corpus":
         """Every training pair (a, b) also as (b, a), behind all others; the tables of single sentences stay."""
@@ -61,27 +65,37 @@ class Corpus:
         """Hex digits that name the content of the tables."""
         return fingerprint(*self.train.values(), *self.dev.values())
 
+    def warn(self) -> None:
+        """Log what files had that was left out or is unusual, each warning once in a process."""
+        for warning in self.warnings:
+            _warn_once(warning)
+
     def check(self, remedy: str = "Repair the file, or train without this check.") -> None:
         """Raises DataError where many rows are rejected or a class has no row: scores would say little."""
         if self.faults:
             raise DataError("\n".join([*self.faults, remedy]))
 
 
-def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str]:
-    """The table, and its fault."""
+def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str, list[str]]:
+    """The table, its fault, and warnings."""
     path = TASKS[task].path(split, root)
     changed = path.stat().st_mtime_ns if path.exists() else 0  # else load_table says what is wrong
-    table, fault = _load_once(task, split, root, changed, TASKS[task])
-    return table.copy(deep=False), fault  # pandas copies what is written to
+    table, fault, warnings = _load_once(task, split, root, changed, TASKS[task])
+    return table.copy(deep=False), fault, warnings  # pandas copies what is written to
 
 
 @functools.lru_cache(16)
-def _load_once(task: str, split: str, root: Path, changed: int, about: Task) -> tuple[pd.DataFrame, str]:
+def _load_once(task: str, split: str, root: Path, changed: int, about: Task) -> tuple[pd.DataFrame, str, list[str]]:
     """changed: when the file was, in ns; about: the task, which may be registered again with another definition."""
     table, report = load_table(task, split, root)
+    warnings = []
     if report.rejects:
-        log.warning("%s", report.summary)
+        warnings.append(report.summary)
     if about.is_number:
-        for remark in remarks_on_range(task, table):
-            log.warning("%s: %s", report.path.name, remark)
-    return table, fault_of(task, split, table, report)
+        warnings += [f"{report.path.name}: {remark}" for remark in remarks_on_range(task, table)]
+    return table, fault_of(task, split, table, report), warnings
+
+
+@functools.cache
+def _warn_once(warning: str) -> None:
+    log.warning("%s", warning)

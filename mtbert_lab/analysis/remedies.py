@@ -105,37 +105,39 @@ def isotonic_scale(on: Systems, system: str) -> list[Trial]:
 def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
     """The mean of a system's seeds against single seeds; the mean of two plans against two seeds of `other`.
 
-    The intervals are over examples alone: these runs are the ones that are averaged.
+    The interval of the mean of seeds is over examples alone: these runs are the ones that are averaged.
     """
     seeds = _values(on)[system]
-    single = _decided(on, seeds)
-    whole = _decided(on, seeds.mean(0))
-
-    def of_means(remedy: str, before: ndarray, after: ndarray) -> Trial:
-        return Trial(remedy, on.task, _metric(on), _score(on, before), _score(on, after))
-
+    single = _scores(on, _decided(on, seeds)).mean(0)
+    whole = _scores(on, _decided(on, seeds.mean(0)))
+    two_seeds = on.resamples.over_pairs(other, other, _scores(on, on.mixed(other, other)))
+    two_plans = on.resamples.over_pairs(one, other, _scores(on, on.mixed(one, other)))
     return [
-        of_means("mean of seeds", single, whole[None]),
-        of_means("mean of two plans", on.mixed(other, other), on.mixed(one, other)),
+        Trial("mean of seeds", on.task, _metric(on), single, whole),
+        Trial("mean of two plans", on.task, _metric(on), two_seeds, two_plans),
     ]
 
 
 def three_in_one(on: Systems, one: str, other: str) -> list[Trial]:
     """The mean of every three seeds of plan `one` against its single seeds, and against the single seeds of `other`.
 
-    The intervals are over examples alone. With fewer than three seeds there are no trials.
+    Against `one` the interval is over examples alone, as these runs are the ones that are averaged; against `other` it
+    is over the seeds of both, too. With fewer than three seeds there are no trials.
     """
     seeds = _values(on)[one]
     if len(seeds) < 3:
         return []
     threes = np.array(list(combinations(range(len(seeds)), 3)))
     means = seeds[threes].mean(axis=1)  # (sets of three, N, C) or (sets of three, N)
-    after = _score(on, _decided(on, means))
-    trials = []
-    for reference in (one, other):
-        before = _score(on, _decided(on, _values(on)[reference]))
-        trials.append(Trial(f"mean of three {one} against one {reference}", on.task, _metric(on), before, after))
-    return trials
+    of_means = _scores(on, _decided(on, means))
+    of_one = _scores(on, _decided(on, seeds)).mean(0)
+    of_other = _scores(on, _decided(on, _values(on)[other]))
+    resampled = on.resamples.over_sets(one, threes, of_means)
+    remedy = f"mean of three {one} against one"
+    return [
+        Trial(f"{remedy} {one}", on.task, _metric(on), of_one, of_means.mean(0)),
+        Trial(f"{remedy} {other}", on.task, _metric(on), on.resamples.over_seeds(other, of_other), resampled),
+    ]
 
 
 def _values(on: Systems) -> dict[str, ndarray]:
@@ -152,15 +154,13 @@ def _metric(on: Systems) -> str:
     return "accuracy" if on.probabilities else "Pearson"
 
 
-def _score(on: Systems, predicted: ndarray) -> ndarray:
-    """The statistic of accuracy or of Pearson's correlation, mean over predictions (K, N)."""
+def _scores(on: Systems, predicted: ndarray) -> ndarray:
+    """The statistics of accuracy or of Pearson's correlation of predictions: (..., N) -> (..., R + 1)."""
     draws = on.resamples
-    if on.probabilities:
-        n = draws.sums(np.ones(len(on.labels)))
-        scores = draws.sums(predicted == on.labels) / n
-    else:
-        scores = draws.correlation(predicted, on.labels)
-    return scores.mean(0)
+    if not on.probabilities:
+        return draws.correlation(predicted, on.labels)
+    n = draws.sums(np.ones(len(on.labels)))
+    return draws.sums(predicted == on.labels) / n
 
 
 def try_all(

@@ -143,15 +143,11 @@ class Systems:
         return found, found[one, other] - of_seeds
 
     def mixed(self, one: str, other: str) -> ndarray:
-        """Predictions of the mean of every two runs of two systems, of different seeds within one: (pairs, N)."""
+        """Predictions of the mean of every two runs of two systems: (S, S', N)."""
         values = self.probabilities or self.predicted
         first, second = _crossed(values, one, other)
         means = (first + second) / 2
-        pairs = means.argmax(-1) if self.probabilities else means
-        is_wanted = np.ones(pairs.shape[:2], dtype=bool)
-        if one == other:
-            np.fill_diagonal(is_wanted, False)
-        return pairs[is_wanted]
+        return means.argmax(-1) if self.probabilities else means
 
 
 def _crossed(values: dict[str, ndarray], one: str, other: str) -> tuple[ndarray, ndarray]:

@@ -24,7 +24,7 @@ from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.escapes import escaped
 from mtbert_lab.paths import stores
 from mtbert_lab.report import plots, plots_sweeps, sentences
-from mtbert_lab.report.tables import Comparison, Grid, read_runs, rejects_in_one_line
+from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 from mtbert_lab.statistics import margin_of
 from mtbert_lab.store import Corpora, is_done
@@ -110,15 +110,14 @@ def load_own(given: dict[str, Any]) -> Grid:
 def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
     how = {name: given[name] for name in ("seed", "only", "device", "progress") if name in given}
     read = partial(read_runs, given.get("profile", ""), data=given["data_dir"] or None, **how)
-    with rejects_in_one_line():
-        grids = [read(file, train_missing=False) for file in files]
-        if not given["train_missing"] or not any(grid.missing for grid in grids):
-            return grids
-        corpora = Corpora(given["data_dir"] or None)  # once a run is trained, those on other data do not count
-        configs = set().union(*(chain(*grid.configs.values()) for grid in grids))
-        missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
-        display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
-        return [read(file, train_missing=True) for file in files]
+    grids = [read(file, train_missing=False) for file in files]
+    if not given["train_missing"] or not any(grid.missing for grid in grids):
+        return grids
+    corpora = Corpora(given["data_dir"] or None)  # once a run is trained, those on other data do not count
+    configs = set().union(*(chain(*grid.configs.values()) for grid in grids))
+    missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
+    display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
+    return [read(file, train_missing=True) for file in files]
 
 
 def teller(given: dict[str, Any]) -> Callable[..., None]:

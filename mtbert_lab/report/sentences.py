@@ -55,7 +55,7 @@ def tell(sentence: str, **places: Any) -> str:
     wrong = [
         f"{name} is {said(place.row)}, not {place.verdict}"
         for name, place in judged.items()
-        if not said(place.row).startswith(place.verdict)
+        if place.verdict not in (place.row.verdict, said(place.row))
     ]
     if not wrong:
         return text

@@ -78,17 +78,27 @@ class Resamples:
         return self.over_seeds(system, means)
 
     def pairs(self, first: str, second: str, values: ndarray) -> ndarray:
-        """Mean of values (S, S', N) of pairs of runs; within one system over pairs of different seeds.
+        """Mean over examples of values (S, S', N) of pairs of runs, as `over_pairs`."""
+        count = self.sums(np.ones(values.shape[-1]))
+        return self.over_pairs(first, second, self.sums(values) / count)
 
-        nan where a resample contains a single seed of the system.
+    def over_pairs(self, first: str, second: str, statistics: ndarray) -> ndarray:
+        """The statistic of every two runs (S, S', R + 1) -> its mean over the resampled seeds (R + 1,).
+
+        Within one system it is over pairs of different seeds, and nan where a resample contains a single seed.
         """
         weights = self.seeds[first][:, None] * self.seeds[second][None]  # (S, S', R + 1)
         if first == second:
             weights[np.diag_indices(len(weights))] = 0
-        count = self.sums(np.ones(values.shape[-1]))
-        means = self.sums(values) / count
-        total = (means * weights).sum((0, 1))
-        return _ratio(total, weights.sum((0, 1)))
+        return _ratio((statistics * weights).sum((0, 1)), weights.sum((0, 1)))
+
+    def over_sets(self, system: str, sets: ndarray, statistics: ndarray) -> ndarray:
+        """The statistic of sets of seeds, indices (K, k), (K, R + 1) -> its mean over the resampled seeds (R + 1,).
+
+        nan where a resample contains no whole set.
+        """
+        weights = self.seeds[system][sets].prod(1)  # (K, R + 1)
+        return _ratio((statistics * weights).sum(0), weights.sum(0))
 
     def correlation(self, first: ndarray, second: ndarray) -> ndarray:
         """Pearson correlation of first and second, both (..., N) -> (..., R + 1); of ranks it is Spearman's."""

@@ -99,7 +99,8 @@ def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
     """The verdicts on one family of comparisons.
 
     correct: `holm` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are those of "no
-    difference that matters". Comparisons with too few seeds for a verdict are not in the family.
+    difference that matters", where claims that have no such test count with a p-value of 1. Comparisons with too few
+    seeds for a verdict are not in the family.
     """
     careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
     pairs = zip(_judge(claims, correct), _judge(careful, correct), strict=True)

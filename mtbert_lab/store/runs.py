@@ -69,6 +69,7 @@ def load_or_run(
     corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, again):
+        corpus.warn()
         if not accept_rejects:
             corpus.check(REPAIR)
         train_once(config, corpus, among, device, progress, data, again)
@@ -170,19 +171,11 @@ def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
 
 
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read.
-
-    Rejected rows are not reported, as nothing is trained on them.
-    """
-    of_corpus = logging.getLogger(Corpus.__module__)
-    level = of_corpus.level
-    of_corpus.setLevel(logging.ERROR)
+    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
     try:
         corpus = read_corpus(config, data)
     except DataError:
         return False
-    finally:
-        of_corpus.setLevel(level)
     return run_id.endswith(f"-{data_digest(corpus)}")
 
 

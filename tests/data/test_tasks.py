@@ -390,7 +390,10 @@ def test_a_warning_of_rejects_has_a_line_for_every_kind(topics, caplog):
     text = "headline,topic\n" + "".join(f"rain,weather{i}\n" for i in range(30)) + "sun,weather\nsun,sport\n"
     topics(text)
     with caplog.at_level("WARNING"):
-        Corpus.load("elsewhere", [], ["topics"])
+        corpus = Corpus.load("elsewhere", [], ["topics"])
+        assert not caplog.records, "who reads for another reason than to train is told nothing"
+        corpus.warn()
+        Corpus.load("elsewhere", [], ["topics"]).warn()
     [record] = caplog.records
     assert len(record.getMessage().splitlines()) == 2 and "30 rejected" in record.getMessage()
 
@@ -488,7 +491,7 @@ def test_labels_in_a_small_part_of_their_range_are_told_before_training(topics, 
     )
     assert remarks_of("topics", table) == [remark]
     with caplog.at_level("WARNING"):
-        Corpus.load("elsewhere", [], ["topics"])
+        Corpus.load("elsewhere", [], ["topics"]).warn()
     assert f"topics-dev.csv: {remark}" in caplog.text
     table, _ = topics(text, old, "kind: regression\nlabel_range: [0, 0.001]")
     assert remarks_of("topics", table) == []

@@ -244,7 +244,6 @@ def two_workers(monkeypatch):
         return "trained", "dev 0.5000"
 
     monkeypatch.setattr("mtbert_lab.workers.Sweep.train", train)
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
     has = {"gpu": {"GPU": 1}, "none": None}
     workers = {
         name: {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": resources}}
@@ -286,7 +285,6 @@ def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_w
 def test_a_worker_with_two_threads_trains_nothing(pairs, monkeypatch):
     """Two runs in one process would share torch's random generator."""
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(logging.getLogger(Corpus.__module__), "setLevel", lambda level: None)
     trained = train_counted(monkeypatch)
     local = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
     with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:

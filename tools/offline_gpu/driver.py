@@ -308,13 +308,11 @@ def work(
 ) -> None:
     """A process: its checks, then one run after another. answers: queue of device and losses, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import logging
 
     import torch
 
     from mtbert.training import watch
 
-    logging.getLogger("mtbert.data").setLevel(logging.ERROR)  # rejected rows were told where they were packed
     watch.set(lambda progress, total: time.monotonic() > args.stop)
     for run, device in checks:
         torch.set_num_threads(1 if args.device == device else os.cpu_count())

@@ -31,7 +31,6 @@ from mtbert_lab.report.tables.grids import (
     is_plain,
     is_unified,
     read_runs,
-    rejects_in_one_line,
     varied,
 )
 from mtbert_lab.report.tables.scores import (
@@ -76,7 +75,6 @@ __all__ = [
     "plan_words",
     "read_baselines",
     "read_runs",
-    "rejects_in_one_line",
     "said",
     "score_points",
     "shown",

@@ -1,9 +1,7 @@
 """Grids of runs: what is stored of them, trained where that is asked for."""
 
-import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
-from mtbert.data import corpus
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import code
 from mtbert_lab.store import Run, load_or_run, read_grid, stored_seeds
@@ -132,21 +129,3 @@ def is_in_turn(config: RunConfig) -> bool:
 def is_plain(config: RunConfig) -> bool:
     """Whether every step of a run has all tasks, and sums their losses."""
     return is_unified(config) and config.gradients == "sum"
-
-
-@contextmanager
-def rejects_in_one_line() -> Iterator[None]:
-    """Of a file with rejected rows only their number is told, as a report is no place to list them."""
-    log = logging.getLogger(corpus.__name__)
-    log.addFilter(_first_line)
-    try:
-        yield
-    finally:
-        log.removeFilter(_first_line)
-
-
-def _first_line(record: logging.LogRecord) -> bool:
-    first, *others = record.getMessage().splitlines() or [""]
-    if others:
-        record.msg, record.args = f"{first}; `mtbert data check` lists them", None
-    return True

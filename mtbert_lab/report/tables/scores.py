@@ -12,7 +12,7 @@ from mtbert.data import TASKS, DataError
 from mtbert.training import overall
 from mtbert_lab.analysis.baselines import BASELINES, baseline_table
 from mtbert_lab.paths import find_result
-from mtbert_lab.report.tables.grids import Grid, rejects_in_one_line
+from mtbert_lab.report.tables.grids import Grid
 from mtbert_lab.report.words import METHOD_LABELS, TASK_LABELS
 from mtbert_lab.store import Run
 
@@ -128,8 +128,7 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
     stored = pd.read_csv(path) if path.exists() else NO_BASELINES
     if config.corpus == "demo" or not set(config.tasks) <= set(stored["task"]):
         try:
-            with rejects_in_one_line():
-                return baseline_table(config, data)
+            return baseline_table(config, data)
         except DataError:
             return NO_BASELINES
     table = stored[stored["task"].isin(config.tasks)]

@@ -301,7 +301,7 @@ def test_the_slope_and_correlation_of_predictions_that_are_spread_too_wide():
     labels = np.linspace(0, 5, 30)
     on = on_task("sts", labels, {"a": [2 * labels - 2]})
     assert on.slope("a")[0] == pytest.approx(0.5) and on.correlation("a")[0] == pytest.approx(1)
-    assert on.mixed("a", "a").shape == (0, 30)  # no two different seeds
+    assert np.isnan(on.resamples.over_pairs("a", "a", np.ones((1, 1, 2001)))).all(), "no two different seeds"
 
 
 def test_confusion_is_a_share_of_each_label():
@@ -333,6 +333,19 @@ def test_a_conflict_that_is_the_label_alone_has_no_effect_at_equal_labels():
     assert effect.in_conflict.value == pytest.approx((cosine < 0).mean(), abs=1e-6)
     assert len(effect.parts) == 5 and effect.parts["cosine"].is_monotonic_increasing
     assert effect.parts["value"].mean() == pytest.approx(lost.mean(), abs=1e-6)
+
+
+def test_another_plan_is_compared_over_its_seeds():
+    """Two seeds of b that lie far apart: of these two the mean of three is better, of others it may not be."""
+    labels = np.linspace(0, 5, 200)
+    noise = np.random.default_rng(0).normal(size=(5, 200))
+    close = labels + noise[:3] / 2
+    apart = labels + noise[3:] * np.array([[0.1], [5]])
+    on = on_task("sts", labels, {"a": close, "b": apart})
+    table = remedies.judge_trials(remedies.three_in_one(on, "a", "b")).set_index("remedy")
+    of_itself, of_other = (table.loc[f"mean of three a against one {name}"] for name in "ab")
+    assert of_itself["verdict"] == "better" and of_other["value"] > of_itself["value"]
+    assert of_other["verdict"] == "not shown" and of_other["low"] < 0 < of_other["high"]
 
 
 def test_remedies_gain_where_they_are_the_cure():

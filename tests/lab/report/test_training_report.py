@@ -12,6 +12,7 @@ from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, students, tables, training, words
 from mtbert_lab.report.sentences import fact, tell, the_verdict
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
+from mtbert_lab.statistics import NO_DIFFERENCE
 from mtbert_lab.store import read_grid
 
 THREE = ("sst", "quora", "sts")
@@ -57,6 +58,8 @@ def test_a_fact_is_red_where_it_is_another_one_now():
     assert tell(sentence, most="61%", pair=pair) == "SST and Quora conflict most often, at 61%."
     other = fact("SST and STS", "SST and Quora")
     assert "no longer say this: pair is SST and STS, not SST and Quora" in tell(sentence, most="61%", pair=other)
+    for now in (f"{NO_DIFFERENCE} or worse", f"{NO_DIFFERENCE}, more"):
+        assert "no longer" in tell(sentence, most="61%", pair=fact(now, NO_DIFFERENCE)), "it begins alike"
 
 
 def test_what_differences_have_in_common():

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, corpus, demo
+from mtbert.data import TASKS, demo
 from mtbert.data.tables import DataError, load_table
 from mtbert.files import write_checksums
 from mtbert.metrics import OWN_METRICS, accuracy
@@ -339,14 +339,14 @@ def test_seeds_with_training_rows_of_their_own_belong_together(config, course_da
 def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, grid_of, monkeypatch, caplog):
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
-    run_of(config)
+    old = run_of(config)
     with open(data / "ids-sst-train.csv", "a") as file:
         file.write("40\tx40\ta fine end\t9\n40\tx41\ta fine end\t3\n")
     with caplog.at_level("WARNING"):
+        assert not runs.is_of_files_here(old.run_id, config) and not caplog.text
         new = run_of(config)
         assert "9 is outside 0..4" in caplog.text, "where it is trained"
         caplog.clear()
-        corpus._load_once.cache_clear()
         assert "of the files here" in list_runs()["data"].tolist()
         assert find_run(f"{grid_of(config)}:one:1") == new.run_id
     assert not caplog.text
