@@ -50,7 +50,7 @@ class SweepRun:
     minutes: float | None = None
     mib: float | None = None
     needs_model: bool = False  # in the cache, or the run does not count as stored
-    asks: tuple[RunConfig, ...] = ()  # its teachers whose outputs are in no store; none where it is stored
+    missing_teachers: tuple[RunConfig, ...] = ()  # those whose outputs are in no store; none where it is stored
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.config.seed}"
@@ -83,8 +83,8 @@ def look_up(
                 name = found[run_id].name
             run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
             if not run.is_stored:
-                run = replace(run, asks=tuple(teacher_outputs(config, corpus, corpora, stores()).missing()))
-                to_do += [(f"teacher of {name}", teacher, True) for teacher in run.asks]
+                run = replace(run, missing_teachers=tuple(teacher_outputs(config, corpus, corpora, stores()).missing()))
+                to_do += [(f"teacher of {name}", teacher, True) for teacher in run.missing_teachers]
                 if config.but(seed=1) not in checked:
                     checked.add(config.but(seed=1))
                     _check_start(config, corpus, accept_rejects)

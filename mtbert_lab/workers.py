@@ -40,7 +40,7 @@ def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pau
     try:
         state, value = plugin.train(run_id, config, needs_model)
     except Timeout:
-        plugin.tell(run_id, "is trained by another process")
+        plugin.tell(run_id, "waits: it or its teacher is trained elsewhere")
         state, value = "busy", ""
     except SystemExit:
         state, value = "stopped", ""

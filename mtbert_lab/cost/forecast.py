@@ -126,7 +126,7 @@ def predict_runs(
     """
     named = [(str(run), run.config) for run in runs]
     for run in runs:
-        named += [(f"teacher {teacher.digest}", teacher) for teacher in run.asks]
+        named += [(f"teacher {teacher.digest}", teacher) for teacher in run.missing_teachers]
     costs = predict_costs(named, device, threads, data, with_memory)
     has_taught: set[RunConfig] = set()
     result = []
@@ -137,10 +137,10 @@ def predict_runs(
             result.append(run)
             continue
         minutes = cost.minutes
-        for teacher in set(run.asks) - has_taught:
+        for teacher in set(run.missing_teachers) - has_taught:
             taught = costs[cost_key(teacher)]
             minutes += taught.teaching if isinstance(taught, Cost) else 0.0
-        has_taught |= set(run.asks)
+        has_taught |= set(run.missing_teachers)
         result.append(replace(run, minutes=float(minutes), mib=cost.mib))
     return result
 

@@ -90,8 +90,7 @@ def build_report(
     up to date, and not executed again unless `force`, if its parameters are the same and neither its notebook, nor the
     packages, nor the results have changed since. Where a notebook has `train_missing: true`, the runs of its grids are
     trained before. The demo profile keeps its own results and figures in `out/executed`, and trains again when the code
-    has changed or with `force`. Returns the path of index.html.
-    out: default root/build.
+    has changed or with `force`. out: default root/build. Returns the path of index.html.
     Raises ReportError: unknown profile, notebook, parameter or data folder, or failing runs and cells, when the other
     notebooks have ended; and ConfigError for runs that could not start, before one does.
     """

@@ -5,12 +5,12 @@ The rule is in `mtbert_lab.statistics`. m comparisons of one family.
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy import ndarray
+from scipy.special import ndtri
 
 from mtbert_lab.statistics.differences import LEVEL, Difference
 from mtbert_lab.statistics.resamples import Estimate
@@ -175,7 +175,7 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
     for seeds in range(max(SEEDS, fewest), MOST_SEEDS + 1):
         of_seeds = sum(variance / max(seeds, count) for variance, count in variances)
         error = math.sqrt(found.of_examples + of_seeds)
-        if any(distance > -NormalDist().inv_cdf(alpha) * error for distance, alpha in distances):
+        if any(distance > -ndtri(alpha) * error for distance, alpha in distances):
             return seeds
     return math.inf
 

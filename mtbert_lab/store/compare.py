@@ -23,7 +23,7 @@ from mtbert_lab.statistics import difference as difference_of
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
-UNTRAINED = ("seed", "cosine_every")  # fields that do not change how a configuration is trained
+NOT_IN_KEY = ("seed", "cosine_every")  # fields in which runs of one configuration may differ
 AVERAGES = {"overall": 0.5, "average": 1.0}  # mean of tasks -> factor of Pearson's correlation: paper 002; 001 and 003
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
@@ -43,14 +43,14 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
     return np.stack(predicted), first["label"].to_numpy()
 
 
-def scored(runs: list[Run], task: str, metric: str | None = None, pearson: float = 1.0) -> Scored:
+def scored(runs: list[Run], task: str, metric: str | None = None, correlation_factor: float = 1.0) -> Scored:
     """What `statistics` takes of some runs and a task; metric: default: the first.
 
-    pearson: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
+    correlation_factor: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
     """
     predicted, labels = stack_predictions(runs, task)
     metric = metric or TASKS[task].metric
-    factor = pearson if metric == "pearson" else 1.0
+    factor = correlation_factor if metric == "pearson" else 1.0
     return Scored(metrics_of(TASKS[task])[metric], predicted, labels, factor)
 
 
@@ -76,8 +76,8 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
 def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
     tasks = runs[0].config.tasks
-    pearson = AVERAGES["overall"] if len(tasks) > 1 else 1.0
-    return seed_mean(_all_scored(runs, tasks, pearson))
+    correlation_factor = AVERAGES["overall"] if len(tasks) > 1 else 1.0
+    return seed_mean(_all_scored(runs, tasks, correlation_factor))
 
 
 def difference(
@@ -94,34 +94,34 @@ def difference(
         tasks = list(one.tasks)
         if set(one.tasks) != set(other.tasks):
             tasks = [task for task in one.scored if task in other.scored]
-    pearson = AVERAGES[what] if len(tasks) > 1 else 1.0
-    parts = _all_scored([*first, *second], tasks, pearson)
-    priors = (prior_of(first, tasks, pearson, among), prior_of(second, tasks, pearson, among))
+    correlation_factor = AVERAGES[what] if len(tasks) > 1 else 1.0
+    parts = _all_scored([*first, *second], tasks, correlation_factor)
+    priors = (prior_of(first, tasks, correlation_factor, among), prior_of(second, tasks, correlation_factor, among))
     return difference_of(parts, (len(first), len(second)), priors)
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
     """What configurations have in common that train alike, but for the seed and, if given, some fields."""
-    fields = config.model_dump(mode="json", exclude={*UNTRAINED, *without})
+    fields = config.model_dump(mode="json", exclude={*NOT_IN_KEY, *without})
     return json.dumps(fields, sort_keys=True)
 
 
 def prior_of(
-    runs: list[Run], tasks: Sequence[str], pearson: float = 1.0, among: Sequence[Path] | None = None
+    runs: list[Run], tasks: Sequence[str], correlation_factor: float = 1.0, among: Sequence[Path] | None = None
 ) -> Prior | None:
     """The prior of a configuration's seed variance, from its stratum of stored runs; None where there is none.
 
-    tasks: one, or those whose mean is compared; pearson: the factor of Pearson's correlation in that mean.
+    tasks: one, or those whose mean is compared; correlation_factor: the factor of Pearson's correlation in that mean.
     """
     config = runs[0].config
     strata = strata_of(config, runs[0].cost["steps"])
     if not strata or not set(tasks) <= set(config.tasks):
         return None
     among = tuple(among or stores())
-    prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), pearson)
+    prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), correlation_factor)
     if prior is None:
         return None
-    scores = [one.scores() for one in _all_scored(runs, tasks, pearson)]
+    scores = [one.scores() for one in _all_scored(runs, tasks, correlation_factor)]
     return prior if prior.fits(float(np.mean(scores))) else None
 
 
@@ -193,7 +193,7 @@ def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], di
 
 @functools.lru_cache
 def _fitted_prior(
-    among: Stores, names: Names, stratum: Stratum, tasks: tuple[str, ...], pearson: float
+    among: Stores, names: Names, stratum: Stratum, tasks: tuple[str, ...], correlation_factor: float
 ) -> Prior | None:
     """The prior of a stratum for a task, or for the mean of all tasks of some runs; None without several seeds."""
     configurations = _configurations(among, names).get((stratum, tasks[0]), {})
@@ -202,7 +202,7 @@ def _fitted_prior(
         runs = [_read(folder) for folder in folders]
         if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
             continue
-        scores, covariance = scores_and_covariance(_all_scored(runs, tasks, pearson))
+        scores, covariance = scores_and_covariance(_all_scored(runs, tasks, correlation_factor))
         all_scores.append(scores)
         shares.append(example_share(covariance))
     return Prior.fit(all_scores, shares) if shares else None
@@ -211,5 +211,5 @@ def _fitted_prior(
 _read = functools.lru_cache(maxsize=None)(read_run)
 
 
-def _all_scored(runs: list[Run], tasks: Sequence[str], pearson: float) -> list[Scored]:
-    return [scored(runs, task, pearson=pearson) for task in tasks]
+def _all_scored(runs: list[Run], tasks: Sequence[str], correlation_factor: float) -> list[Scored]:
+    return [scored(runs, task, correlation_factor=correlation_factor) for task in tasks]

@@ -5,7 +5,6 @@ Who trains a run holds its lock, so that processes that ask for the same run tra
 
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -196,8 +195,9 @@ def train_once(
 
     A result that is stored stays, and the store's tables are not written. again: also where a stored run has no model
     in the cache. A teacher is trained first if neither its outputs are stored nor its model is in the cache. wait: for
-    another process that trains the run or a teacher; else filelock.Timeout is raised. Raises FolderError, before it
-    trains, if the store or the cache cannot be written to, and CheckpointError if a teacher's model is damaged.
+    another process that trains the run or a teacher; else filelock.Timeout is raised. Raises, before it trains,
+    FolderError if the store or the cache cannot be written to, StoreError if a stored result is damaged, and
+    CheckpointError if a teacher's model is.
     """
     run_id = run_id_of(config, corpus)
     folder = model_folder(run_id)
@@ -206,18 +206,15 @@ def train_once(
     with run_lock(run_id, wait):
         if is_done(run_id, among, again):  # another process may have trained it meanwhile
             return False
+        if stored := run_folder(run_id, among):
+            read_run(stored)  # a damaged result is noticed before the training
         outputs = teacher_outputs(config, corpus, partial(read_corpus, data=data), among)
         for teacher in outputs.missing():
             train_once(teacher, read_corpus(teacher, data), among, device, progress, data, again=True, wait=wait)
         place = pick_device(device)
-        started = time.perf_counter()
         teachers = outputs.mean_logits(corpus, place)
-        teachers_seconds = round(time.perf_counter() - started, 2)
-
         checkpoint = folder / "checkpoint.pt"
         trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
-        if config.teachers:
-            trained.cost["teachers_seconds"] = teachers_seconds
         _write(_run_of(trained, config, corpus, run_id, environment(place)), trained.model, among)
     return True
 

@@ -551,30 +551,6 @@ def test_workers_that_never_start_are_an_error(monkeypatch, caplog):
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    "broken, message",
-    [
-        ("multiprocessing.Lock", r"need semaphores, .* is /dev/shm writable\? \(\[Errno 30\] Read-only"),
-        ("socket.create_connection", r"need 127\.0\.0\.1, .*\[Errno 30\].* is the loopback interface up\?"),
-    ],
-)
-def test_a_machine_whose_processes_cannot_speak_is_an_error(monkeypatch, broken, message):
-    def fail(*args, **options):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(broken, fail)
-    with pytest.raises(SweepError, match=message), open_cluster(1, None):
-        pass
-
-
-def test_without_proc_a_sweep_is_an_error(monkeypatch):
-    exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self") and exists(path))
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    with pytest.raises(SweepError, match="need /proc, which is not mounted"), open_cluster(1, None):
-        pass
-
-
 @pytest.mark.parametrize("most, workers", [(16, 1), (64, 4)])
 def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
     """With too few of them dask's processes wait for each other, some limits for ever."""

@@ -88,7 +88,7 @@ def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
         for task in TASKS:
             if task in scored:
                 row[TASK_LABELS[task]] = f"{np.mean([run.score(task) for run in group]):.3f}"
-        if len(scored) > 1:
+        if len(group[0].config.tasks) > 1:
             row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
         rows.append(row | {"seeds": str(len(group))})
     table = pd.DataFrame(rows)
@@ -136,8 +136,12 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
 
 
 def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataFrame:
-    """The scores that need no training, of the run with the most tasks (`read_baselines`); none without runs."""
-    configs = [group[0] for grid in grids for group in grid.configs.values()]
-    if not configs:
+    """The scores that need no training, of all tasks of the runs (`read_baselines`); none without runs."""
+    configs: dict[tuple, RunConfig] = {}
+    for grid in grids:
+        for config, *_ in grid.configs.values():
+            configs.setdefault((config.corpus, config.encoder, frozenset(config.tasks)), config)
+    tables = [read_baselines(config, data) for config in configs.values()]
+    if not tables:
         return NO_BASELINES
-    return read_baselines(max(configs, key=lambda config: len(config.tasks)), data)
+    return pd.concat(tables).drop_duplicates(["baseline", "task", "metric"], ignore_index=True)

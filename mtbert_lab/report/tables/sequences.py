@@ -13,8 +13,9 @@ from mtbert_lab.store import Run
 def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
     """Dev scores of runs with tasks in turn, a row per run, seed, task and pass: run, seed, task, after, score.
 
-    after: the task of the pass. Forgetting is what a task loses of its score after its last pass (Lopez-Paz and Ranzato
-    2017, section 3, whose backward transfer is the last pass minus each task's own, without the last task).
+    after: the task of the pass; of several passes over a task the last is listed. Forgetting is what a task loses of
+    its score after its last pass (Lopez-Paz and Ranzato 2017, section 3, whose backward transfer is the last pass minus
+    each task's own, without the last task).
     """
     rows = []
     for name, group in runs.items():
@@ -25,7 +26,8 @@ def forgotten(runs: dict[str, list[Run]]) -> pd.DataFrame:
                 for task in run.config.tasks:
                     score = points.at[step, f"dev_{task}"]
                     rows.append((name, run.config.seed, task, after, score))
-    return pd.DataFrame(rows, columns=["run", "seed", "task", "after", "score"])
+    columns = ["run", "seed", "task", "after", "score"]
+    return pd.DataFrame(rows, columns=columns).drop_duplicates(columns[:-1], keep="last", ignore_index=True)
 
 
 def forgetting(run: Run) -> float:
@@ -33,8 +35,7 @@ def forgetting(run: Run) -> float:
 
     Of a run with tasks in turn; `forgotten` has the scores.
     """
-    last = forgotten({"": [run]}).drop_duplicates(["task", "after"], keep="last")
-    scores = last.set_index(["task", "after"])["score"]
+    scores = forgotten({"": [run]}).set_index(["task", "after"])["score"]
     *earlier, end = run.config.tasks
     losses = [scores[task, task] - scores[task, end] for task in earlier]
     return float(np.mean(losses))

@@ -173,6 +173,15 @@ def test_a_run_under_another_name_is_refused(stored):
         read_run(folder)
 
 
+def test_damaged_predictions_are_named_before_a_model_is_trained_again(stored, course_data, monkeypatch):
+    (folder_of(stored) / "predictions.parquet").write_bytes(b"")
+    shutil.rmtree(model_folder(stored.run_id))
+    monkeypatch.setattr(runs, "train", None)
+    corpus = runs.read_corpus(stored.config, course_data)
+    with pytest.raises(StoreError, match=r"predictions\.parquet is damaged"):
+        runs.train_once(stored.config, corpus, [results_dir()], "cpu", progress=False, again=True)
+
+
 def test_damaged_predictions_are_named(stored):
     folder = folder_of(stored)
     (folder / "predictions.parquet").write_bytes(b"PAR1")

@@ -29,7 +29,7 @@ from mtbert_lab.report.claims import (
 )
 from mtbert_lab.report.students import best
 from mtbert_lab.report.tables import Grid, read_runs
-from mtbert_lab.report.training import conflict_places, recorded_cosines
+from mtbert_lab.report.training_methods import conflict_places, recorded_cosines
 from mtbert_lab.statistics import Difference
 from mtbert_lab.store import overall_interval
 from mtbert_lab.store.compare import AVERAGES

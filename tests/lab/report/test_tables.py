@@ -215,6 +215,16 @@ def test_baselines_of_the_store_fit_the_encoder_and_the_tasks(isolated, tiny_enc
     assert set(computed["baseline"]) == {"most frequent", "cosine"} and set(computed["task"]) == set(THREE)
 
 
+def test_baselines_are_of_all_tasks_of_a_grid(isolated, grid_of):
+    results_dir().mkdir(parents=True)
+    stored = pd.DataFrame({"baseline": "most frequent", "task": THREE, "metric": "accuracy", "value": 0.5})
+    stored.to_csv(results_dir() / BASELINES, index=False)
+    alone = {task: [RunConfig(tasks=(task,), corpus="course")] for task in THREE}
+    assert tables.baselines([Grid((), alone, {})])["task"].tolist() == list(THREE)
+    both = {"both": [BASE.but(corpus="course")]}
+    assert tables.baselines([Grid((), alone, {}), Grid((), both, {})])["task"].tolist() == list(THREE), "each once"
+
+
 def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):
     monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda folder=None: None)
     assert tables.read_baselines(BASE.but(corpus="course")).empty
@@ -237,7 +247,7 @@ def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data):
     run = load_or_run(config, device="cpu", progress=False)
     table = tables.forgotten({"a": [run]})
     assert run.curve["step"].tolist() == [5, 10, 15, 20]
-    assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"] * 2
+    assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"], "of two rounds the last"
     assert table.groupby("task")["score"].last().to_dict() == {task: run.score(task) for task in config.tasks}
 
 

@@ -45,9 +45,9 @@ def outputs_of(student: RunConfig, folder: Path) -> teachers_of_results.TeacherO
 def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(three_tasks, stored, monkeypatch):
     student = three_tasks.but(teachers=[three_tasks, three_tasks.but(seed=2)], distil="annealed")
     run = stored(student)
-    assert run.config == student and run.cost["teachers_seconds"] > 0
+    assert run.config == student
     teachers = [stored(config, train_missing=False) for config in student.teachers]
-    assert all(has_model(one.run_id) for one in teachers) and "teachers_seconds" not in teachers[0].cost
+    assert all(has_model(one.run_id) for one in teachers)
     monkeypatch.setattr(teachers_of_results, "_load", lambda *args: pytest.fail("its outputs are stored"))
     assert stored(student.but(seed=5)).run_id != run.run_id
 

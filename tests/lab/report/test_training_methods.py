@@ -9,7 +9,7 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report import notebook, students, tables, training, words
+from mtbert_lab.report import notebook, students, tables, training_methods, words
 from mtbert_lab.report.sentences import fact, tell, the_verdict
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.statistics import NO_DIFFERENCE
@@ -41,9 +41,9 @@ def test_a_notebook_has_findings(name):
 
 
 def test_labels_are_of_runs_and_tell_them_apart():
-    assert training.LABELS.keys() <= names_of(*OF_06)
+    assert training_methods.LABELS.keys() <= names_of(*OF_06)
     assert students.LABELS.keys() <= names_of(*OF_11)
-    assert len(set(training.LABELS.values())) == len(training.LABELS)
+    assert len(set(training_methods.LABELS.values())) == len(training_methods.LABELS)
     assert len(set(students.LABELS.values())) == len(students.LABELS)
     recipes = {
         name for name in names_of("heads_schedules", "augmentation") if "in turn" not in name and "concat" not in name
@@ -64,22 +64,22 @@ def test_a_fact_is_red_where_it_is_another_one_now():
 
 def test_what_differences_have_in_common():
     rows = pd.DataFrame({"run": ["a", "a", "b"], "verdict": ["better", "worse", "better"]})
-    assert training.has_gain(rows) == "a, b" and training.has_gain(rows.iloc[1:2]) == "none"
+    assert training_methods.has_gain(rows) == "a, b" and training_methods.has_gain(rows.iloc[1:2]) == "none"
     assert the_verdict(rows) == "better or worse" and the_verdict(rows.iloc[1:2]) == "worse"
 
 
 def test_runs_in_no_group_stand_behind_the_others():
     runs = pd.DataFrame({"run": ["1-bert, cosine", "mine", "dropout .3"], "task": "sst", "value": [1.0, 2.0, 3.0]})
-    table = training.in_groups(runs)
+    table = training_methods.in_groups(runs)
     assert table["run"].tolist() == ["dropout of 0.3 before the heads", "cosine schedule", "mine"]
     assert table["group"].tolist() == ["Heads", "Schedule and weight decay", "Other runs"]
-    assert "group" not in training.in_groups(runs.iloc[1:2])
+    assert "group" not in training_methods.in_groups(runs.iloc[1:2])
 
 
 @pytest.mark.parametrize("grid", ["cpu/gradients", "gpu/sharing", "gpu/gem", "demo/sharing"])
 def test_every_gradient_method_is_beside_the_sum(grid):
     configs = read_grid(REPOSITORY / f"params/{grid}.yaml")
-    compared = training.surgery(Grid((), configs, {}))
+    compared = training_methods.surgery(Grid((), configs, {}))
     assert compared.references
     for run, reference in compared.references.items():
         first, second = configs[run][0], configs[reference][0]
@@ -105,8 +105,8 @@ def test_conflicts_at_both_ends_of_a_run_go_from_the_seed_with_fewest_to_that_wi
     other = cosines.assign(cosine=cosines["step"].map({1: -1.0, 6: 1.0}).fillna(0.0))
     seeds = [synthetic(BASE.but(seed=i), 0.8, cosines=table) for i, table in enumerate((cosines, other))]
     grid = grid_of(PCGrad=seeds, silent=[synthetic(BASE, 0.8, cosines=cosines.iloc[:0])])
-    assert training.ends_of_conflict(grid, "PCGrad") == {"first": "75% to 100%", "last": "0% to 75%", "runs": 2}
-    assert training.ends_of_conflict(grid, "silent") == training.ends_of_conflict(grid, "absent") == {}
+    assert training_methods.ends_of_conflict(grid, "PCGrad") == {"first": "75% to 100%", "last": "0% to 75%", "runs": 2}
+    assert training_methods.ends_of_conflict(grid, "silent") == training_methods.ends_of_conflict(grid, "absent") == {}
 
 
 def test_cosines_of_the_plain_sum_come_before_others(synthetic, cosines):
@@ -114,20 +114,20 @@ def test_cosines_of_the_plain_sum_come_before_others(synthetic, cosines):
     surgery = synthetic(BASE.but(gradients="pcgrad"), 0.8, cosines=cosines)
     plain = [synthetic(BASE.but(seed=seed), 0.8, cosines=cosines) for seed in (1, 2)]
     silent = synthetic(BASE, 0.8, cosines=none)
-    name, table = training.recorded_cosines(grid_of(silent=[silent], PCGrad=[surgery], plain=plain))
+    name, table = training_methods.recorded_cosines(grid_of(silent=[silent], PCGrad=[surgery], plain=plain))
     assert name == "plain" and len(table) == 2 * len(cosines)
     assert list(table["pair"].unique()) == ["SST and STS", "Quora and STS"]
-    name, table = training.recorded_cosines(grid_of(silent=[silent]))
+    name, table = training_methods.recorded_cosines(grid_of(silent=[silent]))
     assert not name and table.empty and "pair" in table
 
 
 def test_the_share_of_levels_in_conflict(synthetic, cosines):
-    _, table = training.recorded_cosines(grid_of(plain=[synthetic(BASE, 0.8, cosines=cosines)]))
-    shares = training.conflicts(table).set_index(["pair", "step"])
+    _, table = training_methods.recorded_cosines(grid_of(plain=[synthetic(BASE, 0.8, cosines=cosines)]))
+    shares = training_methods.conflicts(table).set_index(["pair", "step"])
     assert shares.loc["SST and STS", "share"].tolist() == [1.0] * 6
     assert shares.loc["Quora and STS", "share"].tolist() == [0.5] * 6
     assert shares.loc["Quora and STS", "until"].tolist() == [1, 2, 3, 4, 5, 6]
-    [ax] = training.conflict_figure(shares.reset_index()).axes
+    [ax] = training_methods.conflict_figure(shares.reset_index()).axes
     assert len(ax.get_legend().get_texts()) == 3  # two pairs, and random directions
 
 
@@ -149,10 +149,10 @@ def test_what_gradient_methods_cost(synthetic):
         run.cost.update(constraints_checked=20, constraints_broken=5)
         gem.append(run)
     compared = Comparison(grid_of(plain=plain, GEM=gem), {"GEM": "plain", "A-GEM": "plain"})
-    [row] = training.method_costs(compared).itertuples()
+    [row] = training_methods.method_costs(compared).itertuples()
     assert (row.run, row.seeds, row.projected, row.broken) == ("GEM", 2, 0.8, 0.25)
     assert row.speed == pytest.approx(0.4)
-    text = training.method_costs_text(training.method_costs(compared))
+    text = training_methods.method_costs_text(training_methods.method_costs(compared))
     assert text.loc[0, ["projected", "broken"]].tolist() == ["80%", "25%"]
 
 
@@ -174,26 +174,26 @@ def turns(synthetic):
 
 
 def test_how_scores_change_after_a_tasks_own_training(turns):
-    changes = training.score_changes(turns)
+    changes = training_methods.score_changes(turns)
     assert set(changes["order"]) == {"sequence"} and set(changes["task"]) == {"sst"}  # the last task has no later one
     ends = changes[changes["after"] == "sts"].groupby("training")["change"].mean()
     assert ends["plain"] == pytest.approx(-0.48) and ends["GEM"] == pytest.approx(-0.1)
     assert (changes[changes["after"] == "sst"]["change"] == 0).all()
-    assert len(training.forgetting_figure(changes).axes) == 1
+    assert len(training_methods.forgetting_figure(changes).axes) == 1
 
 
 def test_what_is_kept_is_paired_by_the_seeds_of_both(turns):
-    [row] = training.kept_table(turns).to_dict("records")
+    [row] = training_methods.kept_table(turns).to_dict("records")
     assert (row["forgotten without"], row["forgotten with"], row["pairs"]) == ("0.485", "0.100", "2")
     assert row["kept more, paired by seed"].startswith("+0.385") and row["processor time"] == "5.0 times"
-    assert training.kept_table(Comparison(turns.grid, {"another": "sequence"})).empty
-    plain, _ = training.forgotten_table(turns).to_dict("records")
+    assert training_methods.kept_table(Comparison(turns.grid, {"another": "sequence"})).empty
+    plain, _ = training_methods.forgotten_table(turns).to_dict("records")
     assert plain["SST forgotten"] == "0.480 (0.470 to 0.490)" and plain["STS learned"] == "0.800"
 
 
 def test_a_seed_of_gem_that_is_stored_before_the_plain_one_does_not_count(turns):
     runs = {"sequence": turns.runs["sequence"][2:], "with GEM": turns.runs["with GEM"]}
-    assert training.kept_table(Comparison(Grid((), turns.grid.configs, runs), turns.references)).empty
+    assert training_methods.kept_table(Comparison(Grid((), turns.grid.configs, runs), turns.references)).empty
 
 
 def test_predictions_drawn_to_the_middle_have_a_slope_above_one(synthetic):
@@ -203,7 +203,7 @@ def test_predictions_drawn_to_the_middle_have_a_slope_above_one(synthetic):
     for one in (run, drawn):
         one.cost["train_cpu_seconds"] = 2.0
     compared = Comparison(grid_of(plain=[run], drawn=[drawn]), {"drawn": "plain"})
-    table = training.heads_table(compared).set_index("run")
+    table = training_methods.heads_table(compared).set_index("run")
     assert table["slope"].tolist() == ["1.00", "2.00"] and table["times as long"].tolist() == ["–", "1.00"]
     assert table.loc["drawn", "sd of the labels"] == "0.50" and table.loc["drawn", "sd of the predictions"] == "0.25"
 
@@ -213,6 +213,8 @@ def test_mean_scores_of_runs_of_other_tasks(synthetic):
     table = tables.mean_scores(runs).set_index("run")
     assert table.columns.tolist()[-2:] == ["overall", "seeds"] and table.loc["one", ["SST", "overall"]].eq("–").all()
     assert table.loc["three", "SST"] == "0.800" and tables.mean_scores({}).empty
+    scored = replace(runs["three"][0], config=RunConfig(tasks=("sst",), score_tasks=THREE))
+    assert "overall" not in tables.mean_scores({"one": [scored]}), "its score is that of the task that it trains"
 
 
 def test_without_runs_there_are_no_baselines_and_nothing_is_shown(monkeypatch):
