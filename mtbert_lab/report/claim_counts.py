@@ -69,4 +69,4 @@ def unchecked(claims: pd.DataFrame) -> str:
     """One sentence: how many claims were not compared, and why; empty where all were."""
     others = claims.loc[~claims["verdict"].isin(OF_RUNS), "verdict"].value_counts()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in others.items())
-    return f"Claims that could not be compared: {listed}." if len(others) else ""
+    return f"Claims that were not compared, each counted: {listed}." if len(others) else ""

@@ -64,14 +64,14 @@ def box(store: Path | None = None) -> str:
     schemes = one_task_a_step(adapters, plans.grid)
     methods = _methods(adapters, gradients)
     sentences = {
-        "What sharing costs": lambda: sharing_costs(plans),
-        "What three runs buy": lambda: three_runs_buy(plans),
-        "What a head can compare": lambda: pairs_in_two(singles, together),
-        "What trades one task for another": lambda: samplers_trade(samplers, schemes, plans),
-        "What is not shown to gain": lambda: nothing_gained(*methods),
-        "What GEM is for": lambda: gem_is_for(gradients),
-        "What twelve layers show": lambda: twelve_layers(larger, changes, pals_added(gradients)),
-        "What became of the papers' findings": lambda: _claims_checked(store),
+        "Cost of sharing": lambda: sharing_costs(plans),
+        "Mean of three runs": lambda: three_runs_buy(plans),
+        "Heads on two embeddings": lambda: pairs_in_two(singles, together),
+        "Samplers": lambda: samplers_trade(samplers, schemes, plans),
+        "Adapters and gradient methods": lambda: nothing_gained(*methods),
+        "GEM": lambda: gem_is_for(gradients),
+        "Twelve layers": lambda: twelve_layers(larger, changes, pals_added(gradients)),
+        "The papers' findings": lambda: _claims_checked(store),
     }
     lines = []
     for heading, sentence in sentences.items():
@@ -157,8 +157,8 @@ def limits(store: Path | None = None) -> str:
     passes = short.cost["steps"] * short.config.batch_size["quora"] / short.provenance["rows"]["train quora"]
     steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
     lines = [
-        "One small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among them; plans, "
-        "PALs and PCGrad also with MPNet, tuned alike.",
+        "Most runs have one small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among "
+        "them. Plans, PALs and PCGrad also ran with MPNet, tuned alike.",
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:more} "
@@ -170,7 +170,7 @@ def limits(store: Path | None = None) -> str:
             overall=place(long, names[1], TOO_FEW),
         ),
         "The recipe was chosen with *1-bert*, and may favour it.",
-        "One domain, short English texts.",
+        "All texts are short and English.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
@@ -241,8 +241,8 @@ def three_runs_buy(plans: Comparison) -> str:
         return Place(judged.loc[f"mean of three 1-bert against one {reference}", task], verdict)
 
     return tell(
-        "Among {runs} runs of one encoder, the mean prediction of three gains {quora:size4} on Quora and {sts:size} "
-        "on STS over one, both less than the margin. On SST no gain is shown. On Quora one *3-bert*, as large as the "
+        "The mean prediction of three of {runs} runs of *1-bert* gains {quora:size4} on Quora and {sts:size} on STS "
+        "over one run, both less than the margin. On SST no gain is shown. On Quora one *3-bert*, as large as the "
         "three, scores {behind:size} more than this mean.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
@@ -266,8 +266,8 @@ def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
     features = "concat + product + difference + cosine"
     return tell(
         "In models of one task a linear head on two concatenated embeddings loses {sts:size} on STS and {quora:size} "
-        "on Quora against one sequence. In a model of three tasks a head with their product, difference and cosine "
-        "still loses {in_three:size} on STS and {quora_in_three:size} on Quora.",
+        "on Quora against one sequence. In a model of three tasks a head that also reads product, difference and "
+        "cosine still loses {in_three:size} on STS and {quora_in_three:size} on Quora.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         in_three=place(together, f"1-bert, {features}", "worse", "sts"),
@@ -281,9 +281,9 @@ def samplers_trade(samplers: Comparison, schemes: Comparison, plans: Comparison)
     schemes: from `one_task_a_step`.
     """
     return tell(
-        "In 2,400 steps of one task each, drawing tasks by their size, not equally often, gains {quora:size} on Quora "
-        "and loses {sts:size} on STS. Draws that become more equal gain {annealed:size} on Quora over steps of all "
-        "tasks, where an encoder for each task gains {each:size}, and lose {annealed_sts:size} on STS.",
+        "In 2,400 steps of one task each, draws in proportion to size gain {quora:size} on Quora over round-robin and "
+        "lose {sts:size} on STS. Against 1,200 steps of all tasks, annealed draws gain {annealed:size} on Quora and "
+        "lose {annealed_sts:size} on STS. An encoder for each task gains {each:size} on Quora.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
         annealed=place(schemes, "1-bert, annealed", "better", "quora"),
@@ -302,12 +302,15 @@ def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
     if gradients.overall.empty:
         raise KeyError("no runs with a gradient method")
+    differences = pd.concat([adapters.differences, gradients.differences])
+    seeds = differences["seeds"]
     return tell(
-        "Adapters were tried in 2,400 steps of one task each, gradient methods in steps of all tasks. None of {count} "
-        "differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. Overall the "
-        "gradient methods are shown not to matter.",
+        "Adapters ran in 2,400 steps of one task each, gradient methods in steps of all tasks, with {seeds} seeds. None "
+        "of {count} differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. "
+        "Overall the gradient methods are shown not to matter.",
+        seeds=f"{min(seeds)} to {max(seeds)}",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
-        **no_gain(pd.concat([adapters.differences, gradients.differences])),
+        **no_gain(differences),
     )
 
 
@@ -317,7 +320,7 @@ def gem_is_for(gradients: Grid) -> str:
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     times = times_as_long(_without_and_with_gem(gradients))
     return (
-        f"{keeps} On CPUs it takes {times:.0f} times the time. It keeps {config.memory_size} examples of an earlier "
+        f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of an earlier "
         f"task and reads {config.memory_batch} a step."
     )
 
@@ -382,7 +385,7 @@ def _claims_checked(store: Path | None) -> str:
     is_of_heads = found["kind"].eq("finding") & found["verdict"].eq(CONTRADICTED) & found["paper"].eq("004")
     checked = findings_checked(claims)
     return tell(
-        "Our runs check {count}: they reproduce {reproduced} and contradict {contradicted}, most about paper "
+        "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}, most about paper "
         "004's heads. For {equal} the difference is shown not to matter, and {few} have too few runs to "
         "tell. Another {waiting} wait for their runs.",
         most=fact("most" if 2 * is_of_heads.sum() > checked["contradicted"] else "some", "most"),

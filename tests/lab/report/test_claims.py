@@ -150,7 +150,7 @@ def test_facts_count_once_and_each_kind_by_itself(folders):
     counts = by_verdict(table)
     assert counts["all"].tolist() == [2, 1, 1]
     assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [1, 1, 0]
-    assert unchecked(table) == "Claims that could not be compared: 1 cannot be checked."
+    assert unchecked(table) == "Claims that were not compared, each counted: 1 cannot be checked."
     assert unchecked(table.head(5)) == ""
     with pytest.raises(ConfigError, match="kind is one of finding"):
         checked(folders, none="so", kind="guess")

@@ -30,7 +30,13 @@ def plans():
 def row(value: float, verdict: str, **about):
     """A row of `decide`, with an interval of .01 to either side."""
     fields = dict(
-        value=value, low=value - 0.01, high=value + 0.01, verdict=verdict, is_small=False, seeds_needed=math.nan
+        value=value,
+        low=value - 0.01,
+        high=value + 0.01,
+        verdict=verdict,
+        is_small=False,
+        seeds=3,
+        seeds_needed=math.nan,
     )
     return SimpleNamespace(**fields | about)
 
@@ -69,7 +75,7 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     told = gem_is_for(synthetic_sequences(3))
     assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
     assert "so far" not in gem_is_for(synthetic_sequences(6))
-    assert "6,000 examples each" in told and "On CPUs it takes 6 times the time" in told
+    assert "6,000 examples each" in told and "On CPUs it takes about 6 times as long" in told
     assert "It keeps 64 examples of an earlier task and reads 32 a step." in told
 
 
