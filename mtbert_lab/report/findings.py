@@ -305,8 +305,8 @@ def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
     differences = pd.concat([adapters.differences, gradients.differences])
     seeds = differences["seeds"]
     return tell(
-        "Adapters ran in 2,400 steps of one task each, gradient methods in steps of all tasks, with {seeds} seeds. None "
-        "of {count} differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. "
+        "Adapters ran in 2,400 steps of one task each, gradient methods in steps of all tasks, with {seeds} seeds. "
+        "None of {count} differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. "
         "Overall the gradient methods are shown not to matter.",
         seeds=f"{min(seeds)} to {max(seeds)}",
         overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
@@ -320,8 +320,8 @@ def gem_is_for(gradients: Grid) -> str:
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     times = times_as_long(_without_and_with_gem(gradients))
     return (
-        f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of an earlier "
-        f"task and reads {config.memory_batch} a step."
+        f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of an "
+        f"earlier task and reads {config.memory_batch} a step."
     )
 
 
