@@ -3,12 +3,12 @@
 A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
 """
 
-import functools
 import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from torch import Tensor
 from mtbert import __version__
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_texts
 from mtbert.gradients import GradientError
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
-from mtbert.training.masked_lm import pretrain, pretraining_texts
+from mtbert.training.masked_lm import pretrain, pretraining_texts, rows_to_mask
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.progress import Progress, steps_left
 from mtbert.training.step import Trainer
@@ -105,8 +105,8 @@ def train(
 
     cost = {}
     encoder = build_encoder(config)
+    run.check_pretraining()
     if run.pretrains("before"):
-        meta_model(config)  # what does not fit together is said here, not after hours of pretraining
         cost |= run.pretrain("before", encoder)
     model = MultitaskBert(config, encoder).to(place)
 
@@ -195,15 +195,33 @@ class _Run:
         """Whether the encoder is pretrained "before" or "after" training."""
         return self.config.pretrain in (stage, "both")
 
+    @cached_property
+    def pretraining_tokens(self) -> TokenizedTable:
+        """The texts that the encoder is pretrained on."""
+        texts = pretraining_texts(self.corpus.train)
+        return tokenize_texts(texts, self.config.encoder, self.config.max_length)
+
+    def check_pretraining(self) -> None:
+        """Raise now what else is raised after hours: by pretraining after training, or by what follows one before.
+
+        A tokenizer without a mask token or texts without a token to mask; an encoder that does not fit the rest of the
+        configuration; missing data of the tagger.
+        """
+        if self.config.pretrain == "none":
+            return
+        rows_to_mask(self.pretraining_tokens)
+        if self.pretrains("before"):
+            meta_model(self.config)
+            if self.config.pos_features:
+                for task, table in (*self.corpus.train.items(), *self.corpus.dev.items()):
+                    pos_features(task, table)
+
     def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
         """Masked language modelling on the training texts, in place; its cost and last loss."""
-        config = self.config
-        texts = pretraining_texts(self.corpus.train)
-        tokens = tokenize_texts(texts, config.encoder, config.max_length)
         path = None
         if self.checkpoint is not None:
             path = self.checkpoint.with_name(PRETRAINING.format(self.checkpoint.stem, stage))
-        curve = pretrain(encoder, tokens, config, self.place, path, self.progress)
+        curve = pretrain(encoder, self.pretraining_tokens, self.config, self.place, path, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -241,7 +259,7 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
         unread: _Unread = []
-        read = functools.partial(self.read_losses, state, unread)
+        read = partial(self.read_losses, state, unread)
         is_on_gpu = self.place.type == "cuda"
         for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
             with state.clocked():

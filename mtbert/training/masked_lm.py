@@ -123,8 +123,6 @@ def pretrain(
     from it, bit for bit; of a finished run it takes the weights from it. Raises CheckpointError for a tokenizer without
     a mask token, TrainingError where no token can be masked and at the first loss that is not finite.
     """
-    if texts.mask is None:
-        raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     device = torch.device(device)
     was_training = encoder.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -166,8 +164,13 @@ def _special_tokens(texts: TokenizedTable) -> list[int]:
     return [texts.cls, texts.sep, texts.pad, texts.mask]
 
 
-def _rows_to_mask(texts: TokenizedTable) -> ndarray:
-    """The rows with a token that can be masked; raises TrainingError if there are none."""
+def rows_to_mask(texts: TokenizedTable) -> ndarray:
+    """The rows with a token that can be masked.
+
+    Raises CheckpointError for a tokenizer without a mask token, TrainingError if there is no such row.
+    """
+    if texts.mask is None:
+        raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     [column] = texts.columns
     can_be_masked = ~np.isin(column.ids, _special_tokens(texts))
     count_before = np.concatenate(([0], np.cumsum(can_be_masked)))
@@ -185,7 +188,7 @@ class _Pretraining:
     def __init__(self, encoder: BertModel, texts: TokenizedTable, config: RunConfig) -> None:
         self.encoder = encoder
         self.texts = texts
-        self.rows = _rows_to_mask(texts)
+        self.rows = rows_to_mask(texts)
         self.config = config
         self.head = MaskedLanguageHead(encoder)
         parameters = chain(encoder.parameters(), self.head.parameters())
