@@ -1,6 +1,6 @@
 """From the course's CSV files to token ids: tasks, checked tables, the embedded demo corpus."""
 
-from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
+from mtbert.data.array_cache import FEWEST, MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, empty_classes, fault_of, remarks_on_range
@@ -11,6 +11,7 @@ from mtbert.data.tokens import DeviceTokens, TokenizedTable, load_tokenizer, tok
 
 __all__ = [
     "COURSE",
+    "FEWEST",
     "GET_DATA",
     "SPLITS",
     "TAGS",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, DeviceTokens, TokenizedTable, pos_features, tokenize
+from mtbert.data import FEWEST, TASKS, Corpus, DeviceTokens, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
 from mtbert.training.batches import Rows
@@ -218,8 +218,9 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predictions of a trained model for a checked table: task, split, id, predicted, confidence, and known labels.
 
-    The model moves to the device and stays there.
+    The model moves to the device and stays there. Of a small table nothing is kept on disk.
     """
     place = pick_device(device)
     model = model.to(place)
-    return task_rows(model, task, table, place).predictions(model, split)
+    passes = 1 if len(table) >= FEWEST else 0
+    return task_rows(model, task, table, place, passes).predictions(model, split)
