@@ -39,16 +39,14 @@ def graphs_are_on(device: torch.device) -> bool:
     return device.type == "cuda" and os.environ.get("MTBERT_GRAPHS", "1") != "0"
 
 
-def reason_for_eager(model: MultitaskBert, tables: Tables) -> str:
-    """Why the steps of a run cannot be captured; empty where they can."""
+def can_be_captured(model: MultitaskBert, tables: Tables) -> bool:
+    """Whether the steps of a run depend on nothing that the host computes or reads from disk for each of them."""
     config = model.run_config
-    if config.weighting == "loss_ratio":
-        return "the weights of losses depend on the losses of the step before"
-    if config.teachers and config.distil == "annealed":
-        return "the weight of the teachers changes from step to step"
-    if not all(table.is_on_device(model) for table in tables.values()):
-        return "the outputs of frozen layers are read from disk"
-    return ""
+    if config.weighting == "loss_ratio":  # weights that depend on the losses of the step before
+        return False
+    if config.teachers and config.distil == "annealed":  # the teachers' weight changes from step to step
+        return False
+    return all(table.is_on_device(model) for table in tables.values())
 
 
 @dataclass

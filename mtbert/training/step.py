@@ -35,7 +35,7 @@ from mtbert.sharing import add_pull
 from mtbert.training.batches import Losses, Rows
 from mtbert.training.cosines import by_level, layer_cosines
 from mtbert.training.distillation import distillation_loss, teacher_weight
-from mtbert.training.graphs import Compute, StepGraphs, graphs_are_on, reason_for_eager
+from mtbert.training.graphs import Compute, StepGraphs, can_be_captured, graphs_are_on
 from mtbert.training.loss_weights import LossWeights
 from mtbert.training.parameters import parameter_groups
 from mtbert.training.parts import batch_shapes, in_parts, step_parts
@@ -74,7 +74,7 @@ class Trainer:
         self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         if graphs is None:
-            graphs = graphs_are_on(model.device) and not reason_for_eager(model, tables)
+            graphs = graphs_are_on(model.device) and can_be_captured(model, tables)
         self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
         self.current = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
