@@ -8,8 +8,7 @@ from mtbert import __version__
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.files import write_text
-from mtbert.multitask import MultitaskBert, export_task
-from mtbert.sharing import ExportError
+from mtbert.multitask import ExportError, MultitaskBert, export_task
 from mtbert_lab.escapes import escaped
 
 CARD = "README.md"

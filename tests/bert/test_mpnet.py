@@ -174,7 +174,7 @@ def test_pals_see_no_relative_positions():
             torch.testing.assert_close(encoder({task: batch})[task], together[task])
             mask = batch.attention_mask[:, None, None, :]
             hidden = encoder.embeddings[0](batch.input_ids)
-            for depth, layer in enumerate(encoder.task_encoder(task, without_adapter=True).layers):
+            for depth, layer in enumerate(encoder.task_encoder(task).layers):
                 biased = encoder.embeddings[0].attention_mask(mask, mask.size(-1))
                 attended = layer.attention_norm(hidden + layer.attention_output(layer.attention(hidden, biased)))
                 fed = layer.feed_forward_out(torch.nn.functional.gelu(layer.feed_forward_in(attended)))
