@@ -8,9 +8,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,12 +25,12 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_texts
 from mtbert.gradients import GradientError
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts, rows_to_mask
 from mtbert.training.metrics import metrics_of, overall, score_rows
-from mtbert.training.progress import Progress, steps_left
+from mtbert.training.progress import Progress
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
 
@@ -259,19 +260,28 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
         unread: _Unread = []
-        read = partial(self.read_losses, state, unread)
         is_on_gpu = self.place.type == "cuda"
-        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
-            with state.clocked():
-                self.take_step(trainer, splits, drawn, state, unread)
-                if state.step in marks or not is_on_gpu:
-                    read()
-            if state.step in marks:
-                trainer.swap_average()
-                predictions = self.evaluate(trainer.model, splits, state)
-                trainer.swap_average()
-                point = state.curve[-1]
-                bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
+
+        def settled() -> dict[str, Any]:
+            with state.clocked():  # on a GPU this waits for the steps
+                self.read_losses(state, unread)
+            return vars(state)
+
+        trim = Trimmer()
+        with state.bar(self.total_steps, self.progress) as bar:
+            for drawn in saver.guard(steps, settled, self.total_steps):
+                with state.clocked():
+                    self.take_step(trainer, splits, drawn, state, unread)
+                    if state.step in marks or not is_on_gpu:
+                        self.read_losses(state, unread)
+                if state.step in marks:
+                    trainer.swap_average()
+                    predictions = self.evaluate(trainer.model, splits, state)
+                    trainer.swap_average()
+                    point = state.curve[-1]
+                    bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
+                bar.update()
+                trim()
         return state, predictions
 
     def take_step(self, trainer: Trainer, splits: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:

@@ -24,10 +24,11 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.multitask import autocast
 from mtbert.optim import AdamW, make_schedule
+from mtbert.runtime import Trimmer
 from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.frozen_features import features_digest
-from mtbert.training.progress import Progress, steps_left
+from mtbert.training.progress import Progress
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
 MASK_RATE = 0.15  # of the tokens are predicted (Devlin et al. 2018, section 3.1)
@@ -134,25 +135,29 @@ def pretrain(
         state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()
         left = islice(run.batches(), state.step, None)
-        for batch, _ in steps_left(left, state, run.total_steps, saver, progress):
-            with state.clocked():
-                counts = run.step(state.step + 1, batch)
-            state.step += 1
-            state.tokens += int(texts.lengths[batch].sum())
-            state.since = [before + new for before, new in zip(state.since, counts, strict=True)]
-            if run.is_point(state.step):
-                loss_sum, right, predicted = state.since
-                point = {
-                    "step": state.step,
-                    "epoch": round(state.step / run.epoch_steps, 4),
-                    "tokens": state.tokens,
-                    "loss": loss_sum / predicted,
-                    "accuracy": right / predicted,
-                }
-                state.curve.append(point)
-                state.since = [0.0, 0, 0]
-            if state.step == run.total_steps:
-                saver.save(vars(state))
+        trim = Trimmer()
+        with state.bar(run.total_steps, progress) as bar:
+            for batch in saver.guard(left, lambda: vars(state), run.total_steps):
+                with state.clocked():
+                    counts = run.step(state.step + 1, batch)
+                state.step += 1
+                state.tokens += int(texts.lengths[batch].sum())
+                state.since = [before + new for before, new in zip(state.since, counts, strict=True)]
+                if run.is_point(state.step):
+                    loss_sum, right, predicted = state.since
+                    point = {
+                        "step": state.step,
+                        "epoch": round(state.step / run.epoch_steps, 4),
+                        "tokens": state.tokens,
+                        "loss": loss_sum / predicted,
+                        "accuracy": right / predicted,
+                    }
+                    state.curve.append(point)
+                    state.since = [0.0, 0, 0]
+                if state.step == run.total_steps:
+                    saver.save(vars(state))
+                bar.update()
+                trim()
     encoder.train(was_training)
     curve = pd.DataFrame(state.curve)
     curve.attrs["seconds"] = state.seconds
