@@ -38,7 +38,7 @@ def export_with_card(
 
     Raises ExportError where the folder has a README of its own, too.
     """
-    task = model.checked(task)
+    task = model.resolve_task(task)
     card = Path(folder) / CARD
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
         raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")

@@ -7,7 +7,7 @@ from mtbert.data.reports import class_counts, empty_classes, fault_of, remarks_o
 from mtbert.data.rows import UNDECODED
 from mtbert.data.tables import GET_DATA, load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, SPLITS, TASKS, DataError, Task, changed_tasks, unknown_task
-from mtbert.data.tokens import DeviceTokens, TokenizedTable, load_tokenizer, tokenize, tokenize_texts
+from mtbert.data.tokens import FlatSequences, TokenizedTable, load_tokenizer, tokenize, tokenize_texts
 
 __all__ = [
     "COURSE",
@@ -19,7 +19,7 @@ __all__ = [
     "UNDECODED",
     "Corpus",
     "DataError",
-    "DeviceTokens",
+    "FlatSequences",
     "MappedArray",
     "PosError",
     "Task",

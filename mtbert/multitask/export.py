@@ -30,7 +30,7 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path, enco
     `encoder_only`.
     """
     folder = Path(folder)
-    task = model.checked(task)
+    task = model.resolve_task(task)
     if task in model.encoder.adapters:
         kind = type(model.encoder.adapters[task]).__name__
         raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")

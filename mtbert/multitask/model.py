@@ -64,7 +64,7 @@ class MultitaskBert(nn.Module):
         return next(self.parameters()).device
 
     @property
-    def features_are_fixed(self) -> bool:
+    def embeddings_are_fixed(self) -> bool:
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.run_config.encoder_is_frozen and not self.encoder.adapters
 
@@ -104,7 +104,7 @@ class MultitaskBert(nn.Module):
             logits[task] = self.heads(task, embeddings, tags.get(task))
         return logits
 
-    def checked(self, task: str | None) -> str:
+    def resolve_task(self, task: str | None) -> str:
         """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
         known = self.run_config.scored
         if task is None and len(known) > 1:
@@ -128,7 +128,7 @@ class MultitaskBert(nn.Module):
         """
         if isinstance(texts, str | Mapping | pd.DataFrame):  # iteration gives characters, keys, names of columns
             raise ConfigError(f"texts: one {type(texts).__name__}; pass a list of sentences or of pairs")
-        task = self.checked(task)
+        task = self.resolve_task(task)
         about = TASKS[task]
         if probabilities and about.is_number:
             raise ConfigError(f"probabilities: {task} predicts a number and has none")

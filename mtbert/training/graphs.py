@@ -4,7 +4,7 @@ A step of a small encoder is some 500 short kernels, and the GPU waits for Pytho
 and those that need not wait for each other are on branches of it (`mtbert.bert.side_by_side`).
 
 What a graph computes is fixed but for the content of its tensors: the rows of a step are therefore numbers on the GPU,
-their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
+their batches are made there (`FlatSequences`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
 update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.
 
 Not captured are steps with teacher annealing or loss-ratio weights, which depend on numbers of the host, and steps
@@ -46,7 +46,7 @@ def can_be_captured(model: MultitaskBert, tables: Tables) -> bool:
         return False
     if config.teachers and config.distil == "annealed":  # the teachers' weight changes from step to step
         return False
-    return all(table.is_on_device(model) for table in tables.values())
+    return not any(table.needs_host(model) for table in tables.values())
 
 
 @dataclass

@@ -95,13 +95,12 @@ def train(
     Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
     also at the first such gradient; and for a corpus of other tasks.
     """
-    place = pick_device(device)
     path = Path(checkpoint) if checkpoint else None
-    run = _Run(config, corpus, place, path, progress)
+    run = _Run(config, corpus, pick_device(device), path, progress)
     run.check_corpus()
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
-    memory = PeakMemory(place)
+    memory = PeakMemory(run.device)
     keep_freed_memory()
 
     cost = {}
@@ -109,7 +108,7 @@ def train(
     run.check_pretraining()
     if run.pretrains("before"):
         cost |= run.pretrain("before", encoder)
-    model = MultitaskBert(config, encoder).to(place)
+    model = MultitaskBert(config, encoder).to(run.device)
 
     splits = run.read_splits(model, teachers or {})
     trainer = Trainer(model, splits.train, run.total_steps)
@@ -154,7 +153,7 @@ class _Run:
 
     config: RunConfig
     corpus: Corpus
-    place: torch.device
+    device: torch.device
     checkpoint: Path | None
     progress: bool | None
 
@@ -222,7 +221,7 @@ class _Run:
         path = None
         if self.checkpoint is not None:
             path = self.checkpoint.with_name(PRETRAINING.format(self.checkpoint.stem, stage))
-        curve = pretrain(encoder, self.pretraining_tokens, self.config, self.place, path, self.progress)
+        curve = pretrain(encoder, self.pretraining_tokens, self.config, self.device, path, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -239,9 +238,9 @@ class _Run:
         train = {}
         dev = {}
         for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
-            train[task] = task_rows(model, task, table, self.place, times, teachers.get(task))
+            train[task] = task_rows(model, task, table, self.device, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
-            dev[task] = task_rows(model, task, table, self.place, evaluations)
+            dev[task] = task_rows(model, task, table, self.device, evaluations)
         return _Splits(train, dev)
 
     def train(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
@@ -260,7 +259,7 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
         unread: _Unread = []
-        is_on_gpu = self.place.type == "cuda"
+        is_on_gpu = self.device.type == "cuda"
 
         def settled() -> dict[str, Any]:
             with state.clocked():  # on a GPU this waits for the steps

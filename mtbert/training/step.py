@@ -37,8 +37,8 @@ from mtbert.training.cosines import by_level, layer_cosines
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.graphs import Compute, StepGraphs, can_be_captured, graphs_are_on
 from mtbert.training.loss_weights import LossWeights
+from mtbert.training.micro_batches import batch_shapes, in_micro_batches, micro_batch_count
 from mtbert.training.parameters import parameter_groups
-from mtbert.training.parts import batch_shapes, in_parts, step_parts
 from mtbert.training.task_data import Tables, task_logits
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
@@ -129,13 +129,13 @@ class Trainer:
         return self.graphs(name, compute, number, rows)
 
     def _backward(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, part by part; returns every task's mean loss.
+        """Add the gradient of the weighted sum of losses to `.grad`, one micro-batch after the other.
 
-        length: None, or the tokens to which rows on a GPU are padded.
+        Returns every task's mean loss. length: None, or the tokens to which rows on a GPU are padded.
         """
         self.model.train()  # an encoder that was just read is in evaluation mode, and frozen levels stay in it
         totals = {}
-        for part in self._parts(rows, length):
+        for part in self._micro_batches(rows, length):
             weighted = []
             for task, loss in self._losses(number, part, length).items():
                 share = len(part[task]) / len(rows[task])
@@ -144,12 +144,12 @@ class Trainer:
             sum(weighted).backward()
         return totals
 
-    def _parts(self, rows: Rows, length: int | None) -> Iterator[Rows]:
+    def _micro_batches(self, rows: Rows, length: int | None) -> Iterator[Rows]:
         if length is not None:
-            return in_parts(rows, self.config.accumulation)
+            return in_micro_batches(rows, self.config.accumulation)
         lengths = {task: self.tables[task].tokens.lengths for task in rows}
-        parts = step_parts(self.config, batch_shapes(rows, lengths), self.model.device.type == "cuda")
-        return in_parts(rows, parts)
+        count = micro_batch_count(self.config, batch_shapes(rows, lengths), self.model.device.type == "cuda")
+        return in_micro_batches(rows, count)
 
     def _losses(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""

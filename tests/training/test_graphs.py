@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mtbert.config import RunConfig
-from mtbert.data import DeviceTokens, demo
+from mtbert.data import FlatSequences, demo
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import TrainingError, train
@@ -125,7 +125,7 @@ def test_a_batch_made_on_the_device_is_the_usual_one(pairs, max_length, calm_enc
         rows = np.random.default_rng(0).permutation(len(table))[:9]
         usual = tokens.batch(rows)
         length = usual.input_ids.size(1) + 3
-        made = DeviceTokens(tokens, CPU).batch(torch.from_numpy(rows), length)
+        made = FlatSequences(tokens, CPU).batch(torch.from_numpy(rows), length)
         for before, after in zip(vars(usual).values(), vars(made).values(), strict=True):
             if before is None:
                 assert after is None
