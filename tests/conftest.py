@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
 from mtbert.paths import REPOSITORY

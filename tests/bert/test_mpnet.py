@@ -10,10 +10,9 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from mtbert.bert import Batch, init_empty_weights
+from mtbert.bert import Batch, BertConfig, BertModel, init_empty_weights
 from mtbert.bert.cpu_ops import attend
 from mtbert.bert.hf_checkpoints import hf_name
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
 from mtbert.multitask.export import export_task

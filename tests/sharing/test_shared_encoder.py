@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.batch import Batch
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
 from mtbert.sharing.plan import PlanError, SharingPlan
 from mtbert.sharing.shared_encoder import SharedEncoder

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from mtbert import runtime
+from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import CheckpointError
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import PosError, pos_tags
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
