@@ -12,6 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
+from mtbert.batches import eval_batches
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, checkpoint_sizes, init_empty_weights
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
@@ -19,7 +20,6 @@ from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import class_probabilities, predict
 from mtbert.multitask.saved_model import check_files, read_model, saved_tokenizer, write_model
 from mtbert.runtime import Trimmer
-from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence

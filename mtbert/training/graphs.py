@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from mtbert.multitask import MultitaskBert
-from mtbert.training.batches import Rows
 from mtbert.training.task_data import Tables
+from mtbert.training.task_order import Rows
 
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
 MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first

@@ -26,13 +26,13 @@ from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_te
 from mtbert.gradients import GradientError
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
-from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.masked_lm import pretrain, pretraining_texts, rows_to_mask
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.progress import Progress
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
+from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after

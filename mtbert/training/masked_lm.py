@@ -19,13 +19,13 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from mtbert import __version__
+from mtbert.batches import train_batches
 from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.multitask import autocast
 from mtbert.optim import AdamW, make_schedule
 from mtbert.runtime import Trimmer
-from mtbert.samplers import train_batches
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.frozen_features import features_digest
 from mtbert.training.progress import Progress

@@ -8,7 +8,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from mtbert.config import RunConfig
-from mtbert.training.batches import Rows
+from mtbert.training.task_order import Rows
 
 UNCUT_TOKENS = 4096  # of a micro-batch that a CPU cuts no further, counted as `weighted_tokens` does
 MICRO_BATCH_TOKENS = 2048  # of those of a step that has more: large blocks leave holes in the heap

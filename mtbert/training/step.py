@@ -32,7 +32,6 @@ from mtbert.gradients import (
 from mtbert.multitask import MultitaskBert, divergence
 from mtbert.optim import AdamW, make_schedule
 from mtbert.sharing import add_pull
-from mtbert.training.batches import Losses, Rows
 from mtbert.training.cosines import by_level, layer_cosines
 from mtbert.training.distillation import distillation_loss, teacher_weight
 from mtbert.training.graphs import Compute, StepGraphs, can_be_captured, graphs_are_on
@@ -40,6 +39,7 @@ from mtbert.training.loss_weights import LossWeights
 from mtbert.training.micro_batches import batch_shapes, in_micro_batches, micro_batch_count
 from mtbert.training.parameters import parameter_groups
 from mtbert.training.task_data import Tables, task_logits
+from mtbert.training.task_order import Losses, Rows
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
 

@@ -17,8 +17,8 @@ from mtbert.config import RunConfig
 from mtbert.data import FEWEST, TASKS, Corpus, FlatSequences, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
-from mtbert.training.batches import Rows
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
+from mtbert.training.task_order import Rows
 
 KEPT_FROM = 2  # passes over a table, from which on it pays to keep the outputs of frozen layers
 

@@ -14,10 +14,10 @@ from mtbert.data import FlatSequences, demo
 from mtbert.data.tokens import tokenize
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import TrainingError, train
-from mtbert.training.batches import training_steps
 from mtbert.training.graphs import StepGraphs, _Captured, can_be_captured, graphs_are_on
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import load_corpus, task_rows
+from mtbert.training.task_order import training_steps
 
 THREE = ("sst", "quora", "sts")
 CPU = torch.device("cpu")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.batches import train_batches
 from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
@@ -18,7 +19,6 @@ from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.losses import divergence
 from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
-from mtbert.samplers import train_batches
 from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from mtbert import runtime
+from mtbert.batches import train_batches
 from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import PosError, pos_tags
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
 from mtbert.optim import AdamW
-from mtbert.samplers import train_batches
 from mtbert.training import loop
 from mtbert.training import masked_lm as module
 from mtbert.training.checkpoint import TrainingError
