@@ -1,4 +1,4 @@
-"""From the course's CSV files to token ids: tasks, checked tables, the embedded demo corpus."""
+"""From CSV files and JSON Lines to token ids: the course's tasks and one's own, checked tables, the demo corpus."""
 
 from mtbert.data.array_cache import FEWEST, MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
