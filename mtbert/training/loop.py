@@ -259,7 +259,6 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
         unread: _Unread = []
-        is_on_gpu = self.device.type == "cuda"
 
         def settled() -> dict[str, Any]:
             with state.clocked():  # on a GPU this waits for the steps
@@ -271,7 +270,7 @@ class _Run:
             for drawn in saver.guard(steps, settled, self.total_steps):
                 with state.clocked():
                     self.take_step(trainer, splits, drawn, state, unread)
-                    if state.step in marks or not is_on_gpu:
+                    if state.step in marks or not trainer.is_on_gpu:
                         self.read_losses(state, unread)
                 if state.step in marks:
                     trainer.swap_average()

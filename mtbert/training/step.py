@@ -82,6 +82,11 @@ class Trainer:
             self.average = AveragedModel(self.current, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether the model is on a GPU, where the host does not wait for a step unless it reads a number."""
+        return self.model.device.type == "cuda"
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the step to come, the highest where layers have rates of their own."""
         return max(self.schedule.get_last_lr())
@@ -93,7 +98,7 @@ class Trainer:
         the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
         losses = self.compute_gradients(number, rows)
-        if self.model.device.type != "cpu" or _are_finite(losses):
+        if self.is_on_gpu or _are_finite(losses):
             self.update(rows)
         return losses
 
@@ -115,7 +120,7 @@ class Trainer:
 
     def _read(self, losses: dict[str, Tensor]) -> Losses:
         """The losses as numbers; on a GPU as tensors, which no later step changes, unless the next step needs them."""
-        if self.model.device.type == "cuda" and self.config.weighting != "loss_ratio":
+        if self.is_on_gpu and self.config.weighting != "loss_ratio":
             copies = torch.stack(list(losses.values()))
             return dict(zip(losses, copies, strict=True))
         values = {task: loss.item() for task, loss in losses.items()}
@@ -148,7 +153,7 @@ class Trainer:
         if length is not None:
             return in_micro_batches(rows, self.config.accumulation)
         lengths = {task: self.tables[task].tokens.lengths for task in rows}
-        count = micro_batch_count(self.config, batch_shapes(rows, lengths), self.model.device.type == "cuda")
+        count = micro_batch_count(self.config, batch_shapes(rows, lengths), self.is_on_gpu)
         return in_micro_batches(rows, count)
 
     def _losses(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
@@ -177,7 +182,7 @@ class Trainer:
         config = self.config
         constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        is_read = self.model.device.type == "cpu" or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
+        is_read = not self.is_on_gpu or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
         if is_read and not _are_finite(losses):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
@@ -253,8 +258,7 @@ class Trainer:
 
     def _record_sum(self, number: int, rows: Rows) -> None:
         """Record the cosines of a step that sums its losses: extra passes, which leave the step's dropout as it is."""
-        device = self.model.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng([self.model.device] if self.is_on_gpu else []):
             G, _ = self._extra_gradients(number, rows)
         self._record(number, G, list(rows))
 
