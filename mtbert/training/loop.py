@@ -93,7 +93,8 @@ def train(
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
-    also at the first such gradient; and for a corpus of other tasks.
+    also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is said before any
+    training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a mask token.
     """
     path = Path(checkpoint) if checkpoint else None
     run = _Run(config, corpus, pick_device(device), path, progress)
