@@ -37,7 +37,7 @@ class TransformersModel(nn.Module):
 
     def __init__(self, ours: MultitaskBert, tables: dict[str, TaskRows], attention: str = "sdpa") -> None:
         super().__init__()
-        base = ours.encoder.task_encoder(next(iter(tables)), without_adapter=True)
+        base = ours.encoder.task_encoder(next(iter(tables)))
         sizes = {name: value for name, value in asdict(base.config).items() if name != "model_type"}
         config = TheirConfig(**sizes)
         with ours.device:  # weights that are drawn for nothing are drawn there

@@ -350,7 +350,7 @@ def predict(
     if out:
         _write_leaderboards(model, task, out, data, device)
         return
-    about = TASKS[model.checked(task)]
+    about = TASKS[model.resolve_task(task)]
     if text:
         k = len(about.sentence_columns)
         examples = [tuple(text[i : i + k]) for i in range(0, len(text), k)]
@@ -396,7 +396,7 @@ def _write_leaderboards(model: "MultitaskBert", task: str | None, folder: Path, 
     from mtbert_lab.store import data_root
 
     root = data_root(model.run_config, data)
-    tasks = [model.checked(task)] if task else model.run_config.scored
+    tasks = [model.resolve_task(task)] if task else model.run_config.scored
     for name in tasks:
         _, *splits = TASKS[name].splits(root)  # without train
         for split in splits:

@@ -8,8 +8,7 @@ from mtbert import __version__
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.files import write_text
-from mtbert.multitask import MultitaskBert, export_task
-from mtbert.sharing import ExportError
+from mtbert.multitask import ExportError, MultitaskBert, export_task
 from mtbert_lab.escapes import escaped
 
 CARD = "README.md"
@@ -39,7 +38,7 @@ def export_with_card(
 
     Raises ExportError where the folder has a README of its own, too.
     """
-    task = model.checked(task)
+    task = model.resolve_task(task)
     card = Path(folder) / CARD
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
         raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")

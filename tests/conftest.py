@@ -19,7 +19,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import corpus
 from mtbert.paths import REPOSITORY

@@ -17,7 +17,7 @@ FLOORS = {
     "mtbert": [
         {"names"},
         {"paths", "files", "strict_yaml", "runtime", "sources"},
-        {"bert", "gradients", "metrics", "optim", "pairs", "samplers"},
+        {"batches", "bert", "gradients", "metrics", "optim", "pairs", "samplers"},
         {"sharing", "data"},
         {"config"},
         {"multitask"},

@@ -5,12 +5,12 @@ import hashlib
 import numpy as np
 import torch
 
+from mtbert.batches import train_batches
 from mtbert.bert.cpu_ops import keep_mask
 from mtbert.config import RunConfig
 from mtbert.gradients import EpisodicMemory
-from mtbert.samplers import train_batches
-from mtbert.training.batches import training_steps
 from mtbert.training.masked_lm import mask_tokens
+from mtbert.training.task_order import training_steps
 
 LENGTHS = {"sst": np.full(80, 5), "quora": np.full(200, 5), "sts": np.full(40, 5)}
 

@@ -7,7 +7,7 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities
-from mtbert.training.batches import expected_passes, steps_per_epoch, training_steps
+from mtbert.training.task_order import expected_passes, steps_per_epoch, training_steps
 
 SIZES = (8544, 141505, 6040)  # training rows of SST, Quora and STS
 LENGTHS = {"sst": np.arange(25) % 7 + 3, "quora": np.arange(91) % 11 + 4, "sts": np.arange(8) % 3 + 5}

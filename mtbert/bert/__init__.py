@@ -1,6 +1,7 @@
 """minBERT: the encoder, its checkpoints, and faster operations on a CPU."""
 
 from mtbert.bert.batch import Batch, Mask, pack, unpack
+from mtbert.bert.config import BertConfig, checkpoint_sizes
 from mtbert.bert.cpu_ops import Dropout, Linear
 from mtbert.bert.hf_checkpoints import hf_name, write_tensors
 from mtbert.bert.hub import (
@@ -16,14 +17,12 @@ from mtbert.bert.hub import (
     mpnet_folder,
 )
 from mtbert.bert.model import (
-    BertConfig,
     BertEmbeddings,
     BertLayer,
     BertModel,
     LayerHooks,
     SelfAttention,
     check_sizes,
-    checkpoint_sizes,
     part_sizes,
 )
 from mtbert.bert.shapes import init_empty_weights

@@ -186,7 +186,9 @@ class RunConfig(BaseModel):
     )
     memory_size: Count = Field(default=256, description="examples that GEM keeps of a task")
     memory_batch: Size = Field(default=32, description="of them, those that a step's constraint is computed on")
-    cosine_every: Count | None = Field(default=None, description="record the cosines of the tasks' gradients, in steps")
+    cosine_every: Count | None = Field(
+        default=None, description="every so many steps, record the cosines of the tasks' gradients; none: never"
+    )
 
     # Update: AdamW, its learning rate, averaged weights.
     learning_rate: Real = Field(default=1e-4, gt=0, description="the schedule's peak")
@@ -216,7 +218,12 @@ class RunConfig(BaseModel):
     pretrain_learning_rate: Real = Field(default=5e-5, gt=0, description="the peak of masked language modelling")
 
     # Evaluation, and which step's weights are kept.
-    evals_per_epoch: int = Field(default=1, ge=1, le=1000, description="points of the learning curve")
+    evals_per_epoch: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="points of the learning curve in an epoch; with log spacing times epochs in all",
+    )
     eval_spacing: Literal["even", "log"] = Field(
         default="even",
         description="log: every point of the curve at half the steps of the next one, the last at the end",

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mtbert.data.reports import fault_of, remarks_on_range
 from mtbert.data.tables import fingerprint, load_table
-from mtbert.data.tasks import TASKS, DataError, Task
+from mtbert.data.tasks import TASKS, DataError, Task, unknown_task
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class Corpus:
 
 def _load(task: str, split: str, root: Path) -> tuple[pd.DataFrame, str, list[str]]:
     """The table, its fault, and warnings."""
+    if task not in TASKS:
+        raise DataError(unknown_task(task))
     path = TASKS[task].path(split, root)
     changed = path.stat().st_mtime_ns if path.exists() else 0  # else load_table says what is wrong
     table, fault, warnings = _load_once(task, split, root, changed, TASKS[task])

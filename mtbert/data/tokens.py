@@ -151,8 +151,8 @@ class TokenizedTable:
         return self._on_host.batch(torch.from_numpy(np.ascontiguousarray(rows)), longest)
 
     @cached_property
-    def _on_host(self) -> "DeviceTokens":
-        return DeviceTokens(self, torch.device("cpu"))
+    def _on_host(self) -> "FlatSequences":
+        return FlatSequences(self, torch.device("cpu"))
 
     def flat(self) -> tuple[ndarray, ndarray]:
         """All sequences one after the other (tokens,), in the order of `sequences`, and where in each of them b starts.
@@ -197,11 +197,11 @@ def _copy_tokens(column: Ragged, to: ndarray, starts: ndarray, counts: ndarray) 
     to[np.repeat(starts, counts) + within] = column.ids[np.repeat(column.offsets[:-1], counts) + within]
 
 
-class DeviceTokens:
+class FlatSequences:
     """All sequences of a table (N examples), special tokens included, one after the other on a device.
 
-    Batches are made there: a training step in a CUDA graph reads its rows from a tensor, and no Python runs between the
-    rows and the padded batch.
+    All batches are made of it, on the host or there: a training step in a CUDA graph reads its rows from a tensor, and
+    no Python runs between the rows and the padded batch.
     """
 
     def __init__(self, tokens: TokenizedTable, device: torch.device) -> None:

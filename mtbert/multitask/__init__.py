@@ -1,6 +1,6 @@
 """An encoder under a sharing plan with a head for every task, and the losses."""
 
-from mtbert.multitask.export import export_task
+from mtbert.multitask.export import ExportError, export_task
 from mtbert.multitask.heads import TaskHead
 from mtbert.multitask.losses import divergence, predict, task_loss
 from mtbert.multitask.model import (
@@ -14,6 +14,7 @@ from mtbert.multitask.model import (
 )
 
 __all__ = [
+    "ExportError",
     "MultitaskBert",
     "TaskHead",
     "autocast",

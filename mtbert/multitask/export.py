@@ -11,10 +11,13 @@ from mtbert.bert import write_tensors
 from mtbert.data import TASKS
 from mtbert.files import write_checksums, write_json
 from mtbert.multitask.model import MultitaskBert
-from mtbert.sharing import ExportError
 
 WITH_HEAD = "BertForSequenceClassification"
 PLAIN = {"pooling": "pooler", "head_layers": 1, "head_norm": False, "pos_features": False}  # what that class computes
+
+
+class ExportError(ValueError):
+    """A part of a model that other code cannot run."""
 
 
 def export_task(model: MultitaskBert, task: str | None, folder: str | Path, encoder_only: bool = False) -> str:
@@ -23,18 +26,21 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path, enco
     That is `BertForSequenceClassification`, which computes what our head does: a linear layer on the pooler's output
     of one sequence. A binary task has two logits there, 0 and ours; a number is in its range, not cut at the ends.
     encoder_only: leave out the head. Raises ConfigError for a task that the model does not have, and ExportError,
-    before a file is written, where the encoder has adapters, or the head is one that transformers does not have, unless
+    before a file is written, where the task has an adapter, or the head is one that transformers does not have, unless
     `encoder_only`.
     """
     folder = Path(folder)
-    task = model.checked(task)
-    encoder = model.encoder.task_encoder(task)
+    task = model.resolve_task(task)
+    if task in model.encoder.adapters:
+        kind = type(model.encoder.adapters[task]).__name__
+        raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
     reasons = [] if encoder_only else _why_without_head(model, task)
     if reasons:
         raise ExportError(
             f"transformers has no head like the one of {task}: {'; '.join(reasons)}. Train with other values, or leave "
             "the head out with encoder_only=True; transformers would put random weights in its place"
         )
+    encoder = model.encoder.task_encoder(task)
     encoder.save_pretrained(folder, tokenizer=model.tokenizer, max_length=model.run_config.max_length)
     if not encoder_only:
         _add_head(model, task, folder)

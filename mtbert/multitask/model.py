@@ -12,6 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
+from mtbert.batches import eval_batches
 from mtbert.bert import Batch, BertConfig, BertModel, CheckpointError, checkpoint_sizes, init_empty_weights
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, UNDECODED, pos_features, tokenize
@@ -19,7 +20,6 @@ from mtbert.multitask.heads import TaskHeads, sentence_embedding
 from mtbert.multitask.losses import class_probabilities, predict
 from mtbert.multitask.saved_model import check_files, read_model, saved_tokenizer, write_model
 from mtbert.runtime import Trimmer
-from mtbert.samplers import eval_batches
 from mtbert.sharing import ADAPTERS, AdapterSizes, SharedEncoder, SharingPlan
 
 EVAL_TOKENS = 8192  # padded tokens of an evaluation batch; for pairs encoded one by one, of either sentence
@@ -64,7 +64,7 @@ class MultitaskBert(nn.Module):
         return next(self.parameters()).device
 
     @property
-    def features_are_fixed(self) -> bool:
+    def embeddings_are_fixed(self) -> bool:
         """Whether training changes the heads alone, so that embeddings are a function of the text."""
         return self.run_config.encoder_is_frozen and not self.encoder.adapters
 
@@ -104,7 +104,7 @@ class MultitaskBert(nn.Module):
             logits[task] = self.heads(task, embeddings, tags.get(task))
         return logits
 
-    def checked(self, task: str | None) -> str:
+    def resolve_task(self, task: str | None) -> str:
         """The task; None is the only one. Raises ConfigError if the model does not have it, or several."""
         known = self.run_config.scored
         if task is None and len(known) > 1:
@@ -128,7 +128,7 @@ class MultitaskBert(nn.Module):
         """
         if isinstance(texts, str | Mapping | pd.DataFrame):  # iteration gives characters, keys, names of columns
             raise ConfigError(f"texts: one {type(texts).__name__}; pass a list of sentences or of pairs")
-        task = self.checked(task)
+        task = self.resolve_task(task)
         about = TASKS[task]
         if probabilities and about.is_number:
             raise ConfigError(f"probabilities: {task} predicts a number and has none")

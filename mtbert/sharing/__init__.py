@@ -2,7 +2,7 @@
 
 from mtbert.sharing.adapters import ADAPTERS, PAL, Adapter, AdapterSizes, adapter_parameters
 from mtbert.sharing.plan import Level, PlanError, SharingPlan
-from mtbert.sharing.shared_encoder import ExportError, SharedEncoder
+from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.sharing.soft_sharing import add_pull
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "PAL",
     "Adapter",
     "AdapterSizes",
-    "ExportError",
     "Level",
     "PlanError",
     "SharedEncoder",

@@ -20,10 +20,6 @@ from mtbert.sharing.plan import Group, Level, PlanError, SharingPlan
 States = dict[str, Tensor]  # hidden states (B, T, d) of each task
 
 
-class ExportError(ValueError):
-    """A part of a model that other code cannot run."""
-
-
 class Copies(nn.ModuleList):
     """One level of a plan: the module for the first of its groups, and a copy of it for each of the others."""
 
@@ -175,16 +171,13 @@ class SharedEncoder(nn.Module):
         _check_known([task], self.plan)
         return self.poolers.of(task)(hidden)
 
-    def task_encoder(self, task: str, without_adapter: bool = False) -> BertModel:
+    def task_encoder(self, task: str) -> BertModel:
         """A task's way through the plan as a plain encoder; it has these weights, not copies.
 
-        Raises ExportError if the task has an adapter, which a plain encoder cannot run, unless it is to be left out,
-        and PlanError as `forward` does.
+        It is without the task's adapter, which a plain encoder cannot run: where there is one, the hidden states are
+        others than those of `forward`. Raises PlanError as `forward` does.
         """
         _check_known([task], self.plan)
-        if task in self.adapters and not without_adapter:
-            kind = type(self.adapters[task]).__name__
-            raise ExportError(f"{task} has an adapter ({kind}), without which its encoder gives other hidden states")
         with init_empty_weights():
             model = BertModel(self.config)
         model.embeddings = self.embeddings.of(task)

@@ -1,14 +1,14 @@
-"""The training loop and its parts: batches, steps, metrics, checkpoints, masked language modelling."""
+"""The training loop and its parts: the order of the tasks, steps, metrics, checkpoints, masked language modelling."""
 
-from mtbert.training.batches import expected_passes, training_steps, turn_ends
 from mtbert.training.checkpoint import ReadProgress, Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.graphs import graphs_are_on
 from mtbert.training.loop import TRAIN_ROWS, TrainedRun, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_rows
-from mtbert.training.parts import Shapes, batch_shapes, step_parts, weighted_tokens
+from mtbert.training.micro_batches import Shapes, batch_shapes, micro_batch_count, weighted_tokens
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits, task_rows
+from mtbert.training.task_order import expected_passes, training_steps, turn_ends
 
 __all__ = [
     "KEPT_FROM",
@@ -27,10 +27,10 @@ __all__ = [
     "load_corpus",
     "mean_logits",
     "metrics_of",
+    "micro_batch_count",
     "overall",
     "predict_table",
     "score_rows",
-    "step_parts",
     "stopping",
     "task_logits",
     "task_rows",

@@ -32,21 +32,22 @@ AT_ONCE_AFTER = 1.0  # seconds from the first signal: some programs send it to a
 
 @dataclass
 class Stop:
-    """The first signal that came inside a `stopping` block, and when."""
+    """The first signal that came inside a `stopping` block, when it came, and what is said of it after the block."""
 
     number: int | None = None
     time: float = 0.0
+    message: str = ""
 
 
 @contextmanager
 def stopping(message: str, handles_signals: bool = True) -> Iterator[Stop]:
     """SIGINT and SIGTERM do not end the block: the yielded `Stop` notes the first. A second SIGINT acts at once.
 
-    After the block KeyboardInterrupt (SIGINT) or SystemExit (SIGTERM) with the message is raised, if one came. A
-    signal that is ignored stays so, and outside the main thread, where Python handles no signals, nothing changes;
-    nor without handles_signals.
+    After the block KeyboardInterrupt (SIGINT) or SystemExit (SIGTERM) with the message is raised, if one came; the
+    block may change the message. A signal that is ignored stays so, and outside the main thread, where Python handles
+    no signals, nothing changes; nor without handles_signals.
     """
-    stop = Stop()
+    stop = Stop(message=message)
 
     def note(number: int, frame: object) -> None:
         now = time.monotonic()
@@ -66,7 +67,7 @@ def stopping(message: str, handles_signals: bool = True) -> Iterator[Stop]:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: not one of Python's
     if stop.number is not None:
-        raise KeyboardInterrupt(message) if stop.number == signal.SIGINT else SystemExit(message)
+        raise KeyboardInterrupt(stop.message) if stop.number == signal.SIGINT else SystemExit(stop.message)
 
 
 class TrainingError(RuntimeError):
@@ -108,10 +109,14 @@ class Checkpoint:
         is_late = time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
         return self.path is not None and is_late
 
-    def save(self, progress: dict[str, Any]) -> None:
-        """Replace the file; progress: plain numbers, lists, dicts and tensors. A full disk is a warning."""
+    def save(self, progress: dict[str, Any]) -> bool:
+        """Replace the file; progress: plain numbers, lists, dicts and tensors. Returns whether that was possible.
+
+        A full disk is a warning.
+        """
         if self.path is None:
-            return
+            return False
+        is_saved = False
         content = {name: part.state_dict() for name, part in self.parts.items()}
         content |= {"progress": progress, "identity": self.identity, "rng": torch.get_rng_state()}
         if torch.cuda.is_initialized():
@@ -123,12 +128,13 @@ class Checkpoint:
                 if self._is_sound and self.path.exists():  # a damaged one never replaces the one before it
                     os.replace(self.path, self._previous)
                     self._is_sound = False
-            self._is_sound = True
+            self._is_sound = is_saved = True
         except (OSError, RuntimeError) as error:  # torch's own says nothing of the file
             cause = error if isinstance(error, OSError) else error.__context__
-            log.warning("%s cannot be written (%s); training goes on", self.path, getattr(cause, "strerror", error))
+            log.warning("%s cannot be written (%s)", self.path, getattr(cause, "strerror", error))
         self._last = time.monotonic()
         self._steps = 0
+        return is_saved
 
     def guard(self, steps: Iterable[Step], progress: ReadProgress, total: int = 0) -> Iterator[Step]:
         """The steps, for a loop that does one at a time; the checkpoint is saved between two of them when it is due.
@@ -137,19 +143,29 @@ class Checkpoint:
         step and the loop ends as `stopping` says. progress(): that of `save`; total: number of all steps. Without a
         path nothing is saved, and signals have their usual effect.
         """
-        goes_on = f"; the same call goes on from {self.path.name}" if self.path else ""
-        with stopping(f"stopped between two steps{goes_on}", handles_signals=self.path is not None) as stop:
+        with stopping("stopped between two steps", handles_signals=self.path is not None) as stop:
             for step in steps:
                 yield step
                 self._steps += 1
                 must_stop = watch.get()
                 if must_stop(progress, total):
                     stop.number = signal.SIGTERM
-                is_stopped = stop.number is not None
-                if self.is_due or is_stopped:
-                    self.save(progress())
-                if is_stopped:
+                if stop.number is not None:
+                    stop.message += self._how_to_go_on(is_saved=self.save(progress()))
                     return
+                if self.is_due:
+                    self.save(progress())
+
+    def _how_to_go_on(self, is_saved: bool) -> str:
+        """What is said of the checkpoint after a signal; is_saved: whether it is of the last step."""
+        if self.path is None:
+            return ""
+        if is_saved:
+            return f"; the same call goes on from {self.path.name}"
+        return (
+            f"; {self.path.name} could not be written: the same call goes on from the checkpoint before, or, where "
+            "there is none, from the beginning"
+        )
 
     def restore(self) -> dict[str, Any] | None:
         """Put parts and generators back and return the progress; None where there is no file.

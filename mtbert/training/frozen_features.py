@@ -1,4 +1,6 @@
-"""The outputs of frozen layers for a table's texts, kept on disk: a function of weights, tokens and precision alone.
+"""The outputs of frozen layers for a table's texts, kept on disk.
+
+They are a function of weights, tokens, precision and the kind of device, and embeddings of the pooling.
 
 Source: the idea that a frozen part of an encoder needs to run once for each text, not once an epoch; a run, its other
 seeds and every plan with the same frozen layers read the same file.

@@ -4,7 +4,7 @@ A step of a small encoder is some 500 short kernels, and the GPU waits for Pytho
 and those that need not wait for each other are on branches of it (`mtbert.bert.side_by_side`).
 
 What a graph computes is fixed but for the content of its tensors: the rows of a step are therefore numbers on the GPU,
-their batches are made there (`DeviceTokens`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
+their batches are made there (`FlatSequences`), and all tasks are padded to one length, a multiple of LENGTH_STEP. The
 update is not part of the graph: it is a few kernels, and its learning rate and step counts are numbers of the host.
 
 Not captured are steps with teacher annealing or loss-ratio weights, which depend on numbers of the host, and steps
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from mtbert.multitask import MultitaskBert
-from mtbert.training.batches import Rows
 from mtbert.training.task_data import Tables
+from mtbert.training.task_order import Rows
 
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
 MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first
@@ -39,16 +39,14 @@ def graphs_are_on(device: torch.device) -> bool:
     return device.type == "cuda" and os.environ.get("MTBERT_GRAPHS", "1") != "0"
 
 
-def reason_for_eager(model: MultitaskBert, tables: Tables) -> str:
-    """Why the steps of a run cannot be captured; empty where they can."""
+def can_be_captured(model: MultitaskBert, tables: Tables) -> bool:
+    """Whether the steps of a run depend on nothing that the host computes or reads from disk for each of them."""
     config = model.run_config
-    if config.weighting == "loss_ratio":
-        return "the weights of losses depend on the losses of the step before"
-    if config.teachers and config.distil == "annealed":
-        return "the weight of the teachers changes from step to step"
-    if not all(table.is_on_device(model) for table in tables.values()):
-        return "the outputs of frozen layers are read from disk"
-    return ""
+    if config.weighting == "loss_ratio":  # weights that depend on the losses of the step before
+        return False
+    if config.teachers and config.distil == "annealed":  # the teachers' weight changes from step to step
+        return False
+    return not any(table.needs_host(model) for table in tables.values())
 
 
 @dataclass

@@ -3,14 +3,15 @@
 A run is a function of its RunConfig, its data and the machine: two runs of one configuration give the same bits.
 """
 
-import functools
 import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,17 +22,17 @@ from torch import Tensor
 from mtbert import __version__
 from mtbert.bert import BertModel
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, tokenize_texts
+from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_texts
 from mtbert.gradients import GradientError
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
-from mtbert.runtime import PeakMemory, keep_freed_memory, pick_device
-from mtbert.training.batches import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
+from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.checkpoint import Checkpoint, TrainingError
-from mtbert.training.masked_lm import pretrain, pretraining_texts
+from mtbert.training.masked_lm import pretrain, pretraining_texts, rows_to_mask
 from mtbert.training.metrics import metrics_of, overall, score_rows
-from mtbert.training.progress import Progress, steps_left
+from mtbert.training.progress import Progress
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, task_rows
+from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after
@@ -92,23 +93,23 @@ def train(
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
-    also at the first such gradient; and for a corpus of other tasks.
+    also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is said before any
+    training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a mask token.
     """
-    place = pick_device(device)
     path = Path(checkpoint) if checkpoint else None
-    run = _Run(config, corpus, place, path, progress)
+    run = _Run(config, corpus, pick_device(device), path, progress)
     run.check_corpus()
     run.check_teachers(teachers or {})
     torch.manual_seed(config.seed)
-    memory = PeakMemory(place)
+    memory = PeakMemory(run.device)
     keep_freed_memory()
 
     cost = {}
     encoder = build_encoder(config)
+    run.check_pretraining()
     if run.pretrains("before"):
-        meta_model(config)  # what does not fit together is said here, not after hours of pretraining
         cost |= run.pretrain("before", encoder)
-    model = MultitaskBert(config, encoder).to(place)
+    model = MultitaskBert(config, encoder).to(run.device)
 
     splits = run.read_splits(model, teachers or {})
     trainer = Trainer(model, splits.train, run.total_steps)
@@ -153,7 +154,7 @@ class _Run:
 
     config: RunConfig
     corpus: Corpus
-    place: torch.device
+    device: torch.device
     checkpoint: Path | None
     progress: bool | None
 
@@ -195,15 +196,33 @@ class _Run:
         """Whether the encoder is pretrained "before" or "after" training."""
         return self.config.pretrain in (stage, "both")
 
+    @cached_property
+    def pretraining_tokens(self) -> TokenizedTable:
+        """The texts that the encoder is pretrained on."""
+        texts = pretraining_texts(self.corpus.train)
+        return tokenize_texts(texts, self.config.encoder, self.config.max_length)
+
+    def check_pretraining(self) -> None:
+        """Raise now what else is raised after hours: by pretraining after training, or by what follows one before.
+
+        A tokenizer without a mask token or texts without a token to mask; an encoder that does not fit the rest of the
+        configuration; missing data of the tagger.
+        """
+        if self.config.pretrain == "none":
+            return
+        rows_to_mask(self.pretraining_tokens)
+        if self.pretrains("before"):
+            meta_model(self.config)
+            if self.config.pos_features:
+                for task, table in (*self.corpus.train.items(), *self.corpus.dev.items()):
+                    pos_features(task, table)
+
     def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
         """Masked language modelling on the training texts, in place; its cost and last loss."""
-        config = self.config
-        texts = pretraining_texts(self.corpus.train)
-        tokens = tokenize_texts(texts, config.encoder, config.max_length)
         path = None
         if self.checkpoint is not None:
             path = self.checkpoint.with_name(PRETRAINING.format(self.checkpoint.stem, stage))
-        curve = pretrain(encoder, tokens, config, self.place, path, self.progress)
+        curve = pretrain(encoder, self.pretraining_tokens, self.config, self.device, path, self.progress)
         last = curve.iloc[-1]
         cost = {f"pretrain_{stage}_{name}": float(last[name]) for name in ("tokens", "loss", "accuracy")}
         cost[f"pretrain_{stage}_seconds"] = round(curve.attrs["seconds"], 2)
@@ -220,9 +239,9 @@ class _Run:
         train = {}
         dev = {}
         for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
-            train[task] = task_rows(model, task, table, self.place, times, teachers.get(task))
+            train[task] = task_rows(model, task, table, self.device, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
-            dev[task] = task_rows(model, task, table, self.place, evaluations)
+            dev[task] = task_rows(model, task, table, self.device, evaluations)
         return _Splits(train, dev)
 
     def train(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
@@ -241,19 +260,27 @@ class _Run:
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
         unread: _Unread = []
-        read = functools.partial(self.read_losses, state, unread)
-        is_on_gpu = self.place.type == "cuda"
-        for drawn, bar in steps_left(steps, state, self.total_steps, saver, self.progress, settle=read):
-            with state.clocked():
-                self.take_step(trainer, splits, drawn, state, unread)
-                if state.step in marks or not is_on_gpu:
-                    read()
-            if state.step in marks:
-                trainer.swap_average()
-                predictions = self.evaluate(trainer.model, splits, state)
-                trainer.swap_average()
-                point = state.curve[-1]
-                bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
+
+        def settled() -> dict[str, Any]:
+            with state.clocked():  # on a GPU this waits for the steps
+                self.read_losses(state, unread)
+            return vars(state)
+
+        trim = Trimmer()
+        with state.bar(self.total_steps, self.progress) as bar:
+            for drawn in saver.guard(steps, settled, self.total_steps):
+                with state.clocked():
+                    self.take_step(trainer, splits, drawn, state, unread)
+                    if state.step in marks or not trainer.is_on_gpu:
+                        self.read_losses(state, unread)
+                if state.step in marks:
+                    trainer.swap_average()
+                    predictions = self.evaluate(trainer.model, splits, state)
+                    trainer.swap_average()
+                    point = state.curve[-1]
+                    bar.set_postfix_str(f"loss {point['train_loss']:.3f} dev {point['dev_score']:.3f}")
+                bar.update()
+                trim()
         return state, predictions
 
     def take_step(self, trainer: Trainer, splits: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
-from mtbert.training.batches import Losses
+from mtbert.training.task_order import Losses
 
 
 class LossWeights:

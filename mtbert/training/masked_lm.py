@@ -19,15 +19,16 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from mtbert import __version__
+from mtbert.batches import train_batches
 from mtbert.bert import BertModel, CheckpointError, Linear
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, TokenizedTable
 from mtbert.multitask import autocast
 from mtbert.optim import AdamW, make_schedule
-from mtbert.samplers import train_batches
+from mtbert.runtime import Trimmer
 from mtbert.training.checkpoint import Checkpoint, TrainingError
 from mtbert.training.frozen_features import features_digest
-from mtbert.training.progress import Progress, steps_left
+from mtbert.training.progress import Progress
 
 UNPREDICTED = -100  # the target of a position that is not predicted: cross_entropy's ignore_index
 MASK_RATE = 0.15  # of the tokens are predicted (Devlin et al. 2018, section 3.1)
@@ -123,8 +124,6 @@ def pretrain(
     from it, bit for bit; of a finished run it takes the weights from it. Raises CheckpointError for a tokenizer without
     a mask token, TrainingError where no token can be masked and at the first loss that is not finite.
     """
-    if texts.mask is None:
-        raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     device = torch.device(device)
     was_training = encoder.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -136,25 +135,29 @@ def pretrain(
         state = _PretrainingProgress(**(saver.restore() or {}))
         encoder.train()
         left = islice(run.batches(), state.step, None)
-        for batch, _ in steps_left(left, state, run.total_steps, saver, progress):
-            with state.clocked():
-                counts = run.step(state.step + 1, batch)
-            state.step += 1
-            state.tokens += int(texts.lengths[batch].sum())
-            state.since = [before + new for before, new in zip(state.since, counts, strict=True)]
-            if run.is_point(state.step):
-                loss_sum, right, predicted = state.since
-                point = {
-                    "step": state.step,
-                    "epoch": round(state.step / run.epoch_steps, 4),
-                    "tokens": state.tokens,
-                    "loss": loss_sum / predicted,
-                    "accuracy": right / predicted,
-                }
-                state.curve.append(point)
-                state.since = [0.0, 0, 0]
-            if state.step == run.total_steps:
-                saver.save(vars(state))
+        trim = Trimmer()
+        with state.bar(run.total_steps, progress) as bar:
+            for batch in saver.guard(left, lambda: vars(state), run.total_steps):
+                with state.clocked():
+                    counts = run.step(state.step + 1, batch)
+                state.step += 1
+                state.tokens += int(texts.lengths[batch].sum())
+                state.since = [before + new for before, new in zip(state.since, counts, strict=True)]
+                if run.is_point(state.step):
+                    loss_sum, right, predicted = state.since
+                    point = {
+                        "step": state.step,
+                        "epoch": round(state.step / run.epoch_steps, 4),
+                        "tokens": state.tokens,
+                        "loss": loss_sum / predicted,
+                        "accuracy": right / predicted,
+                    }
+                    state.curve.append(point)
+                    state.since = [0.0, 0, 0]
+                if state.step == run.total_steps:
+                    saver.save(vars(state))
+                bar.update()
+                trim()
     encoder.train(was_training)
     curve = pd.DataFrame(state.curve)
     curve.attrs["seconds"] = state.seconds
@@ -166,8 +169,13 @@ def _special_tokens(texts: TokenizedTable) -> list[int]:
     return [texts.cls, texts.sep, texts.pad, texts.mask]
 
 
-def _rows_to_mask(texts: TokenizedTable) -> ndarray:
-    """The rows with a token that can be masked; raises TrainingError if there are none."""
+def rows_to_mask(texts: TokenizedTable) -> ndarray:
+    """The rows with a token that can be masked.
+
+    Raises CheckpointError for a tokenizer without a mask token, TrainingError if there is no such row.
+    """
+    if texts.mask is None:
+        raise CheckpointError("the tokenizer has no mask token ([MASK] or <mask>); pretraining needs one")
     [column] = texts.columns
     can_be_masked = ~np.isin(column.ids, _special_tokens(texts))
     count_before = np.concatenate(([0], np.cumsum(can_be_masked)))
@@ -185,7 +193,7 @@ class _Pretraining:
     def __init__(self, encoder: BertModel, texts: TokenizedTable, config: RunConfig) -> None:
         self.encoder = encoder
         self.texts = texts
-        self.rows = _rows_to_mask(texts)
+        self.rows = rows_to_mask(texts)
         self.config = config
         self.head = MaskedLanguageHead(encoder)
         parameters = chain(encoder.parameters(), self.head.parameters())

@@ -32,14 +32,14 @@ from mtbert.gradients import (
 from mtbert.multitask import MultitaskBert, divergence
 from mtbert.optim import AdamW, make_schedule
 from mtbert.sharing import add_pull
-from mtbert.training.batches import Losses, Rows
 from mtbert.training.cosines import by_level, layer_cosines
 from mtbert.training.distillation import distillation_loss, teacher_weight
-from mtbert.training.graphs import Compute, StepGraphs, graphs_are_on, reason_for_eager
+from mtbert.training.graphs import Compute, StepGraphs, can_be_captured, graphs_are_on
 from mtbert.training.loss_weights import LossWeights
+from mtbert.training.micro_batches import batch_shapes, in_micro_batches, micro_batch_count
 from mtbert.training.parameters import parameter_groups
-from mtbert.training.parts import batch_shapes, in_parts, step_parts
 from mtbert.training.task_data import Tables, task_logits
+from mtbert.training.task_order import Losses, Rows
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
 
@@ -74,12 +74,17 @@ class Trainer:
         self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         if graphs is None:
-            graphs = graphs_are_on(model.device) and not reason_for_eager(model, tables)
+            graphs = graphs_are_on(model.device) and can_be_captured(model, tables)
         self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
         self.current = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
             self.average = AveragedModel(self.current, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the model is on a GPU, where the host does not wait for a step unless it reads a number."""
+        return self.model.device.type == "cuda"
 
     @property
     def learning_rate(self) -> float:
@@ -93,7 +98,7 @@ class Trainer:
         the draws of a step depend on it. On a GPU the losses are tensors, as to read one would wait for the step.
         """
         losses = self.compute_gradients(number, rows)
-        if self.model.device.type != "cpu" or _are_finite(losses):
+        if self.is_on_gpu or _are_finite(losses):
             self.update(rows)
         return losses
 
@@ -115,7 +120,7 @@ class Trainer:
 
     def _read(self, losses: dict[str, Tensor]) -> Losses:
         """The losses as numbers; on a GPU as tensors, which no later step changes, unless the next step needs them."""
-        if self.model.device.type == "cuda" and self.config.weighting != "loss_ratio":
+        if self.is_on_gpu and self.config.weighting != "loss_ratio":
             copies = torch.stack(list(losses.values()))
             return dict(zip(losses, copies, strict=True))
         values = {task: loss.item() for task, loss in losses.items()}
@@ -129,13 +134,13 @@ class Trainer:
         return self.graphs(name, compute, number, rows)
 
     def _backward(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
-        """Add the gradient of the weighted sum of losses to `.grad`, part by part; returns every task's mean loss.
+        """Add the gradient of the weighted sum of losses to `.grad`, one micro-batch after the other.
 
-        length: None, or the tokens to which rows on a GPU are padded.
+        Returns every task's mean loss. length: None, or the tokens to which rows on a GPU are padded.
         """
         self.model.train()  # an encoder that was just read is in evaluation mode, and frozen levels stay in it
         totals = {}
-        for part in self._parts(rows, length):
+        for part in self._micro_batches(rows, length):
             weighted = []
             for task, loss in self._losses(number, part, length).items():
                 share = len(part[task]) / len(rows[task])
@@ -144,12 +149,12 @@ class Trainer:
             sum(weighted).backward()
         return totals
 
-    def _parts(self, rows: Rows, length: int | None) -> Iterator[Rows]:
+    def _micro_batches(self, rows: Rows, length: int | None) -> Iterator[Rows]:
         if length is not None:
-            return in_parts(rows, self.config.accumulation)
+            return in_micro_batches(rows, self.config.accumulation)
         lengths = {task: self.tables[task].tokens.lengths for task in rows}
-        parts = step_parts(self.config, batch_shapes(rows, lengths), self.model.device.type == "cuda")
-        return in_parts(rows, parts)
+        count = micro_batch_count(self.config, batch_shapes(rows, lengths), self.is_on_gpu)
+        return in_micro_batches(rows, count)
 
     def _losses(self, number: int, rows: Rows, length: int | None) -> dict[str, Tensor]:
         """Each task's mean loss of some rows in one pass; with R-Drop every row passes under two dropout masks."""
@@ -177,7 +182,7 @@ class Trainer:
         config = self.config
         constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        is_read = self.model.device.type == "cpu" or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
+        is_read = not self.is_on_gpu or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
         if is_read and not _are_finite(losses):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
@@ -253,8 +258,7 @@ class Trainer:
 
     def _record_sum(self, number: int, rows: Rows) -> None:
         """Record the cosines of a step that sums its losses: extra passes, which leave the step's dropout as it is."""
-        device = self.model.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng([self.model.device] if self.is_on_gpu else []):
             G, _ = self._extra_gradients(number, rows)
         self._record(number, G, list(rows))
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import TASKS, Corpus, DeviceTokens, TokenizedTable, pos_features, tokenize
+from mtbert.data import FEWEST, TASKS, Corpus, FlatSequences, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
-from mtbert.training.batches import Rows
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
+from mtbert.training.task_order import Rows
 
 KEPT_FROM = 2  # passes over a table, from which on it pays to keep the outputs of frozen layers
 
@@ -61,14 +61,14 @@ class TaskRows:
         return self.tokens.batch(rows).to(self.device)
 
     @cached_property
-    def _on_device(self) -> DeviceTokens:
-        return DeviceTokens(self.tokens, self.device)
+    def _on_device(self) -> FlatSequences:
+        return FlatSequences(self.tokens, self.device)
 
-    def is_on_device(self, model: MultitaskBert) -> bool:
-        """Whether a step can be made on the device: not where its input is looked up on disk, or made in batches."""
-        if model.features_are_fixed:
-            return self.embeddings is not None
-        return self.states is None
+    def needs_host(self, model: MultitaskBert) -> bool:
+        """Whether the host has a part in a step: its input is looked up on disk, or made in batches."""
+        if model.embeddings_are_fixed:
+            return self.embeddings is None
+        return self.states is not None
 
     def prefix_states(self, rows: ndarray, batch: Batch) -> Tensor | None:
         """`SharedEncoder.prefix_states` (B, T, d) of some rows, where they are kept."""
@@ -87,7 +87,7 @@ class TaskRows:
 
         def compute(part: ndarray) -> Tensor:
             length = None
-            if self.device.type == "cuda" and self.is_on_device(model):
+            if self.device.type == "cuda" and not self.needs_host(model):
                 length = int(self.tokens.lengths[part].max())
                 part = torch.from_numpy(part).to(self.device)
             return task_logits(model, {self.task: self}, {self.task: part}, length)[self.task]
@@ -133,9 +133,9 @@ def task_rows(
     if config.pos_features:
         tags = pos_features(task, table)
         rows.tags = torch.from_numpy(tags).to(device)
-    if model.features_are_fixed and passes >= 1:
+    if model.embeddings_are_fixed and passes >= 1:
         _keep_embeddings(model, rows)
-    if not model.features_are_fixed and model.encoder.frozen_depth > 0 and passes >= KEPT_FROM:
+    if not model.embeddings_are_fixed and model.encoder.frozen_depth > 0 and passes >= KEPT_FROM:
         _keep_states(model, rows)
     return rows
 
@@ -197,7 +197,7 @@ def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | 
     for task, part in rows.items():
         if tables[task].tags is not None:
             tags[task] = tables[task].tags[part]
-    if model.features_are_fixed:
+    if model.embeddings_are_fixed:
         logits = {}
         for task, part in rows.items():
             embeddings = tables[task].fixed_embeddings(model, part)
@@ -218,8 +218,9 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predictions of a trained model for a checked table: task, split, id, predicted, confidence, and known labels.
 
-    The model moves to the device and stays there.
+    The model moves to the device and stays there. Of a small table nothing is kept on disk.
     """
     place = pick_device(device)
     model = model.to(place)
-    return task_rows(model, task, table, place).predictions(model, split)
+    passes = 1 if len(table) >= FEWEST else 0
+    return task_rows(model, task, table, place, passes).predictions(model, split)

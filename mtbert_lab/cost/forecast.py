@@ -25,7 +25,7 @@ from mtbert.training import (
     batch_shapes,
     evaluation_steps,
     expected_passes,
-    step_parts,
+    micro_batch_count,
     training_steps,
     weighted_tokens,
 )
@@ -161,7 +161,7 @@ class Forecast:
         self.dev = {task: part * config.encodings(task) for task, part in lengths.dev.items()}
         model = meta_model(config)
         self.counts = parameter_counts(model)
-        self.is_fixed = model.features_are_fixed
+        self.is_fixed = model.embeddings_are_fixed
         self.width = model.encoder.config.hidden_size
         frozen = model.encoder.frozen_depth
         self.frozen_share = 1.0 if self.is_fixed else frozen / len(model.encoder.layers)
@@ -238,7 +238,7 @@ class Forecast:
 
         def largest_part(step: Shapes) -> float:
             passes = [step] if run.steps.is_sum else [{task: shape} for task, shape in step.items()]
-            return max(weighted_tokens(config, one) / step_parts(config, one, self.cuda) for one in passes)
+            return max(weighted_tokens(config, one) / micro_batch_count(config, one, self.cuda) for one in passes)
 
         return at_peak(run.step(max(self.steps, key=largest_part)))
 

@@ -41,7 +41,7 @@ class RandomTexts:
         self.tokens = self  # it has lengths and batches, as a `TokenizedTable`
         self.lengths = lengths
         self.known = known
-        self.is_fixed = model.features_are_fixed
+        self.is_fixed = model.embeddings_are_fixed
         self.device = model.device
         self.sequences = config.encodings(task)
         self.vocabulary = sizes.vocab_size
@@ -53,9 +53,9 @@ class RandomTexts:
         if config.pos_features:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
-    def is_on_device(self, model: MultitaskBert) -> bool:
+    def needs_host(self, model: MultitaskBert) -> bool:
         """As of `TaskRows`."""
-        return not self.known or self.is_fixed
+        return self.known and not self.is_fixed
 
     def batch(self, rows: ndarray | Tensor, length: int | None = None) -> Batch:
         """A batch of these rows, padded to the longest; where rows are numbers on a device, to `length` tokens."""
@@ -99,7 +99,7 @@ class Steps:
         self.known = known
         self.tables: dict[str, RandomTexts] = {}
         self.kept: list[RandomTexts] = []  # a graph reads the rows with which it was captured
-        if known and not model.features_are_fixed:
+        if known and not model.embeddings_are_fixed:
             graphs = False  # what frozen layers make of the texts is read on the host
         self.trainer = Trainer(model, self.tables, total_steps=1_000_000, graphs=graphs)
         for parameter in self.trainer.trained:  # AdamW makes its moments

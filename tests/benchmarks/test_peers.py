@@ -33,7 +33,7 @@ def training(tiny_encoder, monkeypatch):
 
 def gradients(ours: Training) -> dict[str, torch.Tensor]:
     """Of the encoder, under transformers' names."""
-    names = dict(ours.model.encoder.task_encoder(ours.config.tasks[0], without_adapter=True).named_parameters())
+    names = dict(ours.model.encoder.task_encoder(ours.config.tasks[0]).named_parameters())
     return {hf_name(n): p.grad for n, p in names.items() if p.grad is not None}
 
 

@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import gelu
 
+from mtbert.bert import BertConfig, BertModel, pack, unpack
 from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError, locate
-from mtbert.bert.model import BertConfig, BertModel, pack, unpack
 
 SHAPES = {
     "d48-h3-L2": dict(

@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from mtbert.bert import BertConfig, BertModel, part_sizes
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError
-from mtbert.bert.model import BertConfig, BertModel, part_sizes
 from mtbert.multitask.model import parameter_counts
 
 ROBERTA = dict(pad_token_id=1, layer_norm_eps=1e-5)

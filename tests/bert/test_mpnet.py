@@ -10,10 +10,9 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from mtbert.bert import Batch, init_empty_weights
+from mtbert.bert import Batch, BertConfig, BertModel, init_empty_weights
 from mtbert.bert.cpu_ops import attend
 from mtbert.bert.hf_checkpoints import hf_name
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
 from mtbert.multitask.export import export_task
@@ -174,7 +173,7 @@ def test_pals_see_no_relative_positions():
             torch.testing.assert_close(encoder({task: batch})[task], together[task])
             mask = batch.attention_mask[:, None, None, :]
             hidden = encoder.embeddings[0](batch.input_ids)
-            for depth, layer in enumerate(encoder.task_encoder(task, without_adapter=True).layers):
+            for depth, layer in enumerate(encoder.task_encoder(task).layers):
                 biased = encoder.embeddings[0].attention_mask(mask, mask.size(-1))
                 attended = layer.attention_norm(hidden + layer.attention_output(layer.attention(hidden, biased)))
                 fed = layer.feed_forward_out(torch.nn.functional.gelu(layer.feed_forward_in(attended)))

@@ -386,6 +386,11 @@ def test_rows_with_the_same_id_are_a_line_under_the_name_of_the_column(topics):
     assert report.reasons == ["sku: same id as an earlier line (2 rows, the first in line 3)"]
 
 
+def test_a_corpus_of_an_unknown_task_is_an_error_that_names_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match="unknown task 'topic'; known are sst, "):
+        Corpus.load(tmp_path, ["topic"], ["topic"])
+
+
 def test_a_warning_of_rejects_has_a_line_for_every_kind(topics, caplog):
     text = "headline,topic\n" + "".join(f"rain,weather{i}\n" for i in range(30)) + "sun,weather\nsun,sport\n"
     topics(text)

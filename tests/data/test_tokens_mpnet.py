@@ -9,8 +9,8 @@ from test_tokens import pairs, singles
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import locate
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.data.tokens import tokenize
 
 TEXTS = [

@@ -11,8 +11,8 @@ from tokenizers import AddedToken
 from tokenizers.implementations import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, RobertaTokenizer
 
+from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import CheckpointError
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.data.tokens import Ragged, TokenizedTable, load_tokenizer, tokenize
 
 TEXTS = [

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from mtbert.bert import MPNET, CheckpointError, content_name, hub, locate
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert import MPNET, BertConfig, BertModel, CheckpointError, content_name, hub, locate
 from mtbert.config import RunConfig
 from mtbert.files import sha256
 from mtbert.paths import cache_dir

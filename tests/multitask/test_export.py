@@ -11,9 +11,8 @@ from mtbert.bert.hub import CheckpointError, locate
 from mtbert.bert.model import BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, Task
-from mtbert.multitask.export import export_task
+from mtbert.multitask.export import ExportError, export_task
 from mtbert.multitask.model import MultitaskBert
-from mtbert.sharing.shared_encoder import ExportError
 from mtbert_lab.model_card import export_with_card
 from mtbert_lab.store.runs import score_table
 

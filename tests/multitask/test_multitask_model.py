@@ -75,7 +75,7 @@ def test_embeddings_are_pooled_states(build, pairs, pooling):
 
 def test_a_frozen_encoder_learns_nothing_and_drops_nothing(build):
     model = build(frozen=True, head_dropout=0.0).train()
-    assert model.features_are_fixed and model.heads.training
+    assert model.embeddings_are_fixed and model.heads.training
     assert not any(module.training for name, module in model.encoder.named_modules() if name.count(".") > 1)
     batch = {"sst": batch_of(model, "sst")}
     first = model(batch)["sst"]

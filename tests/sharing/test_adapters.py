@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import gelu
 
+from mtbert.bert import BertConfig
 from mtbert.bert.cpu_ops import attend
-from mtbert.bert.model import BertConfig
 from mtbert.sharing.adapters import LHUC, PAL, Adapter, AdapterSizes, Houlsby, HoulsbyPals, LowRank, adapter_parameters
 
 B, T, D, S, HEADS, L = 3, 5, 16, 6, 2, 4

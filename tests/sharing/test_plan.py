@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel
 from mtbert.sharing.plan import Level, PlanError, SharingPlan
 
 TASKS = ("sst", "quora", "sts")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtbert.bert.model import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel
 
 WORDS = 5000  # of the packaged vocabulary, which begins with the letters, then has words and pieces by frequency
 

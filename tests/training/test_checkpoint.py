@@ -151,6 +151,14 @@ def test_steps_are_guarded(parts, tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_where_the_checkpoint_cannot_be_written_a_signal_names_none_to_go_on_from(parts, tmp_path, caplog):
+    (tmp_path / "folder").write_text("a file")  # where the folder of the checkpoint would be
+    with pytest.raises(KeyboardInterrupt, match=r"run\.pt could not be written.*from the beginning"):
+        for _ in Checkpoint(tmp_path / "folder" / "run.pt", "a", parts).guard(range(5), dict):
+            signal.raise_signal(signal.SIGINT)
+    assert "run.pt cannot be written" in caplog.text and "training goes on" not in caplog.text
+
+
 def test_steps_without_a_path_are_not_guarded(parts):
     done = []
     with pytest.raises(KeyboardInterrupt):

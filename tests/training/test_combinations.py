@@ -23,9 +23,9 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.multitask.progressive_heads import all_upstream, upstream_tasks
 from mtbert.sharing.plan import SharingPlan
 from mtbert.training import task_data as rows
-from mtbert.training.batches import training_steps
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import load_corpus, task_rows
+from mtbert.training.task_order import training_steps
 
 PLANS = (
     "1-bert", "3-bert", "frozen", "hybrid-1", "S1 I1", "I1 S1", "F1 S1", "F1 I1", "S1 F1", "I2 pool:S",

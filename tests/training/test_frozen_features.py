@@ -15,7 +15,7 @@ from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.training import frozen_features
 from mtbert.training import task_data as module
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import load_corpus, task_logits, task_rows
+from mtbert.training.task_data import load_corpus, predict_table, task_logits, task_rows
 
 CPU = torch.device("cpu")
 TIMES = ("feature_seconds", "feature_cpu_seconds")
@@ -74,6 +74,18 @@ def test_features_of_a_frozen_encoder_are_read_by_the_next_seed(run, tiny_config
     assert len(files()) == 2
     monkeypatch.setattr(MultitaskBert, "embed", lambda *_: pytest.fail("the encoder ran again"))
     run(tiny_config.but(frozen=True, seed=2))
+
+
+def test_predictions_for_a_small_table_leave_nothing_on_disk(tiny_config, course_folder, monkeypatch):
+    """Whatever is kept, the predictions are the same."""
+    torch.manual_seed(0)
+    model = MultitaskBert(tiny_config.but(frozen=True))
+    table = load_corpus(tiny_config, course_folder).dev["sst"]
+    few = predict_table(model, "sst", table, "dev", "cpu")
+    assert not files()
+    monkeypatch.setattr(module, "FEWEST", len(table))
+    pd.testing.assert_frame_equal(few, predict_table(model, "sst", table, "dev", "cpu"), check_exact=True)
+    assert len(files()) == 1
 
 
 @pytest.mark.parametrize("plan", ["frozen", "F1 S1"])

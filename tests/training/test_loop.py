@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mtbert.batches import train_batches
 from mtbert.config import RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
@@ -18,13 +19,12 @@ from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.losses import divergence
 from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW
-from mtbert.samplers import train_batches
 from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
+from mtbert.training.micro_batches import weighted_tokens
 from mtbert.training.parameters import UPSTREAM_RATE, parameter_groups
-from mtbert.training.parts import weighted_tokens
 from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskRows, load_corpus
 
@@ -260,7 +260,7 @@ def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config, layer_decay)
 def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
     kept = run(config)
-    monkeypatch.setattr(MultitaskBert, "features_are_fixed", False)
+    monkeypatch.setattr(MultitaskBert, "embeddings_are_fixed", False)
     fresh = run(config)
     assert kept.curve["train_loss"].iloc[-1] < kept.curve["train_loss"].iloc[0]
     np.testing.assert_allclose(kept.curve["train_loss"], fresh.curve["train_loss"], rtol=1e-4)

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from mtbert import runtime
+from mtbert.batches import train_batches
+from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import CheckpointError
-from mtbert.bert.model import BertConfig, BertModel
 from mtbert.config import RunConfig
+from mtbert.data import PosError, pos_tags
 from mtbert.data.tokens import TokenizedTable, tokenize_texts
 from mtbert.optim import AdamW
-from mtbert.samplers import train_batches
 from mtbert.training import loop
 from mtbert.training import masked_lm as module
 from mtbert.training.checkpoint import TrainingError
@@ -343,6 +344,42 @@ def test_what_does_not_fit_the_encoder_is_said_before_pretraining(
     monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
     config = tiny_config.but(pretrain="before", **wrong)
     with pytest.raises(ValueError, match=message):
+        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+
+
+def _without_mask(texts, encoder, max_length):
+    tokens = tokenize_texts(texts, encoder, max_length)
+    tokens.mask = None
+    return tokens
+
+
+@pytest.mark.parametrize("stage", ["before", "after", "both"])
+@pytest.mark.parametrize(
+    ("name", "replacement", "message"),
+    [
+        ("pretraining_texts", lambda tables: ["[SEP]"], "no text to pretrain on"),
+        ("tokenize_texts", _without_mask, "no mask token"),
+    ],
+)
+def test_what_cannot_be_pretrained_on_is_said_before_any_training(
+    tiny_config, course_folder, monkeypatch, stage, name, replacement, message
+):
+    monkeypatch.setattr(loop, name, replacement)
+    monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
+    monkeypatch.setattr(loop, "Trainer", lambda *args, **kwargs: pytest.fail("trained"))
+    config = tiny_config.but(pretrain=stage)
+    with pytest.raises((TrainingError, CheckpointError), match=message):
+        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+
+
+def test_a_missing_tagger_is_said_before_pretraining(tiny_config, course_folder, monkeypatch):
+    def missing():
+        raise PosError("no NLTK data")
+
+    monkeypatch.setattr(pos_tags, "_tagger", missing)
+    monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
+    config = tiny_config.but(pretrain="before", pos_features=True)
+    with pytest.raises(PosError, match="no NLTK data"):
         loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
 
 

@@ -17,7 +17,7 @@ from mtbert.gradients import WEIGHTS
 from mtbert.multitask.losses import task_loss
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
-from mtbert.training import parts as parts_of_steps
+from mtbert.training import micro_batches
 from mtbert.training import step as step_module
 from mtbert.training.distillation import distillation_loss
 from mtbert.training.step import Trainer
@@ -252,8 +252,8 @@ def test_accumulation_changes_nothing(step_of, method, rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypatch):
     def cut() -> dict:
-        monkeypatch.setattr(parts_of_steps, "UNCUT_TOKENS", 64)
-        monkeypatch.setattr(parts_of_steps, "PART_TOKENS", 64)
+        monkeypatch.setattr(micro_batches, "UNCUT_TOKENS", 64)
+        monkeypatch.setattr(micro_batches, "MICRO_BATCH_TOKENS", 64)
         return {}
 
     assert_parts_change_nothing(step_of, method, 7, cut)
@@ -262,9 +262,10 @@ def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypa
 def test_parts_by_tokens(calm_encoder):
     def parts(shapes, cuda=False, **fields):
         fields = dict(tasks=THREE, scheme="unified", encoder=calm_encoder) | fields
-        return parts_of_steps.step_parts(RunConfig.from_params(fields), shapes, cuda)
+        return micro_batches.micro_batch_count(RunConfig.from_params(fields), shapes, cuda)
 
-    assert parts_of_steps.HEAVY == 128 and parts_of_steps.UNCUT_TOKENS == 4096 and parts_of_steps.PART_TOKENS == 2048
+    assert micro_batches.HEAVY == 128
+    assert (micro_batches.UNCUT_TOKENS, micro_batches.MICRO_BATCH_TOKENS) == (4096, 2048)
     assert parts({"sst": (16, 128)}) == 1  # 16 x 128 x 2 = 4096
     assert parts({"sst": (17, 128)}) == 3  # 4352 / 2048
     assert parts({"sst": (17, 128)}, cuda=True) == 1

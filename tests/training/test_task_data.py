@@ -126,7 +126,7 @@ def test_kept_embeddings_give_the_same_logits(model_and_tables, monkeypatch):
     model, tables = model_and_tables
     rows = {"sst": np.array([1, 2]), "sts": np.array([9])}
     fresh = task_logits(model, tables, rows)
-    monkeypatch.setattr(MultitaskBert, "features_are_fixed", True)
+    monkeypatch.setattr(MultitaskBert, "embeddings_are_fixed", True)
     for task, logits in task_logits(model, tables, rows).items():
         torch.testing.assert_close(logits, fresh[task], rtol=1e-5, atol=1e-5)
 

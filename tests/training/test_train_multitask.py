@@ -17,9 +17,9 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.training import distillation
 from mtbert.training import loop as module
 from mtbert.training import step as trainer
-from mtbert.training.batches import training_steps
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.task_data import load_corpus
+from mtbert.training.task_order import training_steps
 
 THREE = ("sst", "quora", "sts")
 CHAIN = ("sst>quora", "sst>sts", "quora>sts")

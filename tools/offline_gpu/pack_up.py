@@ -25,7 +25,7 @@ from mtbert.data import tokenize
 from mtbert.files import sha256
 from mtbert.paths import REPOSITORY
 from mtbert.strict_yaml import read_yaml
-from mtbert.training.batches import steps_per_epoch
+from mtbert.training.task_order import steps_per_epoch
 from mtbert_lab.paths import stores
 from mtbert_lab.store import Corpora, data_root, read_grids, run_folder, teacher_outputs
 

@@ -151,4 +151,4 @@ def test_rows_of_a_graph_are_made_on_the_device(tiny_config, fields, monkeypatch
     ask = StepGraphs.__call__
     monkeypatch.setattr(StepGraphs, "__call__", lambda *args: asked.append(args[1]) or ask(*args))
     run.train({"sst": (4, 9), "sts": (4, 20)})
-    assert asked and {table.is_on_device(run.model) for table in run.tables.values()} == {True}
+    assert asked and not any(table.needs_host(run.model) for table in run.tables.values())

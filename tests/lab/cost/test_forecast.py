@@ -9,8 +9,8 @@ from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
 from mtbert.files import CHECKSUMS, write_checksums
 from mtbert.runtime import SLACK_MIB
-from mtbert.training.batches import training_steps
 from mtbert.training.task_data import load_corpus
+from mtbert.training.task_order import training_steps
 from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.forecast import LIBRARIES_MIB, Forecast, cost_key
 from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtbert.bert.model import BertConfig
+from mtbert.bert import BertConfig
 from mtbert.config import RunConfig
 from mtbert.multitask.model import MultitaskBert, meta_model, parameter_counts
 from mtbert_lab.cost import compare_parameters

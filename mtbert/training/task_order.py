@@ -1,4 +1,4 @@
-"""The steps of a run: how many there are, and the examples of each.
+"""The steps of a run: how many there are, the task or tasks of each, and the examples.
 
 Source: paper 002, section 4 (tasks in turn, then 3-tuples of batches).
 """
@@ -11,8 +11,9 @@ import numpy as np
 from numpy import ndarray
 from torch import Tensor
 
+from mtbert.batches import train_batches
 from mtbert.config import RunConfig
-from mtbert.samplers import task_probabilities, train_batches
+from mtbert.samplers import task_probabilities
 
 Rows = dict[str, ndarray | Tensor]  # task -> numbers of some rows of its table; a tensor: on a GPU
 Losses = dict[str, float]  # task -> mean loss, before weighting; of a step on a GPU tensors, until they are read

@@ -1,4 +1,4 @@
-"""A step's batches in parts that fit into memory, each with a forward and a backward pass of its own."""
+"""A step's batches in micro-batches that fit into memory, each with a forward and a backward pass of its own."""
 
 import math
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from numpy import ndarray
 from torch import Tensor
 
 from mtbert.config import RunConfig
-from mtbert.training.batches import Rows
+from mtbert.training.task_order import Rows
 
-UNCUT_TOKENS = 4096  # of a part that a CPU cuts no further, counted as `weighted_tokens` does
-PART_TOKENS = 2048  # of the parts of a step that has more: large blocks leave holes in the heap
-HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a part keeps of it
+UNCUT_TOKENS = 4096  # of a micro-batch that a CPU cuts no further, counted as `weighted_tokens` does
+MICRO_BATCH_TOKENS = 2048  # of those of a step that has more: large blocks leave holes in the heap
+HEAVY = 128  # tokens of a text whose attention weights count as much as all else that a pass keeps of it
 Shapes = dict[str, tuple[int, int]]  # task -> (examples, tokens of the longest)
 
 
@@ -36,19 +36,19 @@ def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
     return tokens
 
 
-def step_parts(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
-    """Into how many parts the batches of a step are cut: `accumulation`, on a CPU more where texts are long.
+def micro_batch_count(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
+    """Into how many micro-batches a step is cut: `accumulation`, on a CPU more where texts are long.
 
-    With MiniLM a part keeps at most 0.6 GiB.
+    With MiniLM one keeps at most 0.6 GiB.
     """
     tokens = weighted_tokens(config, shapes)
     if cuda or tokens <= UNCUT_TOKENS * config.accumulation:
         return config.accumulation
-    return max(config.accumulation, math.ceil(tokens / PART_TOKENS))
+    return max(config.accumulation, math.ceil(tokens / MICRO_BATCH_TOKENS))
 
 
-def in_parts(rows: Rows, count: int) -> Iterator[Rows]:
-    """The rows in `count` parts; a task without rows for a part is left out of it."""
+def in_micro_batches(rows: Rows, count: int) -> Iterator[Rows]:
+    """The rows in `count` micro-batches; a task without rows for one is left out of it."""
     by_task = {}
     for task, batch in rows.items():
         is_tensor = isinstance(batch, Tensor)
