@@ -37,22 +37,6 @@ FLOORS = {
         {"__main__", "__init__"},
     ],
 }
-# What only the laboratory needs.
-HEAVY = {
-    "IPython",
-    "dask",
-    "distributed",
-    "filelock",
-    "ipywidgets",
-    "jupyterlab",
-    "matplotlib",
-    "mtbert_lab",
-    "nbformat",
-    "papermill",
-    "seaborn",
-    "sphinx",
-    "typer",
-}
 # Rooms whose face is empty by design.
 ROOMS_WITHOUT_A_FACE = {"mtbert_lab.report", "mtbert_lab.analysis"}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

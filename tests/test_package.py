@@ -2,13 +2,10 @@
 
 import ast
 import importlib
-import json
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,39 +49,6 @@ def test_the_packages_export_what_a_user_needs():
         _ = mtbert.RunConfg
 
 
-USER_SCRIPT = """
-import pandas as pd
-
-from mtbert import RunConfig, Task
-from mtbert_lab import load_model, load_or_run, read_grid
-
-config = RunConfig(tasks=("sst", "sts"), epochs=1, plan="S4 I2")
-longer = config.but(epochs=2)
-run = load_or_run(longer, train_missing=False)
-score: float = run.score("sst")
-table: pd.DataFrame = run.predictions
-model = load_model(run.run_id)
-configs: list[RunConfig] = read_grid("params/demo/sharing.yaml")["x"]
-task = Task(name="t", files="{split}.csv", sentence_columns=("text",), label_column="y", kind="binary")
-print(task.name, score, configs)
-"""
-
-
-@pytest.mark.parametrize(
-    "checker, options",
-    [("mypy", ["--follow-imports=silent", "--ignore-missing-imports", "script.py"]), ("pyright", [])],
-)
-def test_type_checkers_accept_a_users_script(checker, options, tmp_path):
-    if find_spec(checker) is None:
-        pytest.skip(f"{checker} is not installed")
-    (tmp_path / "script.py").write_text(USER_SCRIPT)
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(PACKAGE.parent)]}))
-    command = [sys.executable, "-m", checker, *options]
-    where = {**os.environ, "MYPYPATH": str(PACKAGE.parent)}
-    process = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True)
-    assert process.returncode == 0, process.stdout
-
-
 def test_every_default_is_named_for_type_checkers():
     """`Field(default=...)`: they take a field with `Field(...)` alone for one without a default."""
     for path in (*PACKAGE.glob("config/*.py"), PACKAGE / "data/tasks.py"):
@@ -105,6 +69,10 @@ sys.meta_path.insert(0, Hidden())
 fields = dict(tasks=["sst"], layers=1, epochs=1, train_rows=16, score_tasks=[], max_length=16)
 """
 LIBRARY = """
+import importlib
+import pkgutil
+
+import mtbert
 from mtbert import RunConfig, train
 from mtbert.data import demo
 from mtbert.training import load_corpus
@@ -112,6 +80,9 @@ from mtbert.training import load_corpus
 config = RunConfig.from_params(fields)
 trained = train(config, load_corpus(config, demo.root()), device="cpu", progress=False)
 print((trained.predictions["label"] == trained.predictions["predicted"]).mean())
+for found in pkgutil.walk_packages(mtbert.__path__, "mtbert."):
+    importlib.import_module(found.name)
+assert "mtbert_lab" not in sys.modules
 sys.argv = ["mtbert", "train"]
 from mtbert_lab.__main__ import main
 main()

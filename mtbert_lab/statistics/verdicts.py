@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy import ndarray
-from scipy.special import ndtri
 
 from mtbert_lab.statistics.differences import LEVEL, Difference
 from mtbert_lab.statistics.resamples import Estimate
@@ -161,6 +160,8 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
     nan where this is not known: without a value, or where nothing says how much seeds vary. The variances are the
     medians of today's.
     """
+    from scipy.special import ndtri  # here, as it is slow to import
+
     if np.isnan(found.value) or not found.sides or not all(side.is_known for side in found.sides):
         return math.nan
     size = abs(found.value)

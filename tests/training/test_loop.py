@@ -278,11 +278,23 @@ def test_score_tasks_are_scored(run, tiny_config, course_folder):
     assert rows.get_group("sts")["label"].tolist() == table["label"].tolist()
 
 
-@pytest.mark.parametrize("evals, steps", [(1, [5, 10]), (2, [2, 5, 7, 10]), (5, list(range(1, 11)))])
-def test_points_of_the_curve(run, tiny_config, evals, steps):
-    curve = run(tiny_config.but(evals_per_epoch=evals)).curve
-    assert curve["step"].tolist() == steps
-    assert curve["epoch"].tolist() == [step / 5 for step in steps]
+@pytest.mark.parametrize(
+    "fields, steps",
+    [
+        (dict(evals_per_epoch=1), {5, 10}),
+        (dict(evals_per_epoch=5), {*range(1, 11)}),
+        (dict(evals_per_epoch=2, eval_spacing="log"), {1, 2, 5, 10}),
+    ],
+    ids=str,
+)
+def test_steps_that_are_points_of_the_curve(tiny_config, fields, steps):
+    assert module.evaluation_steps(tiny_config.but(**fields), [40]) == steps
+
+
+def test_points_of_the_curve(run, tiny_config):
+    curve = run(tiny_config.but(evals_per_epoch=2)).curve
+    assert curve["step"].tolist() == [2, 5, 7, 10]
+    assert curve["epoch"].tolist() == [0.4, 1.0, 1.4, 2.0]
     assert curve["tokens"].is_monotonic_increasing
 
 
@@ -317,11 +329,6 @@ def test_points_of_the_curve_on_some_dev_examples(run, tiny_config):
     kept = some.predictions.iloc[chosen]
     best = some.curve.set_index("step")["dev_score"][some.cost["best_step"]]
     assert best == pytest.approx(accuracy(kept["predicted"].to_numpy(), kept["label"].to_numpy()))
-
-
-def test_points_at_doubling_steps(run, tiny_config):
-    curve = run(tiny_config.but(eval_spacing="log", evals_per_epoch=2)).curve  # 10 steps
-    assert curve["step"].tolist() == [1, 2, 5, 10]
 
 
 def test_scores_of_the_last_step_and_of_the_best(run, tiny_config, monkeypatch):
