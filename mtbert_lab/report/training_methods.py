@@ -264,12 +264,9 @@ def forgotten_table(turns: Comparison) -> pd.DataFrame:
 
 
 def feeds_alone(comparison: Comparison) -> Comparison:
-    """The runs with feeds, layer norm and dropout beside those with these two alone, which read pairs alike."""
+    """The runs with feeds, layer norm and dropout beside the one with these two alone."""
     fed = comparison.grid.pick(lambda config: bool(config.feeds) and config.head_norm)
-    references = {}
-    for name, [config, *_] in fed.configs.items():
-        references[name] = NORM_ALONE if config.pairs == "joint" else f"{NORM_ALONE}, two sequences"
-    return Comparison(comparison.grid, references)
+    return Comparison(comparison.grid, dict.fromkeys(fed.configs, NORM_ALONE))
 
 
 def heads_table(comparison: Comparison) -> pd.DataFrame:
