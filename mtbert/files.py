@@ -6,7 +6,7 @@ is stored in one of two places:
 - SHA256SUMS, for a folder that is written as a whole, and that people copy, commit and check with `sha256sum -c`:
   models, encoders, exports and the stored runs of `mtbert_lab`.
 - A seal at the end of the file, for single files that many processes write into one folder, where a common list would
-  be a race: checkpoints, token ids, tags and features in the cache.
+  be a race: checkpoints, token ids, tags and features in the cache, and the outputs of teachers in a store.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""YAML files of plain values, read strictly: no key twice, numbers as in YAML 1.2."""
+"""YAML files of plain values, read strictly: no key twice, numbers written as in NUMBERS."""
 
 import re
 import textwrap
@@ -24,7 +24,8 @@ def read_yaml(path: Path) -> Any:
     """The content of a YAML file: plain values, no key of a mapping twice, none with control characters.
 
     Raises YamlError. A key is often a name that is shown: in a terminal an escape sequence would be obeyed.
-    Numbers are written as in YAML 1.2's JSON schema. Other numbers of YAML 1.1 are read as text: 010, 1:30, 1_0.
+    What YAML 1.1 reads as a number, but not NUMBERS, is text: 010, 1:30, 1_0. So is 1e-5, in which YAML 1.1 misses the
+    point of 1.0e-5.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
         raise YamlError(f"{path}: not a regular file")
@@ -36,7 +37,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers as in YAML 1.2, and no key of a mapping twice."""
+    """Numbers as in NUMBERS, and no key of a mapping twice."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in NUMBERS]

@@ -203,7 +203,7 @@ def train(
     ] = None,
     scheduler: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, with predicted time and memory")] = False,
-    in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, without predictions")] = False,
+    in_order: Annotated[bool, typer.Option("--in-order", help="in the order of the grid, as with one worker")] = False,
     accept_rejects: Annotated[
         bool, typer.Option("--accept-rejects", help="train although many rows are rejected or a class has none")
     ] = False,
@@ -223,8 +223,8 @@ def train(
       half: {plan: hybrid-3, learning_rate: 2.0e-5, seeds: [1]}
       student: {plan: 1-bert, teachers: "grid.yaml:half"}
 
-    Fields are those of RunConfig, and tasks the course's or your own (docs/own_data.md). The longest runs start first,
-    on this machine or on a dask cluster.
+    Fields are those of RunConfig, and tasks the course's or your own (docs/own_data.md). With several
+    workers the longest runs start first, on this machine or on a dask cluster.
 
     Ctrl-C or SIGTERM ends it after the current steps; the same command goes on from there, as after any other fault.
     """
@@ -242,18 +242,21 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
-    check_writable(results_dir(), size=RUN_SIZE)
+    if not dry_run:
+        check_writable(results_dir(), size=RUN_SIZE)
     place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     missing = [run for run in runs if not run.is_stored]
     at_once = max(1, min(workers, len(missing)))
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
         check_writable(cache_dir() / "models")
-    if dry_run or (len(missing) > workers and not in_order):  # else the order does not matter
+    order_counts = scheduler is not None or 1 < workers < len(missing)  # for the time until all are trained
+    by_length = order_counts and not in_order
+    if dry_run or by_length:
         from mtbert_lab.cost import predict_runs
 
         missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
-    if not in_order:
+    if by_length:
         missing = sweep.longest_first(missing)
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
@@ -429,10 +432,9 @@ def export(
 
     check_writable(folder)
     run_id = find_run(run, data)
-    stored = run_folder(run_id)
-    scores = read_run(stored).scores if stored else None
     model = load_model(run_id, train_missing, data, device)
-    reader = export_with_card(model, task, folder, encoder_only, run_id, scores)
+    stored = run_folder(run_id)
+    reader = export_with_card(model, task, folder, encoder_only, read_run(stored) if stored else None)
     typer.echo(f"{folder}: for transformers.{reader}, {'without' if encoder_only else 'with'} the head")
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtbert import __version__
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Task
 from mtbert.files import write_text
 from mtbert.multitask import ExportError, MultitaskBert, export_task
 from mtbert_lab.escapes import escaped
+from mtbert_lab.store import Run
 
 CARD = "README.md"
 FRONT = "---\nlibrary_name: transformers\n"
@@ -31,10 +31,9 @@ def export_with_card(
     task: str | None,
     folder: str | Path,
     encoder_only: bool = False,
-    run_id: str = "",
-    scores: pd.DataFrame | None = None,
+    run: Run | None = None,
 ) -> str:
-    """As `export_task`, with a model card. run_id, scores: of the stored run, for the card.
+    """As `export_task`, with a model card. run: the stored one, for the card.
 
     Raises ExportError where the folder has a README of its own, too.
     """
@@ -43,11 +42,11 @@ def export_with_card(
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
         raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")
     architecture = export_task(model, task, folder, encoder_only)
-    write_text(card, _card(model.run_config, task, encoder_only, run_id, scores))
+    write_text(card, _card(model.run_config, task, encoder_only, run))
     return architecture
 
 
-def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores: pd.DataFrame | None) -> str:
+def _card(config: RunConfig, task: str, encoder_only: bool, run: Run | None) -> str:
     """The model card: task, plan, scores with intervals, data and licences, in Markdown."""
     about = TASKS[task]
     pipeline = "feature-extraction" if encoder_only else "text-classification"
@@ -57,8 +56,8 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
         "task": f"{task} ({about.kind}): {_answer(about)}",
         "texts": " and ".join(about.sentence_columns),
         "plan": f"{config.plan_text}, trained on {', '.join(config.tasks)}",
-        "weights before training": f"{config.encoder} ({config.weights})",
-        "run": f"{run_id or config.digest} of mtbert {__version__}",
+        "weights before training": f"{_encoder(config)} ({config.weights})",
+        "run": f"{run.run_id} of mtbert {run.provenance['mtbert']}" if run else config.digest,
     }
     lines = [
         f"{FRONT}pipeline_tag: {pipeline}\n---\n",
@@ -67,11 +66,16 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run_id: str, scores:
         "| | |\n|---|---|",
     ]
     lines += [f"| {name} | {escaped(text)} |" for name, text in rows.items()]
-    lines += ["\n## Scores on dev\n", _score_table(task, scores)]
+    lines += ["\n## Scores on dev\n", _score_table(task, run.scores if run else None)]
     lines.append("\n## Data\n")
     lines += [f"- {name}: {escaped(_data(config, TASKS[name]))}" for name in config.scored]
     lines.append(USE.format(pipeline=pipeline, given=given, max_length=config.max_length))
     return "\n".join(lines)
+
+
+def _encoder(config: RunConfig) -> str:
+    """The encoder's name; of a folder its last part, as the card is read elsewhere."""
+    return Path(config.encoder).name if Path(config.encoder).is_dir() else config.encoder
 
 
 def _answer(task: Task) -> str:

@@ -3,7 +3,7 @@
 from mtbert.training.checkpoint import ReadProgress, Stop, TrainingError, stopping, watch
 from mtbert.training.distillation import mean_logits
 from mtbert.training.graphs import graphs_are_on
-from mtbert.training.loop import TRAIN_ROWS, TrainedRun, evaluation_steps, train
+from mtbert.training.loop import TRAIN_ROWS, TrainedRun, dev_passes, evaluation_steps, train
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.micro_batches import Shapes, batch_shapes, micro_batch_count, weighted_tokens
 from mtbert.training.step import Trainer
@@ -21,6 +21,7 @@ __all__ = [
     "Trainer",
     "TrainingError",
     "batch_shapes",
+    "dev_passes",
     "evaluation_steps",
     "expected_passes",
     "graphs_are_on",

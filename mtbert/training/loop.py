@@ -37,6 +37,7 @@ from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
+_Step = tuple[int, float, Rows, Losses]  # its number, learning rate, rows and losses
 
 
 @dataclass
@@ -60,6 +61,7 @@ class _RunProgress(Progress):
     """
 
     losses: list[Losses] = field(default_factory=list)  # of the steps since the last evaluation
+    unread: list[_Step] = field(default_factory=list)  # steps whose losses nobody has read yet; none in a checkpoint
     best: dict[str, dict] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
 
@@ -70,9 +72,6 @@ class _Splits:
 
     train: dict[str, TaskRows]
     dev: dict[str, TaskRows]
-
-
-_Unread = list[tuple[int, float, Rows, Losses]]  # not read yet: step, learning rate, rows, losses
 
 
 def train(
@@ -235,13 +234,14 @@ class _Run:
         them would seem slower than one that finds them on disk.
         """
         passes = expected_passes(self.config, self.sizes)
-        evaluations = self.config.epochs * self.config.evals_per_epoch
+        points = len(evaluation_steps(self.config, self.sizes))
         train = {}
         dev = {}
         for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
             train[task] = task_rows(model, task, table, self.device, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
-            dev[task] = task_rows(model, task, table, self.device, evaluations)
+            times = dev_passes(self.config, task, len(table), points)
+            dev[task] = task_rows(model, task, table, self.device, times)
         return _Splits(train, dev)
 
     def train(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
@@ -259,20 +259,19 @@ class _Run:
 
         marks = evaluation_steps(config, self.sizes)
         predictions = {}
-        unread: _Unread = []
 
         def settled() -> dict[str, Any]:
             with state.clocked():  # on a GPU this waits for the steps
-                self.read_losses(state, unread)
+                self.read_losses(state)
             return vars(state)
 
         trim = Trimmer()
         with state.bar(self.total_steps, self.progress) as bar:
             for drawn in saver.guard(steps, settled, self.total_steps):
                 with state.clocked():
-                    self.take_step(trainer, splits, drawn, state, unread)
+                    self.take_step(trainer, splits, drawn, state)
                     if state.step in marks or not trainer.is_on_gpu:
-                        self.read_losses(state, unread)
+                        self.read_losses(state)
                 if state.step in marks:
                     trainer.swap_average()
                     predictions = self.evaluate(trainer.model, splits, state)
@@ -283,34 +282,34 @@ class _Run:
                 trim()
         return state, predictions
 
-    def take_step(self, trainer: Trainer, splits: _Splits, drawn: Rows, state: _RunProgress, unread: _Unread) -> None:
+    def take_step(self, trainer: Trainer, splits: _Splits, drawn: Rows, state: _RunProgress) -> None:
         """Train on the rows drawn and note it in the state; the losses are read by `read_losses`."""
         step = state.step + 1
         rate = trainer.learning_rate
         try:
             losses = trainer.step(step, drawn)
         except GradientError as error:
-            self.read_losses(state, unread)  # on a GPU a loss may have been the first that is not finite
+            self.read_losses(state)  # on a GPU a loss may have been the first that is not finite
             text = f"step {step}: {error}; its learning rate is {rate:.3g}, a lower one or max_grad_norm may help"
             raise TrainingError(text) from error
-        unread.append((step, rate, drawn, losses))
+        state.unread.append((step, rate, drawn, losses))
         state.step = step
         for task, part in drawn.items():
             counts = splits.train[task].tokens.counts[part]
             state.tokens += int(counts.sum())
 
-    def read_losses(self, state: _RunProgress, unread: _Unread) -> None:
+    def read_losses(self, state: _RunProgress) -> None:
         """Note the losses of the steps since the last call; raises TrainingError for the first that is not finite.
 
         On a GPU the host waits here for these steps, and with the sum or PCGrad nowhere else.
         """
-        for step, rate, drawn, losses in unread:
+        for step, rate, drawn, losses in state.unread:
             losses = {task: float(loss) for task, loss in losses.items()}
             for task, loss in losses.items():
                 if not math.isfinite(loss):
                     raise TrainingError(self.broken(step, task, loss, drawn[task], rate))
             state.losses.append(losses)
-        unread.clear()
+        state.unread.clear()
 
     def broken(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:
         """The message about a loss that is not finite; rate: the learning rate of the step."""
@@ -415,6 +414,15 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
     for epoch in range(config.epochs):
         marks |= {epoch * epoch_steps + round(i * epoch_steps / points) for i in range(1, points + 1)}
     return marks
+
+
+def dev_passes(config: RunConfig, task: str, rows: int, points: int) -> float:
+    """How often a run reads each of a task's rows of dev, on average. points: of the learning curve."""
+    if task not in config.tasks:
+        return 1.0  # scored at the end alone
+    if config.curve_rows is None:
+        return float(points)  # the last one has the scores at the end
+    return points * min(1.0, config.curve_rows / rows) + 1
 
 
 def _mean_loss_of(task: str, losses: list[Losses]) -> float:

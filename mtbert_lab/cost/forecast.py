@@ -23,6 +23,7 @@ from mtbert.training import (
     TRAIN_ROWS,
     Shapes,
     batch_shapes,
+    dev_passes,
     evaluation_steps,
     expected_passes,
     micro_batch_count,
@@ -220,16 +221,18 @@ class Forecast:
     def evaluation_tokens(self) -> float:
         """Tokens of the learning curve and of the scores at the end, on dev and on TRAIN_ROWS training examples.
 
-        Frozen layers read the dev texts once.
+        Where the outputs of frozen layers are kept, these layers read a text once; of training texts they have.
         """
-        rows = self.config.curve_rows
-        dev = sum(part.sum() for part in self.dev.values())
-        point = sum(self.dev[task][:rows].sum() for task in self.config.tasks)
-        train = sum(part[:TRAIN_ROWS].sum() for part in self.train.values())
-        read = self.points * point + train
-        if rows is not None:  # else the last point has the scores at the end
-            read += dev
-        return self.frozen_share * dev + (1 - self.frozen_share) * read
+        trained_share = 1 - self.frozen_share
+        tokens = 0.0
+        for task, part in self.dev.items():
+            passes = dev_passes(self.config, task, len(part), self.points)
+            is_kept = self.is_fixed or passes >= KEPT_FROM
+            tokens += part.sum() * (self.frozen_share + trained_share * passes if is_kept else passes)
+        for task, part in self.train.items():
+            is_kept = self.is_fixed or task in self.known
+            tokens += part[:TRAIN_ROWS].sum() * (trained_share if is_kept else 1)
+        return tokens
 
     def peak(self) -> pd.Series:
         """The moment with the most memory of the step with the largest part, a row of `DryRun.step`."""

@@ -91,7 +91,7 @@ def measure_speeds(
             return [np.array(measured)]
 
         for config, sample in samples.items():
-            key = f"{sample.config.digest} {sample.known}"
+            key = f"{sample.config.digest} {sample.known} {sample.steps}"
             try:
                 [values] = cached_arrays(SPEEDS, ("values",), [key], partial(timed, sample), machine)
                 speeds[config] = Speed(*values)

@@ -282,9 +282,9 @@ def samplers_trade(samplers: Comparison, schemes: Comparison, plans: Comparison)
     schemes: from `one_task_a_step`.
     """
     return tell(
-        "In 2,400 steps of one task each, draws in proportion to size gain {quora:size} on Quora over round-robin and "
-        "lose {sts:size} on STS. Against 1,200 steps of all tasks, annealed draws gain {annealed:size} on Quora and "
-        "lose {annealed_sts:size} on STS. An encoder for each task gains {each:size} on Quora.",
+        "Where each of 2,400 steps trains one task, draws in proportion to size gain {quora:size} on Quora over "
+        "round-robin and lose {sts:size} on STS. Against 1,200 steps of all tasks, annealed draws gain {annealed:size} "
+        "on Quora and lose {annealed_sts:size} on STS. An encoder for each task gains {each:size} on Quora.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
         annealed=place(schemes, "1-bert, annealed", "better", "quora"),

@@ -242,7 +242,13 @@ def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, spee
     grid = tmp_path / "grid.yaml"
     runs = "{short: {epochs: 1}, unknown: {pooling: cls}, long: {epochs: 9}}"
     grid.write_text(f"base: {{corpus: course, encoder: {tiny_config.encoder}, batch_size: 8}}\nruns: {runs}\n")
-    for options, names in (([], ["unknown", "long", "short"]), (["--in-order"], ["short", "unknown", "long"])):
+    in_order = ["short", "unknown", "long"]
+    for options, names in (
+        (["--workers", 2], ["unknown", "long", "short"]),
+        (["--workers", 2, "--in-order"], in_order),
+        ([], in_order),  # one after the other they take as long in any order
+        (["--workers", 3], in_order),
+    ):
         started.clear()
         assert mtbert("train", grid, "--data", course_folder, "--threads", 1, *options).exit_code == 0
         assert [run.name for run in started] == names

@@ -291,6 +291,14 @@ def test_steps_that_are_points_of_the_curve(tiny_config, fields, steps):
     assert module.evaluation_steps(tiny_config.but(**fields), [40]) == steps
 
 
+def test_how_often_the_rows_of_dev_are_read(tiny_config):
+    few = tiny_config.but(score_tasks=("sts",), curve_rows=5)
+    assert module.dev_passes(few, "sst", rows=20, points=8) == 3, "a quarter in each point, and the scores at the end"
+    assert module.dev_passes(few, "sts", rows=20, points=8) == 1
+    assert module.dev_passes(few.but(curve_rows=50), "sst", rows=20, points=8) == 9
+    assert module.dev_passes(few.but(curve_rows=None), "sst", rows=20, points=8) == 8
+
+
 def test_points_of_the_curve(run, tiny_config):
     curve = run(tiny_config.but(evals_per_epoch=2)).curve
     assert curve["step"].tolist() == [2, 5, 7, 10]

@@ -24,6 +24,7 @@ from mtbert.files import write_text
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import escaped, fence
 from mtbert_lab.fields import field_table
+from mtbert_lab.paths import figures_dir
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
@@ -96,9 +97,10 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def figure_of_front_page(folder: Path) -> str:
-    """Its path from the folder of the pages; empty where it is not there."""
-    figure = Path(os.environ.get("MTBERT_FIGURES") or REPOSITORY / "figures", "00_plans.svg")
-    return os.path.relpath(figure, folder) if figure.exists() else ""
+    """The path of the newest, drawn or committed, from the folder of the pages; empty where there is none."""
+    figures = [place / "00_plans.svg" for place in (figures_dir(), REPOSITORY / "figures")]
+    found = [figure for figure in figures if figure.exists()]
+    return os.path.relpath(max(found, key=os.path.getmtime), folder) if found else ""
 
 
 def read_page(file: Path) -> dict:

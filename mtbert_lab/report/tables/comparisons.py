@@ -118,18 +118,15 @@ class Comparison:
     @property
     def prior(self) -> str:
         """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
-        pooled = self.differences.dropna(subset="prior").drop_duplicates("task")
-        if pooled.empty:
-            return ""
-        deviations = [f"{row.prior.deviation:.4f} on {TASK_LABELS[row.task]}" for row in pooled.itertuples()]
-        counts = [prior.configurations for prior in pooled["prior"]]
-        fewest, most = min(counts), max(counts)
-        count = f"{fewest} to {most}" if fewest < most else str(most)
-        shown = ", ".join(deviations)
-        return (
-            f"Runs of few seeds take the variance between seeds from {count} configurations that are alike "
-            f"(standard deviation {shown})."
-        )
+        kinds: dict[int, dict[str, None]] = {}  # number of configurations -> texts of their deviations, in order
+        for row in self.differences.dropna(subset="prior").itertuples():
+            text = f"{row.prior.deviation:.4f} on {TASK_LABELS[row.task]}"
+            kinds.setdefault(row.prior.configurations, {})[text] = None
+        sources = [
+            f"{number} configurations that are alike (standard deviation {', '.join(texts)})"
+            for number, texts in kinds.items()
+        ]
+        return f"Runs of few seeds take the variance between seeds from {' or '.join(sources)}." if sources else ""
 
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:

@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,7 +62,8 @@ def test_a_run_is_timed_once(tiny_config, timed, capsys):
     assert timed == [(run, "cpu", 1)]
     measure(run, threads=2)
     measure(sample(tiny_config, known=("sst",)))
-    assert len(timed) == 3
+    measure(replace(run, steps=[{"sst": (8, 300)}] * 3))  # another file of a task's texts
+    assert len(timed) == 4
 
 
 def test_runs_that_are_left_when_time_is_up_are_estimated(tiny_config, timed, capsys):
