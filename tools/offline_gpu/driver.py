@@ -2,8 +2,7 @@
 
 A run is trained and stored as a worker of `mtbert train` does it. Before all others starts a check: some steps on the
 GPU and on the CPU have to tell about the same losses, with dropout. As many runs train at once as the GPU's memory
-holds, by the guesses of runs.json: each run that finds no memory is offered again and raises all guesses. A run with
-several learning rates waits for the runs that choose between them, and takes the rate of the best.
+holds, by the guesses of runs.json: each run that finds no memory is offered again and raises all guesses.
 
 After --seconds no run is started; --grace later those that train save a checkpoint and stop, from which the same
 command goes on. What happens is told in ROOT/log.txt. The parent process imports no torch.
@@ -94,9 +93,8 @@ class Board:
         self.current = context.Array(ctypes.c_int, [WAIT] * processes, lock=False)  # the run of each process
         self.factor = context.Value(ctypes.c_double, 1.0, lock=False)  # of the guesses of memory
         self.pace = context.Value(ctypes.c_double, 0.0, lock=False)  # seconds for a unit of cost; 0: not known yet
-        self.index = {run["run_id"]: i for i, run in enumerate(runs)}
         for i, run in enumerate(runs):
-            if any(self.is_stored(variant["run_id"]) for variant in [run, *run.get("rates", [])]):
+            if self.is_stored(run["run_id"]):
                 self.states[i] = DONE
 
     def is_stored(self, run_id: str) -> bool:
@@ -110,7 +108,7 @@ class Board:
         """
         with self.lock:
             waiting = self._in_state(WAITING)
-            ready = [i for i in waiting if self._has_arrived(i) and self._has_rate(i) and self._has_time(i)]
+            ready = [i for i in waiting if self._has_arrived(i) and self._has_time(i)]
             if ready and self._has_memory(ready[0]):
                 self._start(ready[0], worker)
                 return ready[0]
@@ -128,11 +126,6 @@ class Board:
 
     def _has_arrived(self, i: int) -> bool:
         return (self.root / "arrived" / self.runs[i]["encoder"]).exists()
-
-    def _has_rate(self, i: int) -> bool:
-        """Whether all runs that choose its learning rate have ended."""
-        others = [self.index.get(rate["after"]) for rate in self.runs[i].get("rates", ())]
-        return all(other is None or self.states[other] in (DONE, FAILED) for other in others)
 
     def _has_memory(self, i: int) -> bool:
         """A run that is alone may try in any case."""
@@ -214,40 +207,21 @@ def attempt(board: Board, worker: int, train: Callable[[], str]) -> bool:
     return True
 
 
-def chosen(run: Run, results: Path) -> Run:
-    """What is trained: the run itself, or its variant under the learning rate with the best dev score."""
-    if "rates" not in run:
-        return run
-    from mtbert_lab.store import read_run, run_folder
-
-    scores = []
-    for i, rate in enumerate(run["rates"]):
-        if folder := run_folder(rate["after"], [results]):
-            scores.append((read_run(folder).score(), -i))  # of equal scores the first
-    if not scores:
-        raise RuntimeError("no run that would choose its learning rate is stored")
-    _, i = max(scores)
-    return run["rates"][-i]
-
-
 def train(run: Run, args: argparse.Namespace) -> str:
     """Train and store a run; its score in words. The model is not kept: it would fill the disk."""
     from mtbert.config import RunConfig
     from mtbert_lab.store import read_corpus, read_run, run_folder, run_id_of, train_once
     from mtbert_lab.store.models import model_folder
 
-    choice = chosen(run, args.results)
-    run_id = choice["run_id"]
-    if run_folder(run_id, [args.results]):  # one of those that choose the rate
-        return f"{run_id}, stored already"
-    config = RunConfig.from_params(choice["config"])
+    run_id = run["run_id"]
+    config = RunConfig.from_params(run["config"])
     corpus = read_corpus(config)
     if run_id_of(config, corpus) != run_id:
         raise RuntimeError(f"it is {run_id_of(config, corpus)} here, not {run_id}: other tables, encoder or code")
-    train_once(config, corpus, [args.results], args.device, False, wait=False)
-    shutil.rmtree(model_folder(run_id))
+    if train_once(config, corpus, [args.results], args.device, False, wait=False):
+        shutil.rmtree(model_folder(run_id))
     score = read_run(run_folder(run_id, [args.results])).score()
-    return f"{run_id}, learning rate {config.learning_rate:g}, dev {score:.4f}"
+    return f"{run_id}, dev {score:.4f}"
 
 
 def release(device: str) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from mtbert.config import RunConfig
 from mtbert.data import tokenize
 from mtbert.files import sha256
 from mtbert.paths import REPOSITORY
-from mtbert.strict_yaml import read_yaml
 from mtbert.training.task_order import steps_per_epoch
 from mtbert_lab.paths import stores
 from mtbert_lab.store import Corpora, data_root, read_grids, run_folder, teacher_outputs
@@ -43,7 +42,6 @@ GRIDS = (  # in the order in which their runs are trained
     "params/base/pairs_samplers.yaml",
     "params/cpu/samplers_long.yaml",
 )  # and never memory_time.yaml, which compares times: runs that share a GPU have none of their own
-RATES = "learning_rate.yaml"  # the grid of a folder whose best run has the learning rate of the others
 WHEELS = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "filelock")
 SMALL_GIB, LARGE_GIB = 7.5, 19.0  # of a GPU's memory, for a run; graphs and their gradients are most of it
 BY_TASK_TIMES, R_DROP_TIMES = 1.5, 2.0  # times as much with adapters or a gradient of each task, and with R-Drop
@@ -56,24 +54,17 @@ def list_runs(grids: Sequence[str], corpora: Corpora) -> list[dict[str, Any]]:
     runs = {}
     for text in grids:
         path, _, part = text.partition(":")
-        rates = missing_rates(Path(path), corpora)
         found = read_grids([path], part or None)
         for name, config in sorted(found, key=lambda run: run[1].seed):
             run_id = corpora.run_id(config)
             if run_id in runs or run_folder(run_id, stores()):
                 continue
             runs[run_id] = describe(f"{Path(path).stem}: {name}", config, corpora)
-            if rates and config.learning_rate == common_rate(Path(path)):
-                runs[run_id]["rates"] = variants(config, rates, corpora)
-    for run in runs.values():
-        for rate in run.get("rates", ()):
-            if rate["after"] not in runs and run_folder(rate["after"], stores()) is None:
-                raise SystemExit(f"{run['name']}: needs the runs of {RATES}; name it among the grids, before this one")
     return list(runs.values())
 
 
 def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
-    """A run as runs.json has it.
+    """A run as runs.json has it; config: what `RunConfig.from_params` reads.
 
     cost: in steps of MiniLM, guessed; gib: of the GPU's memory, guessed; is_plain: fit for the driver's check.
     """
@@ -91,7 +82,7 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
         "cost": steps * backwards * (3 if is_large else 1),
         "gib": gib(config, is_large),
         "is_plain": backwards == 1 and not config.teachers and not is_frozen,
-        "config": fields_of(config),
+        "config": config.model_dump(mode="json", exclude_defaults=True),
     }
 
 
@@ -101,42 +92,6 @@ def gib(config: RunConfig, is_large: bool) -> float:
     if config.adapter != "none" or config.gradients != "sum":
         size *= BY_TASK_TIMES
     return R_DROP_TIMES * size if any(config.r_drops.values()) else size
-
-
-def fields_of(config: RunConfig) -> dict[str, Any]:
-    """What `RunConfig.from_params` reads."""
-    return config.model_dump(mode="json", exclude_defaults=True)
-
-
-def missing_rates(path: Path, corpora: Corpora) -> list[RunConfig]:
-    """The runs that choose the learning rate of a grid's folder; none where all are stored: the grid has the rate."""
-    grid = path.with_name(RATES)
-    if path.name == RATES or not grid.exists():
-        return []
-    configs = [config for _, config in read_grids([grid])]
-    is_chosen = all(run_folder(corpora.run_id(config), stores()) for config in configs)
-    return [] if is_chosen else configs
-
-
-def common_rate(path: Path) -> float:
-    """The learning rate that the runs of a grid share; a run with another one keeps it."""
-    return float(read_yaml(path).get("base", {}).get("learning_rate", math.nan))
-
-
-def variants(config: RunConfig, rates: list[RunConfig], corpora: Corpora) -> list[dict[str, Any]]:
-    """A run under each learning rate; after: the run whose score decides whether it is this one."""
-    found = []
-    for rate in rates:
-        variant = config.but(learning_rate=rate.learning_rate)
-        about = {"after": corpora.run_id(rate), "run_id": corpora.run_id(variant), "config": fields_of(variant)}
-        found.append(about)
-    return found
-
-
-def configs_of(runs: list[dict[str, Any]]) -> Iterator[RunConfig]:
-    """The configurations of all runs; of a run with several learning rates the first, as the rest is the same."""
-    for run in runs:
-        yield RunConfig.from_params(run["config"])
 
 
 def code() -> Files:
@@ -252,7 +207,7 @@ def pack(runs: list[dict[str, Any]], folder: Path, corpora: Corpora, wheels: Fil
     tools.mkdir(parents=True)
     for name in TOOLS:
         shutil.copy(Path(__file__).with_name(name), tools / name)
-    configs = list(configs_of(runs))
+    configs = [RunConfig.from_params(run["config"]) for run in runs]
     with tempfile.TemporaryDirectory() as scratch:
         listed = Path(scratch) / "runs.json"
         listed.write_text(json.dumps(runs, indent=1))
