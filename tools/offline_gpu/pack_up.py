@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mtbert.bert import MINILM, MPNET, locate
 from mtbert.config import RunConfig
@@ -147,26 +148,21 @@ def token_files(encoder: str, configs: list[RunConfig], corpora: Corpora, cache:
 
     Not of some thousand rows drawn from a table: they are another file for each seed, and made there in a second.
     """
-    here = os.environ.get("MTBERT_CACHE")
     locate(encoder)  # found in the cache of here, and remembered
     cache.mkdir(parents=True)
     if encoder == MPNET:
         (cache / "encoders").mkdir()
         (cache / "encoders" / MPNET).symlink_to(locate(encoder).resolve())
-    os.environ["MTBERT_CACHE"] = str(cache)
     done = set()
-    for config in configs:
-        key = (*corpora.key(config), config.pairs, config.max_length)
-        if config.encoder == encoder and key not in done:
-            done.add(key)
-            corpus = corpora(config)
-            drawn = [] if config.train_rows else corpus.train.items()
-            for task, table in [*drawn, *corpus.dev.items()]:
-                tokenize(task, table, encoder, config.pairs, config.max_length)
-    if here is None:
-        del os.environ["MTBERT_CACHE"]
-    else:
-        os.environ["MTBERT_CACHE"] = here
+    with patch.dict(os.environ, MTBERT_CACHE=str(cache)):
+        for config in configs:
+            key = (*corpora.key(config), config.pairs, config.max_length)
+            if config.encoder == encoder and key not in done:
+                done.add(key)
+                corpus = corpora(config)
+                drawn = [] if config.train_rows else corpus.train.items()
+                for task, table in [*drawn, *corpus.dev.items()]:
+                    tokenize(task, table, encoder, config.pairs, config.max_length)
     return {f"cache/tokens/{path.name}": path for path in (cache / "tokens").glob("*.npz")}
 
 
@@ -233,7 +229,7 @@ def main() -> None:
     if args.folder.exists():
         parser.error(f"{args.folder}: is there already")
     corpora = Corpora(args.data)
-    runs = list_runs(args.grids or GRIDS, corpora)
+    runs = list_runs(args.grids, corpora)
     if not runs:
         parser.error("all runs of these grids are stored")
     with tempfile.TemporaryDirectory() as scratch:
