@@ -34,8 +34,8 @@ from mtbert.runtime import DeviceError, environment, pick_device
 from mtbert.training import Shapes
 from mtbert_lab.paths import results_dir
 
-SECONDS = 85.0  # of all but the compiled steps
-REPEATS, QUICK_REPEATS = 3, 2
+SECONDS = 85.0  # until the last step has to end
+REPEATS = 3
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 MINILM, BASE = "minilm-random", "bert-base-random"
@@ -48,13 +48,11 @@ ADAPTER_SIZE = {MINILM: 96, BASE: 204}
 EAGER = "ours, eager"
 ONE_PASS = "transformers sdpa, one pass"
 PER_TASK = "transformers sdpa, a pass per task"
-COMPILED = "transformers sdpa, one pass, compiled"
 TORCHJD = "TorchJD"
 BUILDERS: dict[str, tuple[Callable[[Start], Step], str | None]] = {  # peer -> what builds its step, whose code it is
     EAGER: (gpu_steps.eager, None),
     ONE_PASS: (gpu_steps.one_pass, "transformers"),
     PER_TASK: (gpu_steps.pass_per_task, "transformers"),
-    COMPILED: (gpu_steps.compiled, "transformers"),
     TORCHJD: (gpu_steps.torchjd, "torchjd"),
 }
 
@@ -72,48 +70,30 @@ class Work:
     shapes: Shapes
     peers: tuple[str, ...]
     fields: dict[str, object] = field(default_factory=dict)
-    quick: bool = False  # whether it is among the few of --quick
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether it waits for a compiler."""
-        return COMPILED in self.peers
 
 
-def plan_work(name: str, encoder: str, precision: str, quick: bool = False, **fields: object) -> Work:
+def plan_work(name: str, encoder: str, **fields: object) -> Work:
     """A unified step of three tasks under another plan, or with adapters."""
-    return Work(f"{name}, 8-48-8", encoder, precision, UNIFIED, (EAGER,), fields, quick)
+    return Work(f"{name}, 8-48-8", encoder, "bf16", UNIFIED, (EAGER,), fields)
 
 
-def pal_work(encoder: str, precision: str, quick: bool = False) -> Work:
+def pal_work(encoder: str) -> Work:
     """A unified step of three tasks with PALs."""
-    fields = dict(adapter="pal", adapter_size=ADAPTER_SIZE[encoder], adapter_heads=12)
-    return plan_work("PAL", encoder, precision, quick, **fields)
+    return plan_work("PAL", encoder, adapter="pal", adapter_size=ADAPTER_SIZE[encoder], adapter_heads=12)
 
 
 def all_works() -> list[Work]:
-    """Every step, the most important ones first and the compiled ones last."""
-    unified = "1-bert, 8-48-8"
-    pcgrad = dict(gradients="pcgrad")
+    """Every step, the most important ones first."""
     works = []
     for encoder in ENCODERS:
-        works.append(Work(unified, encoder, "bf16", UNIFIED, (ONE_PASS, PER_TASK, EAGER), quick=True))
+        works.append(Work("1-bert, 8-48-8", encoder, "bf16", UNIFIED, (ONE_PASS, PER_TASK, EAGER)))
     for encoder in ENCODERS:
-        is_small = encoder == MINILM
-        works.append(plan_work("hybrid-3", encoder, "bf16", is_small, plan="hybrid-3"))
-        works.append(pal_work(encoder, "bf16", is_small))
-        works.append(Work("PCGrad, 3x12x40", encoder, "fp32", EVEN, (TORCHJD, EAGER), pcgrad, is_small))
-        works.append(plan_work("3-bert", encoder, "bf16", plan="3-bert"))
+        works.append(plan_work("hybrid-3", encoder, plan="hybrid-3"))
+        works.append(pal_work(encoder))
+        works.append(Work("PCGrad, 3x12x40", encoder, "fp32", EVEN, (TORCHJD, EAGER), dict(gradients="pcgrad")))
+        works.append(plan_work("3-bert", encoder, plan="3-bert"))
     for encoder, rows in ((MINILM, 24), (BASE, 256)):
         works.append(Work(f"one task, {rows}x40", encoder, "bf16", {"sst": (rows, 40)}, (ONE_PASS, EAGER)))
-    for encoder in ENCODERS:
-        works.append(Work(unified, encoder, "fp32", UNIFIED, (ONE_PASS, PER_TASK, EAGER)))
-    for encoder in ENCODERS:
-        works.append(plan_work("hybrid-3", encoder, "fp32", plan="hybrid-3"))
-        works.append(pal_work(encoder, "fp32"))
-        works.append(plan_work("3-bert", encoder, "fp32", plan="3-bert"))
-    for encoder in ENCODERS:
-        works.append(Work(unified, encoder, "bf16", UNIFIED, (COMPILED,)))
     return works
 
 
@@ -206,20 +186,18 @@ def run_works(
 ) -> Iterator[Outcome]:
     """Measure one step after another; one that fails ends no other.
 
-    seconds: after which none begins, nor one that would not end by then if it took as long as the longest before it;
-    compiled steps are not counted.
+    seconds: after which none begins, nor one that would not end by then if it took as long as the longest before it.
     """
     started = time.perf_counter()
     longest = 0.0
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a compiler may still write there
+    with tempfile.TemporaryDirectory() as folder:
         folders = {name: Path(folder, name) for name in encoders}
         for name, config in encoders.items():
             make_encoder(folders[name], config)
-        variables = {"MTBERT_CACHE": str(Path(folder, "cache")), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "code"))}
-        with patch.dict(os.environ, variables):
+        with patch.dict(os.environ, MTBERT_CACHE=str(Path(folder, "cache"))):
             for work in works:
                 begun = time.perf_counter()
-                if not work.is_compiled and begun - started + longest > seconds:
+                if begun - started + longest > seconds:
                     yield Outcome(f"gpu {work.encoder} {work.precision} {work.name}: skipped, no time is left")
                     continue
                 try:
@@ -241,9 +219,7 @@ def free(device: torch.device) -> None:
 def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few steps and repeats")
-    parser.add_argument("--compile", action="store_true", help="also transformers compiled, a minute more")
-    parser.add_argument("--repeats", type=int, help=f"default: {REPEATS}, quick: {QUICK_REPEATS}")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of each contender; default: %(default)s")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="until the last step has to end; default: %(default)s"
     )
@@ -256,11 +232,9 @@ def main(arguments: list[str]) -> int:
         device = pick_device(given.device)
     except DeviceError as error:
         parser.error(str(error))
-    works = [work for work in all_works() if work.quick or not given.quick or work.is_compiled]
-    works = [work for work in works if given.compile or not work.is_compiled]
-    repeats = given.repeats or (QUICK_REPEATS if given.quick else REPEATS)
+    out = given.out or results_dir() / "bench.csv"
     failed = False
-    for outcome in run_works(works, ENCODERS, device, repeats, given.seconds, given.out or results_dir() / "bench.csv"):
+    for outcome in run_works(all_works(), ENCODERS, device, given.repeats, given.seconds, out):
         print(outcome.text, flush=True)
         failed |= outcome.failed
     return int(failed)

@@ -29,7 +29,7 @@ from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.runtime import MIB, PeakMemory
 from mtbert.training import TaskRows, Trainer, task_rows
 
-WARM_UP = 5  # steps, in which graphs are captured and code is compiled
+WARM_UP = 5  # steps, in which graphs are captured
 BLOCK = 20  # steps of a measurement
 LEAST = 5  # where so many take longer than BLOCK_SECONDS
 BLOCK_SECONDS = 0.25
@@ -95,22 +95,6 @@ def one_pass(start: Start) -> Step:
 
     def step() -> list[Tensor]:
         _, losses = model.losses_of(model.merged, model.labels)
-        sum(losses).backward()
-        model.update()
-        return losses
-
-    return step
-
-
-def compiled(start: Start) -> Step:
-    """As `one_pass`, compiled for this one shape, forward and backward each as a graph."""
-    torch.compiler.reset()  # the shapes before this one would count as recompilations
-    model = ReadyModel(start)
-    losses_of = torch.compile(model.losses_of, mode="reduce-overhead", dynamic=False)
-
-    def step() -> list[Tensor]:
-        torch.compiler.cudagraph_mark_step_begin()
-        _, losses = losses_of(model.merged, model.labels)
         sum(losses).backward()
         model.update()
         return losses

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_steps, harness
-from benchmarks.gpu import BASE, COMPILED, EAGER, MINILM, ONE_PASS, PER_TASK, TORCHJD, UNIFIED, Work
+from benchmarks.gpu import BASE, EAGER, MINILM, ONE_PASS, PER_TASK, TORCHJD, UNIFIED, Work
 from benchmarks.gpu_steps import Contender
 from mtbert.bert import BertConfig
 from mtbert.data import load_tokenizer, tokenize
@@ -55,7 +55,7 @@ def rows_of(works: list[Work], path, seconds: float = 1e6) -> tuple[list[dict], 
 
 
 def test_every_step_gives_rows(short, tmp_path):
-    works = [tiny(work) for work in gpu.all_works() if work.encoder == MINILM and not work.is_compiled]
+    works = [tiny(work) for work in gpu.all_works() if work.encoder == MINILM]
     rows, outcomes = rows_of(works, tmp_path)
     assert not [outcome for outcome in outcomes if outcome.failed], outcomes
     skipped = [outcome.text for outcome in outcomes if "skipped" in outcome.text]
@@ -129,29 +129,29 @@ def test_a_profiler_that_fails_costs_no_time(short, tmp_path, monkeypatch):
     assert [row["peer"] for row in rows] == [ONE_PASS] and float(rows[0]["ours"]) > 0
 
 
-def test_without_time_left_only_compiled_steps_begin(tmp_path, monkeypatch):
+def test_without_time_left_no_step_begins(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(gpu, "measure", lambda work, *others: begun.append(work) or iter(()))
     works = gpu.all_works()
     encoders = {name: TINY for name in gpu.ENCODERS}
     outcomes = list(gpu.run_works(works, encoders, CPU, 1, -1.0, tmp_path / "bench.csv"))
-    assert [work.is_compiled for work in begun] == [True, True] and begun == works[-2:]
-    assert len(outcomes) == len(works) - 2 and all("no time is left" in outcome.text for outcome in outcomes)
+    assert not begun
+    assert len(outcomes) == len(works) and all("no time is left" in outcome.text for outcome in outcomes)
 
 
 def test_no_two_steps_share_a_row():
     works = gpu.all_works()
     keys = [(work.name, work.encoder, work.precision, peer) for work in works for peer in work.peers]
     assert len(set(keys)) == len(keys)
-    quick = [(work.encoder, work.name.partition(",")[0]) for work in works if work.quick]
-    assert quick == [(MINILM, "1-bert"), (BASE, "1-bert"), *((MINILM, name) for name in ("hybrid-3", "PAL", "PCGrad"))]
+    first = [(work.encoder, work.name.partition(",")[0]) for work in works[:2]]
+    assert first == [(MINILM, "1-bert"), (BASE, "1-bert")]
     assert all(work.shapes == UNIFIED for work in works if "8-48-8" in work.name)
     assert all(set(work.peers) <= set(gpu.BUILDERS) for work in works)
 
 
 def test_the_command_needs_a_gpu(capsys):
     with pytest.raises(SystemExit) as exit:
-        gpu.main(["--device", "cpu", "--quick"])
+        gpu.main(["--device", "cpu"])
     assert exit.value.code == 2 and "needs a GPU" in capsys.readouterr().err
 
 
@@ -224,4 +224,3 @@ def test_a_block_takes_its_steps(short, encoder):
     assert len(taken) == 4 and contender.steps == 2
     assert contender.run(0) >= 0 and len(taken) == 6
     assert contender.mib is None and contender.busy(1.0) is None
-    assert gpu.BUILDERS[COMPILED][1] == "transformers"
