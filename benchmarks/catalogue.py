@@ -12,7 +12,6 @@ QUORA = dict(task="quora", longest=20, others=40)
 
 BENCHMARKS: Benchmarks = {
     "step": (steps.training_step, (dict(B=32, T=26), dict(B=16, T=128), dict(B=8, T=512))),
-    "bfloat16": (steps.bfloat16_step, (dict(B=32, T=26, precision="bf16"),)),
     "busy": (steps.busy_cores, (dict(B=8, T=26, programs=False), dict(B=8, T=26, programs=True))),
     "epoch": (steps.epoch, (dict(task="sst"), dict(task="quora", rows=20_000))),
     "plans": (steps.plans, (dict(B=32, T=31, precision="bf16"),)),

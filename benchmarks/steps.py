@@ -19,7 +19,6 @@ from benchmarks import peers
 from benchmarks.harness import Contest, Peer, Run, Setting, check_is_cpu, timed
 from benchmarks.ours import Training, on_words
 from benchmarks.peers import TransformersModel
-from mtbert.bert import cpu_ops
 from mtbert.config import RunConfig
 from mtbert.gradients import gem_project
 from mtbert.paths import REPOSITORY
@@ -51,22 +50,6 @@ def training_step(setting: Setting, B: int, T: int) -> Contest:
         "transformers sdpa compiled, fused AdamW": Peer(_against(ours, compiled=True), "transformers"),
     }
     return Contest(f"{B}x{T}", timed(ours.step), others)
-
-
-def bfloat16_step(setting: Setting, B: int, T: int, precision: str) -> Contest:
-    """One task in bfloat16, against the products that torch's autocast takes; with AVX-512 they are the same."""
-    ours = on_words(replace(setting, precision=precision), B, T)
-
-    def by_autocast() -> None:
-        chosen = cpu_ops.WITHOUT_BFLOAT16
-        cpu_ops.WITHOUT_BFLOAT16 = False
-        try:
-            ours.step()
-        finally:
-            cpu_ops.WITHOUT_BFLOAT16 = chosen
-
-    size = f"{B}x{T}, {torch.backends.cpu.get_cpu_capability()}"
-    return Contest(size, timed(ours.step), {"ours, products of autocast": Peer(timed(by_autocast))})
 
 
 def pal(setting: Setting, B: int, T: int, s: int, heads: int) -> Contest:

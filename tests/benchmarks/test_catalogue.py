@@ -21,7 +21,6 @@ runs: {1-bert: {}, 3-bert: {plan: 3-bert}, batch 1: {batch_size: 1}}
 """
 TINY = {
     "step": dict(B=4, T=8),
-    "bfloat16": dict(B=2, T=8, precision="bf16"),
     "busy": dict(B=2, T=8, programs=False),
     "epoch": dict(task="sst"),
     "plans": dict(B=2, T=8, precision="bf16"),
