@@ -1,6 +1,6 @@
-"""`python -m benchmarks`, in the root of a checkout: mtbert against its peers; `python -m benchmarks gpu` is gpu.py.
+"""`python -m benchmarks`, in the root of a checkout: mtbert against its peers, on a CPU.
 
-`python -m benchmarks predictions` is predictions.py.
+`python -m benchmarks gpu` is gpu.py, `python -m benchmarks predictions` is predictions.py.
 """
 
 import argparse
@@ -14,10 +14,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure some benchmarks and update their rows of bench.csv; the exit code, 1 where one failed."""
     import torch
 
-    from benchmarks.catalogue import BENCHMARKS, settings
-    from benchmarks.harness import run_benchmarks
+    from benchmarks.catalogue import BENCHMARKS
+    from benchmarks.harness import Setting, run_benchmarks
     from mtbert.paths import cache_dir
-    from mtbert.runtime import DeviceError, pick_device
     from mtbert_lab.paths import results_dir
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -26,20 +25,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--threads", type=int, help="of torch; default: torch's choice")
     parser.add_argument("--out", type=Path, help="default: bench.csv in the results store")
     parser.add_argument("--data", type=Path, help="folder of the course's CSV files")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     given = parser.parse_args(arguments)
     # By default torch.compile loads code from a folder in /tmp, which another user can make first.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     if given.threads is not None:
         torch.set_num_threads(given.threads)
-    try:
-        where = settings(pick_device(given.device), given.repeats, given.data)
-    except DeviceError as error:
-        parser.error(str(error))
+    setting = Setting(data=given.data, repeats=given.repeats)
     names = given.only or BENCHMARKS
     chosen = {name: benchmark for name, benchmark in BENCHMARKS.items() if name in names}
     failed = False
-    for outcome in run_benchmarks(chosen, where, given.out or results_dir() / "bench.csv"):
+    for outcome in run_benchmarks(chosen, setting, given.out or results_dir() / "bench.csv"):
         failed |= outcome.failed
         print(outcome.text, flush=True)
     return int(failed)

@@ -1,11 +1,7 @@
-"""The benchmarks by name."""
-
-from pathlib import Path
-
-import torch
+"""The benchmarks of a CPU, by name."""
 
 from benchmarks import steps, sweeps
-from benchmarks.harness import Benchmarks, Setting
+from benchmarks.harness import Benchmarks
 
 THREE = dict(B=16, T=30)  # a batch of each of three tasks
 QUORA = dict(task="quora", longest=20, others=40)
@@ -22,9 +18,3 @@ BENCHMARKS: Benchmarks = {
     "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
     "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),
 }
-
-
-def settings(device: torch.device, repeats: int, data: Path | None = None) -> list[Setting]:
-    """MiniLM in fp32; on a GPU also in bf16."""
-    precisions = ("fp32",) if device.type == "cpu" else ("fp32", "bf16")
-    return [Setting(device, precision, data=data, repeats=repeats) for precision in precisions]

@@ -29,6 +29,7 @@ from mtbert.data import DataError
 from mtbert.files import replacing
 from mtbert.runtime import environment, free_by_default, keep_freed_memory
 
+CPU = torch.device("cpu")
 LEAST_SECONDS = 0.6  # of a measurement: what is shorter is called several times
 KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of device: what a row replaces
 COLUMNS = (
@@ -42,23 +43,11 @@ Run = Callable[[int], float]  # number of the repeat -> what it cost, in the con
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and on which encoder benchmarks run: device, precision fp32 or bf16, RunConfig's encoder."""
+    """What all benchmarks share. encoder: RunConfig's."""
 
-    device: torch.device
-    precision: str = "fp32"
     encoder: str = "minilm"
     data: str | Path | None = None  # of the course's files; None: where `find_data` looks
     repeats: int = 5
-
-
-class CpuOnlyError(ValueError):
-    """A benchmark of the processor that is asked for on a GPU."""
-
-
-def check_is_cpu(setting: Setting) -> None:
-    """Raises CpuOnlyError elsewhere: the row would have the name of a GPU that computed nothing."""
-    if setting.device.type != "cpu":
-        raise CpuOnlyError("it measures the processor alone; use --device cpu")
 
 
 @dataclass(frozen=True)
@@ -89,23 +78,21 @@ class Outcome(NamedTuple):
     failed: bool = False
 
 
-def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -> Iterator[Outcome]:
-    """Run every size of every benchmark in every setting; each row is in the file `out` before it is yielded.
+def run_benchmarks(benchmarks: Benchmarks, setting: Setting, out: Path) -> Iterator[Outcome]:
+    """Run every size of every benchmark on the CPU; each row is in the file `out` before it is yielded.
 
     A line on stderr says which one begins.
 
-    Skipped are benchmarks without the course's data, those of the processor on a GPU, and peers of other packages that
-    raise: one that is not installed, or torch.compile without a C++ compiler. After any other error the benchmarks
-    behind it still run.
+    Skipped are benchmarks without the course's data, and peers of other packages that raise: one that is not installed,
+    or torch.compile without a C++ compiler. After any other error the benchmarks behind it still run.
     """
-    sizes = [(name, build, size) for name, (build, sizes) in benchmarks.items() for size in sizes]
-    jobs = [(setting, *job) for setting in settings for job in sizes]
-    for number, (setting, name, build, size) in enumerate(jobs, start=1):
+    jobs = [(name, build, size) for name, (build, sizes) in benchmarks.items() for size in sizes]
+    for number, (name, build, size) in enumerate(jobs, start=1):
         about = ", ".join(f"{key} {value}" for key, value in size.items())
         print(f"[{number} of {len(jobs)}] {name} {about}", file=sys.stderr, flush=True)
         try:
             yield from _measured(name, build, size, setting, out)
-        except (DataError, CpuOnlyError) as error:
+        except DataError as error:
             yield Outcome(f"{name}: skipped, {error}")
         except Exception as error:
             yield Outcome(f"{name}: failed, {type(error).__name__}: {error}", failed=True)
@@ -113,8 +100,8 @@ def run_benchmarks(benchmarks: Benchmarks, settings: list[Setting], out: Path) -
 
 
 def _measured(name: str, build: Callable[..., Contest], size: dict, setting: Setting, out: Path) -> Iterator[Outcome]:
-    where = {"benchmark": name, "encoder": Path(setting.encoder).name} | environment(setting.device)
-    where["precision"] = size.get("precision", setting.precision)
+    where = {"benchmark": name, "encoder": Path(setting.encoder).name} | environment(CPU)
+    where["precision"] = size.get("precision", "fp32")
     where["transformers"] = importlib.metadata.version("transformers")
     keep_freed_memory()
     contest = build(setting, **size)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.harness import Setting, timed
+from benchmarks.harness import CPU, Setting, timed
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, load_tokenizer
 from mtbert.multitask import MultitaskBert
@@ -23,12 +23,12 @@ class Training:
     def __init__(
         self, setting: Setting, tables: dict[str, pd.DataFrame], passes: float = 1.0, **fields: object
     ) -> None:
-        fields = dict(encoder=setting.encoder, precision=setting.precision, learning_rate=1e-5) | fields
+        fields = dict(encoder=setting.encoder, learning_rate=1e-5) | fields
         fields["scheme"] = "unified" if len(tables) > 1 else "sampled"
         self.config = RunConfig.from_params({"tasks": list(tables)} | fields)
         torch.manual_seed(self.config.seed)
-        self.model = MultitaskBert(self.config).to(setting.device).train()
-        self.tables = {t: task_rows(self.model, t, table, setting.device, passes) for t, table in tables.items()}
+        self.model = MultitaskBert(self.config).train()
+        self.tables = {t: task_rows(self.model, t, table, CPU, passes) for t, table in tables.items()}
         self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
         self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
 
@@ -66,16 +66,16 @@ def on_words(setting: Setting, B: int, T: int, tasks: tuple[str, ...] = ("sst",)
 def words_step(B: int, T: int, encoder: str) -> float:
     """Milliseconds of a training step of this process."""
     keep_freed_memory()
-    return timed(on_words(Setting(torch.device("cpu"), encoder=encoder), B, T).step)(0)
+    return timed(on_words(Setting(encoder=encoder), B, T).step)(0)
 
 
-def training_peak(fields: dict, data: str, device: str, longest: int, others: int) -> float:
+def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
     """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
     keep_freed_memory()
-    place, config = torch.device(device), RunConfig.from_params(fields)
-    memory = PeakMemory(place)
-    model = MultitaskBert(config).to(place)
-    tables = {task: task_rows(model, task, table, place) for task, table in load_corpus(config, data).train.items()}
+    config = RunConfig.from_params(fields)
+    memory = PeakMemory(CPU)
+    model = MultitaskBert(config)
+    tables = {task: task_rows(model, task, table, CPU) for task, table in load_corpus(config, data).train.items()}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     steps = list(training_steps(config, lengths))
     by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from torch.utils.benchmark import timer
 
 from benchmarks import peers
-from benchmarks.harness import Contest, Peer, Run, Setting, check_is_cpu, timed
+from benchmarks.harness import Contest, Peer, Run, Setting, timed
 from benchmarks.ours import Training, on_words
 from benchmarks.peers import TransformersModel
 from mtbert.config import RunConfig
@@ -75,7 +74,6 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
 
     How threads wait is read when torch is imported, so that every measurement is a process of its own.
     """
-    check_is_cpu(setting)
     arguments = dict(B=B, T=T, encoder=setting.encoder)
     script = f"import mtbert; from benchmarks.ours import words_step; print(words_step(**{arguments!r}))"
     cores = os.cpu_count() or 1
@@ -117,18 +115,18 @@ def distillation_step(setting: Setting, B: int, T: int) -> Contest:
 
 def gem_projection(setting: Setting, parameters: int, memories: int) -> Contest:
     """GEM's projection alone, of gradients that violate every constraint."""
-    g, M = violating_gradients(parameters, memories, setting.device)
+    g, M = violating_gradients(parameters, memories)
     theirs = Peer(timed(lambda: peers.gem_on_the_host(g, M)), "quadprog")
     size = f"{parameters / 1e6:.1f}M, {memories} memories"
     return Contest(size, timed(lambda: gem_project(g, M)), {"float64 on the host, quadprog": theirs})
 
 
-def violating_gradients(parameters: int, memories: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def violating_gradients(parameters: int, memories: int) -> tuple[torch.Tensor, torch.Tensor]:
     """g (P,) and M (K, P), drawn so that g . m_k is far below 0 for every k."""
     generator = torch.Generator().manual_seed(1)
     M = torch.randn(memories, parameters, generator=generator)
     g = torch.randn(parameters, generator=generator) - M.sum(0)
-    return g.to(device), M.to(device)
+    return g, M
 
 
 def plans(setting: Setting, B: int, T: int, precision: str, grid: Path = PLANS) -> Contest:
@@ -136,11 +134,11 @@ def plans(setting: Setting, B: int, T: int, precision: str, grid: Path = PLANS) 
 
     The texts are seen once, so that a frozen encoder encodes them in the step.
     """
-    setting = replace(setting, precision=precision)
     runs = {name: configs[0].model_dump() for name, configs in read_grid(grid).items()}
 
     def steps(name: str) -> Run:
         fields = {key: value for key, value in runs[name].items() if value != runs["1-bert"][key]}
+        fields = {"precision": precision} | fields
         training = on_words(setting, fields.get("batch_size", B), T, THREE, passes=0.5, **fields)
         return timed(training.step, sum(table.tokens.lengths.sum() for table in training.tables.values()) / 1000)
 
@@ -187,7 +185,7 @@ def memory(setting: Setting, task: str, precision: str, longest: int, others: in
     """Peak of a fresh process (MiB) that trains on a task: its longest batches and some others. Raises DataError."""
     fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
     data = str(data_root(RunConfig.from_params(fields), setting.data))
-    arguments = dict(fields=fields, data=data, device=str(setting.device), longest=longest, others=others)
+    arguments = dict(fields=fields, data=data, longest=longest, others=others)
     script = f"from benchmarks.ours import training_peak; print(training_peak(**{arguments!r}))"
 
     def run(repeat: int) -> float:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.harness import Contest, Peer, Setting, check_is_cpu
+from benchmarks.harness import Contest, Peer, Setting
 from mtbert.bert import MINILM, BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.training import Stop
@@ -32,8 +32,6 @@ def throughput(setting: Setting, count: int, workers: int) -> Contest:
 
     The ratio is the share of the ideal throughput, which is `workers` times that of one process.
     """
-
-    check_is_cpu(setting)
 
     def ours(repeat: int) -> float:
         with _folders(), sweep.open_cluster(workers, None) as client:

@@ -14,7 +14,6 @@ from benchmarks.ours import words_table
 from benchmarks.steps import violating_gradients
 from mtbert.data.tokens import tokenize
 
-CPU = torch.device("cpu")
 GRID = """
 base: {tasks: [sst, quora, sts], scheme: unified}
 runs: {1-bert: {}, 3-bert: {plan: 3-bert}, batch 1: {batch_size: 1}}
@@ -63,8 +62,8 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
         size["grid"] = tmp_path / "grid.yaml"
         size["grid"].write_text(GRID)
     benchmarks = {name: (catalogue.BENCHMARKS[name][0], (size,))}
-    setting = Setting(CPU, encoder=tiny_encoder, repeats=1)
-    outcomes = list(harness.run_benchmarks(benchmarks, [setting], tmp_path / "bench.csv"))
+    setting = Setting(encoder=tiny_encoder, repeats=1)
+    outcomes = list(harness.run_benchmarks(benchmarks, setting, tmp_path / "bench.csv"))
     skipped = [outcome.text for outcome in outcomes if ": skipped, " in outcome.text]
     assert not [outcome for outcome in outcomes if outcome.failed], outcomes
     assert all("torchjd" in text or "quadprog" in text for text in skipped), skipped
@@ -75,30 +74,12 @@ def test_every_benchmark_runs(name, tiny_encoder, course_data, tmp_path, monkeyp
         assert 0 < low <= middle <= high < math.inf
 
 
-def test_memory_is_measured_on_the_device_that_its_row_names(tiny_encoder, course_data, monkeypatch):
-    scripts = []
-    answer = SimpleNamespace(stdout="7.5")
-    monkeypatch.setattr(steps.subprocess, "run", lambda command, **options: scripts.append(command[-1]) or answer)
-    contest = steps.memory(Setting(torch.device("cuda"), encoder=tiny_encoder), **TINY["memory"])
-    assert contest.ours(0) == 7.5 and "'device': 'cuda'" in scripts[0]
-
-
-@pytest.mark.parametrize("name", ["busy", "sweep"])
-def test_what_measures_the_processor_is_skipped_on_a_gpu(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(harness, "environment", lambda device: {})
-    benchmarks = {name: (catalogue.BENCHMARKS[name][0], (TINY[name],))}
-    setting = Setting(torch.device("cuda"), repeats=1)
-    [outcome] = harness.run_benchmarks(benchmarks, [setting], tmp_path / "bench.csv")
-    assert "skipped, it measures the processor alone" in outcome.text and not outcome.failed
-    assert not (tmp_path / "bench.csv").exists()
-
-
 def test_another_process_takes_the_same_number_of_threads(tiny_encoder, monkeypatch):
     found = []
     answer = SimpleNamespace(stdout="7.5")
     monkeypatch.setattr(steps.subprocess, "run", lambda command, env, **options: found.append(env) or answer)
     torch.set_num_threads(2)  # not what the environment of tests says
-    steps.busy_cores(Setting(CPU, encoder=tiny_encoder), B=1, T=4, programs=False).ours(0)
+    steps.busy_cores(Setting(encoder=tiny_encoder), B=1, T=4, programs=False).ours(0)
     assert found[0]["OMP_NUM_THREADS"] == "2"
 
 
@@ -111,5 +92,5 @@ def test_random_words_have_the_given_length(task):
 
 
 def test_every_constraint_is_violated():
-    g, M = violating_gradients(4096, 3, CPU)
+    g, M = violating_gradients(4096, 3)
     assert (M @ g < 0).all()

@@ -14,8 +14,6 @@ from benchmarks.__main__ import main
 from benchmarks.harness import Contest, Peer, Setting
 from mtbert.data.tables import DataError
 
-CPU = torch.device("cpu")
-
 
 def costs(*values: float):
     """A run that costs these, repeat by repeat."""
@@ -109,7 +107,7 @@ def build(setting: Setting, problem: Exception | None = None, peer: Exception | 
 
 
 def outcomes(path, *sizes: dict) -> list[str]:
-    return [o.text for o in harness.run_benchmarks({"a": (build, sizes)}, [Setting(CPU)], path / "bench.csv")]
+    return [o.text for o in harness.run_benchmarks({"a": (build, sizes)}, Setting(), path / "bench.csv")]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_a_benchmark_that_fails_is_reported_and_stops_no_other(tmp_path, size, t
 
 def test_ours_must_not_fail(tmp_path):
     contest = Contest("n", failing(ValueError("no")), {"p": Peer(costs(1), "torch")})
-    [outcome] = harness.run_benchmarks({"a": (lambda setting: contest, ({},))}, [Setting(CPU)], tmp_path / "bench.csv")
+    [outcome] = harness.run_benchmarks({"a": (lambda setting: contest, ({},))}, Setting(), tmp_path / "bench.csv")
     assert outcome.failed and outcome.text == "a: failed, ValueError: no"
 
 
@@ -137,7 +135,7 @@ def test_the_command_prints_and_writes_the_rows(tmp_path, monkeypatch, capsys):
     fakes = {"a": (build, ({},)), "b": (build, (dict(problem=ValueError("no")),))}
     monkeypatch.setattr(catalogue, "BENCHMARKS", fakes)
     out = tmp_path / "bench.csv"
-    arguments = ["--device", "cpu", "--repeats", "2", "--threads", "1", "--out", str(out)]
+    arguments = ["--repeats", "2", "--threads", "1", "--out", str(out)]
     assert main([*arguments, "--only", "a"]) == 0
     assert "a n / p: ours 1 ms, peer 2, ratio 2 (2 to 2)" in capsys.readouterr().out
     [row] = harness.read_rows(out)

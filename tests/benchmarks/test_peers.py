@@ -11,15 +11,13 @@ from benchmarks.steps import THREE, violating_gradients
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.gradients.gem import gem_project
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def training(tiny_encoder, monkeypatch):
     """A run of ours on random words, in evaluation mode: no dropout."""
 
     def training(tasks=THREE, **fields) -> Training:
-        ours = on_words(Setting(CPU, encoder=tiny_encoder), 6, 12, tasks, **fields)
+        ours = on_words(Setting(encoder=tiny_encoder), 6, 12, tasks, **fields)
         with torch.no_grad():  # heads and adapters start near zero; here their part must show
             for name, parameter in ours.model.named_parameters():
                 if name.startswith("heads.") or ".adapters." in name:
@@ -85,7 +83,7 @@ def test_the_model_that_is_compiled_is_one_graph_and_computes_the_same(training)
 @pytest.mark.parametrize("margin", [0.0, 0.5])
 def test_gem_on_the_host_is_our_projection(margin):
     pytest.importorskip("quadprog")
-    g, M = violating_gradients(50_000, 3, CPU)
+    g, M = violating_gradients(50_000, 3)
     before = g.clone()
     projected = peers.gem_on_the_host(g, M, margin)
     assert projected.dtype == torch.float32 and torch.equal(g, before)
