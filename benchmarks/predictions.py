@@ -1,8 +1,11 @@
 """`python -m benchmarks predictions`: what `mtbert plan` predicts next to what is measured, into the results store.
 
 memory.csv has the memory of training steps, predicted by a dry run and measured as the peak of torch's allocator;
-runs_predicted.csv the stored runs with their predictions; lengths.csv and baselines.csv what is known of the course's
-datasets where they are not here.
+runs_predicted.csv predictions for stored runs; lengths.csv and baselines.csv what is known of the course's datasets
+where they are not here.
+
+The runs_predicted.csv of this repository has 40 of the runs that a CPU trained, of versions 0.2.0 and 0.3.0. A new call
+predicts all of them whose encoder and data are here.
 
 On a GPU the allocator keeps count itself. On a CPU torch's profiler records every block that it allocates and frees.
 Resident memory is larger: it includes the interpreter, libraries, and freed pages that the C library keeps. Dropout
