@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 
-from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tasks import Task
 from mtbert.gradients.methods import PROJECTIONS, WEIGHTS
@@ -122,10 +121,3 @@ def test_one_file_adds_a_projection_and_a_sampler(own, run, tiny_config):
     fields = dict(tasks=["sst", "sts"], epochs=1, steps_per_epoch=4, sampling="cubes", memory_size=8, memory_batch=4)
     run(tiny_config.but(**fields, gradients="no_constraint"))
     assert own.calls == {"projection", "sampler"}
-
-
-def test_constants_of_an_own_method_are_checked(own):
-    with pytest.raises(ConfigError, match="equal_norms has no constant c; it has power"):
-        RunConfig.from_params(
-            dict(tasks=["sst", "sts"], scheme="unified", gradients="equal_norms", gradient_options={"c": 1})
-        )

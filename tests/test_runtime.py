@@ -17,7 +17,6 @@ from mtbert.runtime import (
     keep_freed_memory,
     pick_device,
     release_freed_memory,
-    resident_mib,
 )
 
 CPU = torch.device("cpu")
@@ -142,8 +141,7 @@ def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
 def test_systems_without_glibc_change_nothing(monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     keep_freed_memory()
-    release_freed_memory()
-    assert resident_mib() >= 0
+    release_freed_memory()  # neither raises
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from mtbert import Batch, BertModel, SharedEncoder, SharingPlan, cagrad
+from mtbert import Batch, cagrad
 from mtbert.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "take_only_this.md"
@@ -81,11 +81,3 @@ def test_a_batch_needs_its_ids_alone():
         Batch(ids, numbers[:, :2])
     with pytest.raises(ValueError, match=r"token_type_ids has shape \(1, 3\), input_ids \(2, 3\)"):
         Batch(ids, token_type_ids=numbers[:1])
-
-
-def test_an_integer_mask_gives_the_states_of_the_mask_of_truth_values(tiny_encoder):
-    base = BertModel.from_pretrained(tiny_encoder)
-    encoder = SharedEncoder(base, SharingPlan.parse("S1 I1", tasks=("a", "b"), num_layers=2), {}).eval()
-    ids, mask = torch.randint(5, 900, (2, 6)), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    states = encoder({"a": Batch(ids, mask), "b": Batch(ids, mask.bool())})
-    assert torch.equal(states["a"], states["b"])

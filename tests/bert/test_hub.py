@@ -15,27 +15,12 @@ from mtbert.bert.hub import CheckpointError, content_digest, content_name, locat
 from mtbert.files import sha256
 
 
-def test_folder_is_itself(tmp_path):
-    assert locate(tmp_path) == locate(str(tmp_path)) == tmp_path
-
-
-def test_packaged_minilm_holds_weights_and_tokenizer():
-    folder = locate("minilm")
-    assert all((folder / name).is_file() for name in ("config.json", "model.safetensors", "tokenizer.json"))
-
-
 @pytest.fixture
 def fresh_check():
     """The packaged weights are verified again in the test, and again after it."""
     hub._verify.cache_clear()
     yield
     hub._verify.cache_clear()
-
-
-def test_a_changed_file_of_the_packaged_encoder_is_refused(monkeypatch, fresh_check):
-    monkeypatch.setitem(hub.MINILM_SHA256, "config.json", "0" * 64)
-    with pytest.raises(CheckpointError, match=r"config\.json: sha256 \w{64}, expected 0000.*install again"):
-        locate("minilm")
 
 
 def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(monkeypatch, tmp_path, fresh_check):
@@ -50,7 +35,7 @@ def test_every_file_that_decides_numbers_of_the_packaged_encoder_is_verified(mon
         content = (model / name).read_bytes()
         (model / name).write_bytes(content + b"\n")
         hub._verify.cache_clear()
-        with pytest.raises(CheckpointError, match=rf"{name}: sha256"):
+        with pytest.raises(CheckpointError, match=rf"{name}: sha256 \w{{64}}, expected .*install again"):
             locate("minilm")
         (model / name).write_bytes(content)
     hub._verify.cache_clear()

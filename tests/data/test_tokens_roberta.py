@@ -110,13 +110,6 @@ def test_a_pair_by_hand(roberta):
         assert table.lengths.tolist() == [max_length]
 
 
-def test_the_encoder_reads_its_batches(roberta):
-    table = tokenize("quora", pairs(TEXTS, OTHERS), str(roberta))
-    batch = table.batch(ROWS)
-    output = BertModel.from_pretrained(roberta)(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    assert torch.isfinite(output.last_hidden_state).all()
-
-
 @pytest.mark.parametrize("missing", ["</s>", "<pad>"])
 def test_a_vocabulary_without_a_special_token_is_refused(roberta, tmp_path, missing):
     text = (roberta / "tokenizer.json").read_text(encoding="utf8")

@@ -566,7 +566,6 @@ def test_export_with_a_head_says_so(tiny_config, course_data, tmp_path):
         (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
         (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
         (["predict", "demo.yaml:two"], "error: demo.yaml: has no run 'two'; it has one"),
-        (["train", "demo.yaml", "--device", "cuda"], "error: device 'cuda': no GPU is available; use cpu"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),
         (["plan", "--grid", "none.yaml"], "error: none.yaml: no such file"),

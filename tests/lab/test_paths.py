@@ -55,11 +55,6 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
         load_or_run(config, train_missing=False)
 
 
-def test_figures_go_where_they_are_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setenv("MTBERT_FIGURES", str(tmp_path))
-    assert figures_dir() == tmp_path
-
-
 def test_find_data_in_order(tmp_path, monkeypatch):
     named, variable, shared = tmp_path / "named", tmp_path / "variable", tmp_path / "shared"
     monkeypatch.setattr("mtbert_lab.paths.SHARED", shared)

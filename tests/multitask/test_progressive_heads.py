@@ -196,22 +196,6 @@ def test_attention_puts_one_context_beside_the_features():
     torch.testing.assert_close(heads("sts", e), expected)
 
 
-@pytest.mark.parametrize(
-    "fields, widths",
-    [
-        ({}, {"sst": 8, "quora": 8 + 5, "sts": 8 + 5 + 1}),
-        ({"pairs": "concat"}, {"sst": 8, "quora": 16 + 10, "sts": 16 + 10 + 1}),
-        ({"pairs": "sum", "pos_features": True}, {"sst": 20, "quora": 8 + 24 + 10, "sts": 8 + 24 + 10 + 1}),
-        ({"combine": "attention"}, {"sst": 8, "quora": 8 + 6, "sts": 8 + 6}),
-        ({"feeds": ()}, {"sst": 8, "quora": 8, "sts": 8}),
-        ({"feeds": ("sts>sst",)}, {"sst": 8 + 1, "quora": 8, "sts": 8}),
-    ],
-)
-def test_a_head_is_as_wide_as_what_it_reads(fields, widths):
-    heads = build(**fields)
-    assert {task: head.layers[0].in_features for task, head in heads.by_task.items()} == widths
-
-
 def test_parameters_that_several_tasks_train():
     def shared(**fields) -> set[str]:
         heads = build(**fields)

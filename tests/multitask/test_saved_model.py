@@ -149,6 +149,7 @@ def test_a_model_predicts_with_the_tokenizer_that_it_was_trained_with(model, enc
     pd.testing.assert_frame_equal(MultitaskBert.load(tmp_path / "model").predict(TEXTS), before)
     shutil.rmtree(encoder)
     loaded = MultitaskBert.load(tmp_path / "model")
+    assert loaded.run_config == model.run_config and not loaded.training
     pd.testing.assert_frame_equal(loaded.predict(TEXTS), before)
     loaded.save(tmp_path / "model")
     loaded.save(tmp_path / "copy")

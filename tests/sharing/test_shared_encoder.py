@@ -144,15 +144,6 @@ def test_levels_are_frozen_as_the_plan_says():
         assert all(m.training is (name not in frozen) for copy in modules for m in copy.modules())
 
 
-def test_a_frozen_prefix_has_no_graph_and_no_dropout():
-    config = BertConfig(**{**vars(SIZES), "hidden_dropout_prob": 0.5})
-    encoder = SharedEncoder(BertModel(config), SharingPlan.parse("F4", THREE, 4), {})
-    encoder.train()
-    first, second = encoder(batches_of(THREE)), encoder(batches_of(THREE))
-    for task in THREE:
-        assert not first[task].requires_grad and torch.equal(first[task], second[task])
-
-
 def test_a_task_that_the_plan_does_not_have_is_named():
     encoder = encoder_of("S4", ("sst", "sts"))
     named = "the plan has no task quora; it has sst, sts"
@@ -264,16 +255,3 @@ def test_adapters_join_where_they_should(adapter, text):
         for depth, layer in enumerate(plain.layers):
             state = naive_layer(layer, state, batch.attention_mask[:, None, None, :], encoder.adapters[task], depth)
         torch.testing.assert_close(hidden[task], state, rtol=1e-5, atol=1e-5)
-
-
-def test_a_zeroed_pal_leaves_the_encoder_as_it_is():
-    plain, adapted = encoder_of("S4", THREE).eval(), encoder_of("S4", THREE, "pal").eval()
-    missing = adapted.load_state_dict(plain.state_dict(), strict=False).missing_keys
-    assert missing and all(name.startswith("adapters.") for name in missing)
-    with torch.no_grad():
-        for adapter in adapted.adapters.values():
-            for name, parameter in adapter.named_parameters():
-                if name.startswith("decode."):
-                    parameter.zero_()
-    for task, hidden in plain(batches_of(THREE)).items():
-        assert torch.equal(adapted(batches_of(THREE))[task], hidden)

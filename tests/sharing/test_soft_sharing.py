@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 
-from mtbert.sharing.soft_sharing import add_pull, soft_gradient
+from mtbert.sharing.soft_sharing import soft_gradient
 
 
 def soft_penalty(copies: torch.Tensor, kind: str) -> torch.Tensor:
@@ -64,15 +63,3 @@ def test_two_equal_copies_and_a_third():
 @pytest.mark.parametrize("kind", ["l2", "trace"])
 def test_zero_copies(kind):
     assert soft_gradient(torch.zeros(2, 4), kind).abs().max() == 0
-
-
-@pytest.mark.parametrize("kind", ["l2", "trace"])
-def test_the_pull_reaches_the_copies_that_have_a_gradient(kind):
-    torch.manual_seed(0)
-    copies = [nn.Linear(3, 2) for _ in range(3)]
-    copies[0](torch.ones(1, 3)).sum().backward()
-    before = copies[0].weight.grad.clone()
-    add_pull([copies], kind, strength=0.5)
-    assert copies[1].weight.grad is None and copies[2].weight.grad is None
-    pull = soft_gradient(torch.stack([c.weight.detach().flatten() for c in copies]), kind)[0].view(2, 3)
-    torch.testing.assert_close(copies[0].weight.grad, before + 0.5 * pull)

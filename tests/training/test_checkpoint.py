@@ -140,17 +140,6 @@ def test_what_is_ignored_and_other_threads_stay_as_they_are(monkeypatch):
     assert done == [(None, before)]
 
 
-def test_steps_are_guarded(parts, tmp_path):
-    path, done = tmp_path / "run.pt", []
-    with pytest.raises(KeyboardInterrupt, match=r"goes on from run\.pt"):
-        for step in Checkpoint(path, "a", parts).guard(range(5), lambda: {"step": done[-1]}):
-            if step == 2:
-                signal.raise_signal(signal.SIGINT)
-            done.append(step)  # the step is done to its end
-    assert done == [0, 1, 2] and Checkpoint(path, "a", parts).restore() == {"step": 2}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_where_the_checkpoint_cannot_be_written_a_signal_names_none_to_go_on_from(parts, tmp_path, caplog):
     (tmp_path / "folder").write_text("a file")  # where the folder of the checkpoint would be
     with pytest.raises(KeyboardInterrupt, match=r"run\.pt could not be written.*from the beginning"):

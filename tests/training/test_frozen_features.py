@@ -15,9 +15,8 @@ from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.training import frozen_features
 from mtbert.training import task_data as module
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import load_corpus, predict_table, task_logits, task_rows
+from mtbert.training.task_data import load_corpus, predict_table
 
-CPU = torch.device("cpu")
 TIMES = ("feature_seconds", "feature_cpu_seconds")
 
 
@@ -107,23 +106,6 @@ def test_features_are_made_before_the_clock_starts_and_every_run_tells_their_sec
     second = run(tiny_config.but(plan=plan, seed=2)).cost  # reads what the first one made
     assert {name: second[name] for name in TIMES} == {name: first[name] for name in TIMES}
     assert [run(tiny_config.but(plan="S2")).cost[name] for name in TIMES] == [0, 0]
-
-
-def test_states_of_a_batch(config, course_folder):
-    """(B, T, d) of any rows, equal to those of a fresh pass wherever there is a token."""
-    torch.manual_seed(0)
-    model = MultitaskBert(config).eval()
-    table = load_corpus(config, course_folder).train["sts"]
-    kept, fresh = (task_rows(model, "sts", table, CPU, passes) for passes in (2, 1))
-    chosen = np.array([7, 0, 31])
-    batch = kept.tokens.batch(chosen)
-    assert fresh.prefix_states(chosen, batch) is None
-    states, expected = kept.prefix_states(chosen, batch), model.encoder.prefix_states({"sts": batch})["sts"]
-    real = batch.attention_mask
-    assert states.shape == expected.shape
-    torch.testing.assert_close(states[real], expected[real], rtol=1e-5, atol=1e-5)
-    one, other = (task_logits(model, {"sts": rows}, {"sts": chosen})["sts"] for rows in (kept, fresh))
-    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

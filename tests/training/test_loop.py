@@ -12,7 +12,6 @@ import torch
 
 from mtbert.batches import train_batches
 from mtbert.config import RunConfig
-from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS
 from mtbert.data.tokens import tokenize
 from mtbert.metrics import accuracy, pearson
@@ -268,16 +267,6 @@ def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
         torch.testing.assert_close(weights(kept)[name], weights(fresh)[name], rtol=1e-3, atol=1e-5)
 
 
-def test_score_tasks_are_scored(run, tiny_config, course_folder):
-    trained = run(tiny_config.but(score_tasks=("sts", "quora"), pairs="sum", frozen=True))
-    rows = trained.predictions.groupby("task", sort=False)
-    assert rows.size().to_dict() == {"sst": 20, "sts": 20, "quora": 20}
-    assert trained.predictions["split"].unique().tolist() == ["dev"]
-    table = load_table("sts", "dev", course_folder)[0]
-    assert rows.get_group("sts")["id"].tolist() == table["id"].tolist()
-    assert rows.get_group("sts")["label"].tolist() == table["label"].tolist()
-
-
 @pytest.mark.parametrize(
     "fields, steps",
     [
@@ -297,13 +286,6 @@ def test_how_often_the_rows_of_dev_are_read(tiny_config):
     assert module.dev_passes(few, "sts", rows=20, points=8) == 1
     assert module.dev_passes(few.but(curve_rows=50), "sst", rows=20, points=8) == 9
     assert module.dev_passes(few.but(curve_rows=None), "sst", rows=20, points=8) == 8
-
-
-def test_points_of_the_curve(run, tiny_config):
-    curve = run(tiny_config.but(evals_per_epoch=2)).curve
-    assert curve["step"].tolist() == [2, 5, 7, 10]
-    assert curve["epoch"].tolist() == [0.4, 1.0, 1.4, 2.0]
-    assert curve["tokens"].is_monotonic_increasing
 
 
 def test_the_clock_of_a_run_counts_its_steps_alone(run, tiny_config, monkeypatch):

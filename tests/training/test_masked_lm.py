@@ -76,13 +76,6 @@ def test_shares_of_what_is_masked(rate):
     assert others.min() >= 0 and others.max() < VOCABULARY
 
 
-def test_masking_is_a_function_of_the_generator():
-    ids, can = torch.arange(600).view(6, 100), torch.ones(6, 100, dtype=torch.bool)
-    first, again, other = (mask_tokens(ids, can, MASK, VOCABULARY, generator=generator(s)) for s in (3, 3, 4))
-    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
-    assert not torch.equal(first[1], other[1])
-
-
 def test_something_is_predicted_in_every_batch():
     ids, can = torch.full((2, 3), 1500), torch.tensor([[False, True, False], [False, True, True]])
     places = set()
@@ -132,14 +125,6 @@ def test_logits_loss_and_gradients_equal_those_of_transformers(reference, tmp_pa
         (head.decoder.bias, theirs.bias.grad),
     ):
         assert (ours.grad - gradient).abs().max() <= 1e-4 * gradient.abs().max()
-
-
-def test_the_decoder_is_the_word_embedding(encoder, texts):
-    head = MaskedLanguageHead(encoder)
-    assert head.decoder.weight is encoder.embeddings.word.weight
-    before = encoder.embeddings.word.weight
-    pretrain(encoder, texts, SETTINGS)
-    assert encoder.embeddings.word.weight is before, "trained in place"
 
 
 def test_loss_falls_and_the_curve_tells(encoder, tiny_encoder):
@@ -353,12 +338,11 @@ def _without_mask(texts, encoder, max_length):
     return tokens
 
 
-@pytest.mark.parametrize("stage", ["before", "after", "both"])
 @pytest.mark.parametrize(
-    ("name", "replacement", "message"),
+    ("stage", "name", "replacement", "message"),
     [
-        ("pretraining_texts", lambda tables: ["[SEP]"], "no text to pretrain on"),
-        ("tokenize_texts", _without_mask, "no mask token"),
+        ("before", "pretraining_texts", lambda tables: ["[SEP]"], "no text to pretrain on"),
+        ("after", "tokenize_texts", _without_mask, "no mask token"),
     ],
 )
 def test_what_cannot_be_pretrained_on_is_said_before_any_training(
@@ -381,14 +365,6 @@ def test_a_missing_tagger_is_said_before_pretraining(tiny_config, course_folder,
     config = tiny_config.but(pretrain="before", pos_features=True)
     with pytest.raises(PosError, match="no NLTK data"):
         loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
-
-
-def test_nothing_to_mask_is_named(encoder, tiny_encoder, texts):
-    with pytest.raises(TrainingError, match="no text to pretrain on"):
-        pretrain(encoder, tokenize_texts(["[SEP]", "[MASK][CLS]"], tiny_encoder), SETTINGS)
-    texts.mask = None
-    with pytest.raises(CheckpointError, match="no mask token"):
-        pretrain(encoder, texts, SETTINGS)
 
 
 def test_texts_of_the_tasks():

@@ -7,13 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from mtbert.bert import Batch
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import loop
-from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_logits, task_rows
+from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_rows
 
 
 def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
@@ -76,23 +75,6 @@ def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[st
     return model, {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
 
 
-def batches_of(tables: dict[str, TaskRows], rows: dict[str, np.ndarray]) -> dict[str, Batch]:
-    """The tokens of some rows of each task."""
-    return {task: tables[task].tokens.batch(part) for task, part in rows.items()}
-
-
-def test_several_tasks_are_encoded_together(model_and_tables):
-    model, tables = model_and_tables
-    rows = {"sst": np.array([5, 0, 7]), "sts": np.array([3, 4])}
-    together = model.embed(batches_of(tables, rows))
-    assert together["sst"].shape == (3, 1, 32) and together["sts"].shape == (2, 2, 32)
-    for task, part in rows.items():
-        alone = model.embed(batches_of(tables, {task: part}))
-        torch.testing.assert_close(together[task], alone[task], rtol=1e-5, atol=1e-5)
-        everything = tables[task].fixed_embeddings(model, np.arange(40))
-        torch.testing.assert_close(everything[part], together[task], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("passes, encoded", [(0.5, [2, 3]), (1.0, [40])])
 def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
     course_folder, tiny_config, monkeypatch, passes, encoded
@@ -120,15 +102,6 @@ def test_what_is_computed_in_batches_leaves_the_model_in_training(model_and_tabl
         assert model.training and torch.is_grad_enabled()
         break
     assert model.training and torch.is_grad_enabled()
-
-
-def test_kept_embeddings_give_the_same_logits(model_and_tables, monkeypatch):
-    model, tables = model_and_tables
-    rows = {"sst": np.array([1, 2]), "sts": np.array([9])}
-    fresh = task_logits(model, tables, rows)
-    monkeypatch.setattr(MultitaskBert, "embeddings_are_fixed", True)
-    for task, logits in task_logits(model, tables, rows).items():
-        torch.testing.assert_close(logits, fresh[task], rtol=1e-5, atol=1e-5)
 
 
 def test_part_of_speech_features_reach_the_heads(course_folder, tiny_config, monkeypatch):

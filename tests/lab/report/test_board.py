@@ -12,7 +12,6 @@ import yaml
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import board
-from mtbert_lab.report.claims import read_claims
 
 PARAMS = REPOSITORY / "params"
 
@@ -123,10 +122,3 @@ def test_texts_are_escaped():
     described = row(found="true", words="a < b", section="", matters="x < y", headline=0)
     for text in (board.board(pd.DataFrame([described])), board.cards(pd.DataFrame([described]))):
         assert "a &lt; b" in text and "a < b" not in text
-
-
-def test_the_claims_of_the_table_are_those_of_the_file(claims):
-    keys = ["paper", "place", "claim"]
-    listed = [tuple(claim[key] for key in keys) for claim in read_claims(PARAMS)[0]]
-    assert sorted(map(tuple, claims[keys].to_numpy())) == sorted(listed), "renew results/claims.csv"
-    assert len(set(listed)) == len(listed)

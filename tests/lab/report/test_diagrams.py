@@ -58,10 +58,6 @@ def test_a_drawing_has_a_dark_side_and_a_label():
     assert ElementTree.fromstring(svg).attrib["aria-label"]
 
 
-def test_an_index_is_lower():
-    assert "V<tspan dy=" in read("pal")
-
-
 def test_a_shown_drawing_is_stored_and_needs_no_other_file(isolated, monkeypatch):
     shown = []
     monkeypatch.setattr(diagrams, "display", lambda output: shown.append(output.data))

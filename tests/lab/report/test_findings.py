@@ -124,12 +124,6 @@ def synthetic_sequences(monkeypatch):
     return make
 
 
-def test_the_recommendation_has_three_answers_and_there_are_five_limits():
-    text = BLOCKS["recommendation"]
-    assert re.findall(r"\*\*(.+?)\*\*", text) == ["Share everything", "Split the upper half", "We saw no reason"]
-    assert len(BLOCKS["limits"].splitlines()) == 5
-
-
 @pytest.mark.parametrize("sentence", [findings.recommendation, findings.limits])
 def test_a_sentence_without_its_runs_is_left_out(sentence, tmp_path):
     assert findings.told(sentence, tmp_path) == ""

@@ -60,10 +60,6 @@ def test_the_best_model_in_the_text_is_that_of_the_store():
     assert any(f"On test it has 0.786 (`results/predictions/{one}`)" in TEXT for one in ids)
 
 
-def test_no_sentence_of_the_box_says_what_the_runs_no_longer_say():
-    assert "no longer say this" not in README
-
-
 def test_it_is_short():
     """1,200 words outside of code and tables."""
     prose = re.sub(r"```.*?```|<!--.*?-->|^\|.*?$", "", README, flags=re.DOTALL | re.MULTILINE)

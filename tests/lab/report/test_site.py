@@ -99,10 +99,6 @@ def test_formulas_are_mathml(tiny):
     assert "mathml99token" in text and "mathml0token" in text  # which stood for formulas until they were rendered
 
 
-def test_links_to_sections_keep_the_anchors_of_jupyterlab(tiny):
-    assert re.search(r'href="00_start\.html#paper-002".*?>this<', tiny["01_tiny"])
-
-
 def test_code_is_hidden_or_folded_and_figures_described_and_pages_linked_to_their_params(tiny):
     page = tiny["01_tiny"]
     assert "import" not in page and "set_up" not in page, "what sets a notebook up"
