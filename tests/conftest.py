@@ -8,9 +8,11 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # serve
 
 import itertools
 import random
+import re
 import shutil
+import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -42,7 +44,7 @@ NOT_CORE = {
     "lab",
     "benchmarks",
     "notebooks",
-    "test_citation.py",
+    "test_border.py",
     "test_dockerfile.py",
     "test_environment.py",
     "test_package.py",
@@ -63,7 +65,6 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow or MTBERT_SLOW=1")
     config.addinivalue_line("markers", "core: of the library, mtbert/; of a test with many cases the first")
-    config.addinivalue_line("markers", "lab: of a room of the library, by a command of the laboratory; not core")
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -77,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
     cases = Counter()
     for item in items:
         place = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("notebooks",)
-        if place[0] not in NOT_CORE and "lab" not in item.keywords:
+        if place[0] not in NOT_CORE:
             test = item.nodeid.partition("[")[0]
             cases[test] += 1
             if cases[test] == 1:
@@ -245,3 +246,70 @@ def threads_as_workers(monkeypatch):
             yield client
 
     monkeypatch.setattr("mtbert_lab.sweep.open_cluster", open_cluster)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def flip():
+    """Flip a random bit of a file; gives its place."""
+
+    def flip(path: Path, draw: random.Random) -> int:
+        content = bytearray(path.read_bytes())
+        place = draw.randrange(len(content))
+        content[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(bytes(content))
+        return place
+
+    return flip
+
+
+@pytest.fixture
+def refused(flip):
+    """Assert that reading raises an error that names the folder, whichever bit of these files is flipped."""
+
+    def refused(read: Callable, files: list[Path], error: type, times: int) -> None:
+        draw = random.Random(7)
+        for path in files:
+            content = path.read_bytes()
+            for _ in range(times):
+                place = flip(path, draw)
+                with pytest.raises(error, match=re.escape(str(path.parent))) as caught:
+                    read()
+                assert "\n" not in str(caught.value), place
+            path.write_bytes(content)
+        read()
+
+    return refused
+
+
+class FixedSpeeds:
+    """Stands for timing, with one speed, or one for each precision."""
+
+    def __init__(self, speed) -> None:
+        self.speed, self.by_precision = speed, {}
+        self.asked = []  # the configurations
+
+    def measure(self, samples, *how) -> dict:
+        self.asked += list(samples)
+        return {config: self.by_precision.get(config.precision, self.speed) for config in samples}
+
+
+@pytest.fixture
+def speeds(monkeypatch) -> FixedSpeeds:
+    """A machine on which nothing is timed: a token takes a microsecond in training, a third of it in an evaluation."""
+    from mtbert_lab.cost.time import Speed  # here, as tests of the library do without the laboratory
+
+    speeds = FixedSpeeds(Speed(1e-6, 1e-6 / 3))
+    monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
+    return speeds

@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
-from mtbert.paths import REPOSITORY
-from mtbert_lab.fields import SOURCES, field_table
-from mtbert_lab.store.grids import read_grid
-from mtbert_lab.sweep import generation
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(
@@ -274,7 +270,6 @@ def test_teachers_name_a_run_by_their_digests():
     taught = RunConfig(teachers=(teacher,), distil="annealed")
     assert taught.changed_fields == {"teachers": [teacher.digest], "distil": "annealed"}
     assert RunConfig.from_params(taught.model_dump(mode="json")) == taught
-    assert [generation(one) for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", sorted(RunConfig.model_fields))
@@ -312,33 +307,3 @@ def test_any_parameters_give_a_configuration_or_a_named_error(params):
 def test_printed_a_field_a_line():
     lines = str(RunConfig(seed=7)).splitlines()
     assert len(lines) == len(RunConfig.model_fields) and "seed: 7" in lines
-
-
-def test_every_field_says_what_it_is():
-    table = field_table()
-    assert [row.name for row in table if not row.description] == []
-    assert ("feeds", "tuple[str, ...]", "[]") in [row[:3] for row in table]
-    assert ("batch_size", "int | dict[str, int]", "32") in [row[:3] for row in table]
-
-
-def test_fields_name_the_paper_that_proposes_them():
-    sources = {row.name: row.source for row in field_table()}
-    assert SOURCES.keys() <= sources.keys()
-    assert sources["adapter"].startswith("paper 001, section 4.2") and "paper 004" in sources["feeds"]
-    assert sources["seed"] == ""
-
-
-NOTEBOOKS = {path.stem for path in REPOSITORY.glob("notebooks/*.ipynb")}
-
-
-@pytest.mark.parametrize(
-    "path",
-    # A file named after a notebook holds papermill parameters, any other a grid of runs.
-    [path for path in sorted(REPOSITORY.glob("params/*/*.yaml")) if path.stem not in NOTEBOOKS],
-    ids=lambda path: f"{path.parent.name}/{path.name}",
-)
-def test_grids_of_params_are_valid(path):
-    grid = read_grid(path)
-    assert grid
-    configs = [config for configs in grid.values() for config in configs]
-    assert len({config.digest for config in configs}) == len(configs), "two names for one run"

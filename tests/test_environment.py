@@ -1,4 +1,4 @@
-"""pyproject.toml and environment.yml give the same ranges; requirements.lock pins the installed versions in them."""
+"""pyproject.toml and environment.yml give the same ranges, which requirements.lock pins; files that name a version."""
 
 import re
 import tomllib
@@ -58,6 +58,14 @@ def installed_version(name: str) -> str:
 def test_pyproject_agrees_with_the_package():
     assert project()["version"] == mtbert.__version__ == metadata.version("mtbert")
     assert project()["requires-python"] == ">=3.11,<3.14"
+
+
+def test_citation_and_changes_know_the_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
+    newest = re.search(r"^## (\d\S+) - (\S+)$", changes, re.MULTILINE)
+    assert (citation["version"], str(citation["date-released"])) == newest.groups()
+    assert citation["version"] == mtbert.__version__
 
 
 def test_the_lock_pins_what_pyproject_asks_for():

@@ -4,10 +4,8 @@ import re
 import subprocess
 import sys
 
-import pytest
 import torch
 
-from mtbert import Batch, cagrad
 from mtbert.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "take_only_this.md"
@@ -61,23 +59,3 @@ def test_pcgrad_around_own_losses_is_the_update_of_the_equation():
     expected = g - product / (h @ h) * h + h - product / (g @ g) * g
     found = torch.cat([parameter.grad.flatten() for parameter in names["model"].parameters()])
     torch.testing.assert_close(found, expected)
-
-
-def test_cagrad_at_c_0_is_the_sum_and_helps_the_task_that_it_helps_least():
-    G = torch.tensor([[1.0, 0.0], [-0.6, 0.3]])
-    torch.testing.assert_close(cagrad(G, c=0.0), G.sum(0))
-    worst = (G @ cagrad(G)).min()
-    assert worst > (G @ G.sum(0)).min()
-    with pytest.raises(ValueError, match="0 <= c < 1"):
-        cagrad(G, c=1.0)
-
-
-def test_a_batch_needs_its_ids_alone():
-    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
-    assert Batch(ids).attention_mask.all() and Batch(ids).attention_mask.dtype == torch.bool
-    numbers = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    assert torch.equal(Batch(ids, numbers).attention_mask, numbers.bool())
-    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), input_ids \(2, 3\)"):
-        Batch(ids, numbers[:, :2])
-    with pytest.raises(ValueError, match=r"token_type_ids has shape \(1, 3\), input_ids \(2, 3\)"):
-        Batch(ids, token_type_ids=numbers[:1])

@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import gelu
 
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert import Batch, BertConfig, BertModel
 from mtbert.bert.cpu_ops import Dropout
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.hub import CheckpointError, locate
@@ -327,3 +327,14 @@ def ids(*shape: int, value: int = 5) -> torch.Tensor:
 def test_bad_inputs_are_named(small, batch, message):
     with pytest.raises(ValueError, match=message):
         small(**batch)
+
+
+def test_a_batch_needs_its_ids_alone():
+    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
+    assert Batch(ids).attention_mask.all() and Batch(ids).attention_mask.dtype == torch.bool
+    numbers = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    assert torch.equal(Batch(ids, numbers).attention_mask, numbers.bool())
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), input_ids \(2, 3\)"):
+        Batch(ids, numbers[:, :2])
+    with pytest.raises(ValueError, match=r"token_type_ids has shape \(1, 3\), input_ids \(2, 3\)"):
+        Batch(ids, token_type_ids=numbers[:1])

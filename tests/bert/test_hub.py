@@ -1,5 +1,6 @@
 """Where checkpoints are found, and which are refused."""
 
+import logging
 import shutil
 import socket
 import threading
@@ -7,10 +8,11 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
+import transformers
 from huggingface_hub import constants
 from tokenizers import Tokenizer
 
-from mtbert.bert import hub
+from mtbert.bert import BertModel, hub
 from mtbert.bert.hub import CheckpointError, content_digest, content_name, locate
 from mtbert.files import sha256
 
@@ -180,3 +182,35 @@ def test_a_published_tokenizer_counts_as_it_is_next_to_other_files(folder_with_t
     """So that a copy of a named encoder has its name."""
     copy = shutil.copytree(locate("minilm"), folder_with_tokenizer / "copy")
     assert content_name(copy) == "minilm"
+
+
+def test_save_pretrained_writes_the_tokenizer(tmp_path, tiny_encoder, caplog):
+    text = "a garden in winter, and a bicycle"
+    BertModel.from_pretrained("minilm").save_pretrained(tmp_path / "minilm")
+    ours, theirs = (transformers.AutoTokenizer.from_pretrained(f) for f in (tmp_path / "minilm", locate("minilm")))
+    assert ours.get_vocab() == theirs.get_vocab() and ours(text)["input_ids"] == theirs(text)["input_ids"]
+    with caplog.at_level(logging.WARNING):
+        BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path / "random")
+        assert not caplog.text  # it has no tokenizer that could be missed
+        (tmp_path / "minilm" / "tokenizer.json").unlink()
+        (tmp_path / "minilm" / "SHA256SUMS").unlink()
+        BertModel.from_pretrained(tmp_path / "minilm").save_pretrained(tmp_path / "none")
+    assert "none: written without a tokenizer" in caplog.text
+
+
+def test_a_tokenizer_may_be_saved_into_the_folder_of_an_encoder(tmp_path, tiny_encoder):
+    """Where there was none, and the same once more after it was used with padding; another one is refused."""
+    BertModel(BertModel.from_pretrained(tiny_encoder).config).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(locate("minilm"))
+    theirs.save_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path)
+    BertModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs(["a dull day", "a day"], padding=True, truncation=True, max_length=8)
+    theirs.save_pretrained(tmp_path)
+    assert '"padding": null' not in (tmp_path / "tokenizer.json").read_text()
+    BertModel.from_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged or was changed"):
+        BertModel.from_pretrained(tmp_path)

@@ -19,7 +19,6 @@ from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert, encoder_config, meta_model
 from mtbert.sharing import SharedEncoder, SharingPlan
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
-from mtbert_lab.report.viewers import attention_maps
 
 SIZES = BertConfig(
     model_type="mpnet", vocab_size=60, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24,
@@ -181,16 +180,6 @@ def test_nothing_in_the_forward_pass_needs_numbers():
         ids = torch.zeros(2, 40, dtype=torch.long)
         mask = torch.ones(2, 40, dtype=torch.bool)
         assert model(ids, mask).last_hidden_state.shape == (2, 40, 16)
-
-
-def test_attention_maps_are_those_of_transformers(tmp_path):
-    ours = model_of()
-    ours.save_pretrained(tmp_path)
-    theirs = transformers.MPNetModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    ids = batch_of([14]).input_ids
-    with torch.no_grad():
-        expected = torch.cat(theirs(ids, output_attentions=True).attentions)
-        torch.testing.assert_close(attention_maps(ours, ids), expected)
 
 
 def test_a_run_is_trained_saved_used_and_exported(folder, course_data, run, tmp_path):

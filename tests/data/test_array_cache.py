@@ -1,13 +1,17 @@
 """The cache: what was computed is read again for the same input only, and not from a damaged file."""
 
 import logging
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from mtbert.data.array_cache import FEWEST, arrays_of_texts, cached_arrays, mapped_array
-from mtbert.paths import cache_dir
+from mtbert.files import LEFTOVER_AGE, remove_leftovers
+from mtbert.paths import REPOSITORY, cache_dir
 
 
 def cached(texts: list[str], value: float, made_with: str = "") -> float:
@@ -135,3 +139,30 @@ def test_an_error_of_the_computation_is_not_one_of_the_disk(tmp_path):
     with pytest.raises(OSError, match="the input cannot be read"):
         mapped_array(tmp_path / "a.npy", (3, 4), fill)
     assert not list(tmp_path.iterdir())
+
+
+INTERRUPTED = """
+import os, sys
+from pathlib import Path
+from mtbert.data.array_cache import mapped_array
+
+mapped_array(Path(sys.argv[1]), (1000, 1000), lambda array: os._exit(9))
+"""
+
+
+def test_the_reserved_file_of_a_killed_process_is_removed_after_a_day(tmp_path):
+    path = tmp_path / "a.npy"
+    killed = subprocess.run([sys.executable, "-c", INTERRUPTED, str(path)], cwd=REPOSITORY)
+    [left] = tmp_path.iterdir()
+    assert killed.returncode == 9 and left.stat().st_size > 4_000_000
+
+    def fill(array: np.ndarray) -> None:
+        mapped_array(tmp_path / "b.npy", (2, 3), lambda array: array.fill(1))  # by another run, meanwhile
+        assert len(list(tmp_path.glob(".a.npy.*"))) == 1, "the file that is being filled stays"
+        array.fill(2)
+
+    assert remove_leftovers(tmp_path) == 0, "another process may be writing it"
+    yesterday = time.time() - LEFTOVER_AGE
+    os.utime(left, (yesterday, yesterday))
+    assert (mapped_array(path, (2, 3), fill).array == 2).all()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npy", "b.npy"]

@@ -3,25 +3,17 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
-from mtbert.data.reports import Reject, fault_of
+from mtbert.data.reports import Reject, fault_of, remarks_on_range
 from mtbert.data.tables import load_split_texts, load_table, load_texts
 from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.training.metrics import metrics_of
-from mtbert.training.task_data import load_corpus
-from mtbert_lab.cli import app
-from mtbert_lab.remarks import remarks_of
-from mtbert_lab.store.runs import data_root
 
 TOPICS = """
 name: topics
@@ -457,17 +449,13 @@ def test_a_task_file_may_end_in_yml(folder):
     assert list(read_tasks(folder)) == ["topics"]
 
 
-def test_what_a_table_says_little_of_is_remarked(topics):
-    table, report = topics("headline,topic\nrain,weather\n")
-    assert remarks_of("topics", table) == [
-        "one row says nothing of a model",
-        "no row is of class sport, science; macro F1 is the mean over classes with a row or a prediction",
-    ]
-    assert fault_of("topics", "dev", table, report) == ""
+def test_equal_numbers_are_a_fault(topics):
     old = "kind: classes\nclass_names: [sport, weather, science]"
     for text in ("headline,topic\nrain,3\n", "headline,topic\nrain,3\nsun,3\n"):
         table, report = topics(text, old, "kind: regression")
         assert "all labels are equal" in fault_of("topics", "dev", table, report)
+    table, report = topics("headline,topic\nrain,weather\n")
+    assert fault_of("topics", "dev", table, report) == "", "a class is none"
 
 
 def test_labels_in_a_small_part_of_their_range_are_told_before_training(topics, caplog):
@@ -479,14 +467,14 @@ def test_labels_in_a_small_part_of_their_range_are_told_before_training(topics, 
         "labels are 0.000295 to 0.001 in a label_range of 0 to 5, to which outputs are scaled; "
         "write `label_range: [0.000295, 0.001]` in the task's file, or wider"
     )
-    assert remarks_of("topics", table) == [remark]
+    assert remarks_on_range("topics", table) == [remark]
     with caplog.at_level("WARNING"):
         Corpus.load("elsewhere", [], ["topics"]).warn()
     assert f"topics-dev.csv: {remark}" in caplog.text
     table, _ = topics(text, old, "kind: regression\nlabel_range: [0, 0.001]")
-    assert remarks_of("topics", table) == []
+    assert remarks_on_range("topics", table) == []
     table, _ = topics("headline,topic\nrain,3\nsun,3\n", old, "kind: regression")
-    assert remarks_of("topics", table) == [], "equal labels are a fault of their own"
+    assert remarks_on_range("topics", table) == [], "equal labels are a fault of their own"
 
 
 def test_a_task_that_is_defined_again_is_read_again(folder, monkeypatch):
@@ -626,57 +614,6 @@ def test_a_number_as_label_and_the_metric_that_selects_models():
     assert list(metrics_of(classes)) == ["macro_f1", "accuracy"]
 
 
-def test_tasks_with_files_of_their_own_need_no_folder_of_datasets(folder, monkeypatch):
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
-    config = RunConfig(corpus="course").model_copy(update={"tasks": ("topics",)})
-    assert len(load_corpus(config, data_root(config)).train["topics"]) == 24
-    with pytest.raises(DataError, match="its files are not here"):
-        data_root(config.model_copy(update={"tasks": ("topics", "sst")}))
-
-
 def test_the_courses_tasks():
     assert {name: task.num_classes for name, task in COURSE.items()} == {"sst": 5, "cfimdb": 2, "quora": 2, "sts": None}
     assert COURSE["sts"].label_range == Task(**COURSE["sts"].model_dump()).label_range == (0, 5)
-
-
-@pytest.mark.lab
-def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated, monkeypatch):
-    """In processes of their own, to which nothing but the YAML file and the data are added."""
-    grid = isolated / "grid.yaml"
-    grid.write_text(
-        f"base: {{corpus: course, encoder: {tiny_encoder}, tasks: [sst, topics], plan: S1 I1, epochs: 1}}\n"
-        "runs: {unified: {scheme: unified, gradients: pcgrad}}\n"
-    )
-    command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--in-order", "--data", course_folder]
-    environment = {**os.environ, "MTBERT_TASKS": str(folder), "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    [path] = (isolated / "results").rglob("run.json")
-    scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
-    assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
-    (folder / "topics-test.csv").unlink()  # users need not have one
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    asked = ["predict", path.parent.name, "--data", str(course_folder), "--out", str(folder)]
-    predicted = CliRunner().invoke(app, asked)
-    assert predicted.exit_code == 0, predicted.stderr
-    _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
-    assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
-    assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
-
-
-@pytest.mark.lab
-def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
-    """Importing the library reads no file of a user's; the command line says which one is wrong."""
-    (tmp_path / "bad.yaml").write_text("name: 3\n")
-    environment = {**os.environ, "MTBERT_TASKS": str(tmp_path)}
-
-    script = (
-        "import sys, mtbert.training, mtbert_lab.store\nfrom mtbert_lab.cli import main\n"
-        "print('imported', flush=True)\n"
-        "sys.argv = ['mtbert', 'train', 'params/cpu/hybrids.yaml', '--dry-run']\nmain()"
-    )
-    asked = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert asked.stdout == "imported\n"
-    assert asked.returncode == 1 and len(asked.stderr.splitlines()) == 1
-    assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not read as text")

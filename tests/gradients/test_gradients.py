@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mtbert.gradients import gram
-from mtbert.gradients.cagrad import cagrad_weights
+from mtbert.gradients.cagrad import cagrad, cagrad_weights
 from mtbert.gradients.gem import agem, broken_constraints, gem, gem_project
 from mtbert.gradients.gram import FlatGradients
 from mtbert.gradients.pcgrad import pcgrad, pcgrad_weights
@@ -160,6 +160,15 @@ def test_cagrad_is_algorithm_1(T, parts):
         assert (update - g_0).norm() <= root_phi * (1 + 1e-9)
         assert abs((G @ update).min() / T - F.min()) <= 5e-4 * scale  # the largest least improvement
         assert (G @ update).min() >= (G @ (g_0 + root_phi / best.norm() * best)).min() - 1e-6 * scale
+
+
+def test_cagrad_at_c_0_is_the_sum_and_helps_the_task_that_it_helps_least():
+    G = torch.tensor([[1.0, 0.0], [-0.6, 0.3]])
+    torch.testing.assert_close(cagrad(G, c=0.0), G.sum(0))
+    worst = (G @ cagrad(G)).min()
+    assert worst > (G @ G.sum(0)).min()
+    with pytest.raises(ValueError, match="0 <= c < 1"):
+        cagrad(G, c=1.0)
 
 
 def test_cagrad_of_two_tasks_of_one_length():

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 import yaml
 
 from mtbert.config import RunConfig
-from mtbert_lab.cost.time import Speed
+from mtbert.runtime import environment
+from mtbert_lab.store.folders import Run
+from mtbert_lab.store.runs import score_table
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,22 +40,39 @@ def grid_of(tmp_path):
     return write
 
 
-class FixedSpeeds:
-    """Stands for timing: a token takes a microsecond in training, a third of it in an evaluation."""
-
-    def __init__(self) -> None:
-        self.speed = Speed(1e-6, 1e-6 / 3)
-        self.by_precision: dict[str, Speed] = {}
-        self.asked = []  # the configurations
-
-    def measure(self, samples, *how) -> dict[RunConfig, Speed]:
-        self.asked += list(samples)
-        return {config: self.by_precision.get(config.precision, self.speed) for config in samples}
+N = 400  # dev examples of a synthetic run
 
 
-@pytest.fixture
-def speeds(monkeypatch) -> FixedSpeeds:
-    """A machine on which nothing is timed."""
-    speeds = FixedSpeeds()
-    monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
-    return speeds
+def synthetic_run(config: RunConfig, right: float, parameters: float = 10, seconds: float = 1, **changes) -> Run:
+    """A run that gets a share of the examples of every task right: classes 0 and 1 of sst and quora, scores of sts."""
+    random, parts, points = np.random.default_rng(config.seed), [], []
+    for task in config.tasks:
+        labels = np.random.default_rng(len(task)).integers(2, size=N).astype(float)
+        predicted = np.where(random.permutation(N) < right * N, labels, 1 - labels)
+        ids = [f"{task}-{i}" for i in range(N)]
+        about = dict(task=task, split="dev", id=ids, label=labels, predicted=predicted, confidence=0.5)
+        parts.append(pd.DataFrame(about))
+        scores = score_table(task, "dev", predicted, labels)
+        points.append(scores.assign(at="last", step=12))
+        points.append(scores.assign(split="train", value=scores["value"] + 0.05, at="last", step=12))
+        points.append(scores.assign(value=scores["value"] + 0.01, at="best", step=6 * config.seed))
+    predictions = pd.concat(parts, ignore_index=True)
+    cost = {"steps": 12, "best_step": 12, "parameters": parameters, "trained_parameters": parameters // 2}
+    cost |= {"train_seconds": seconds, "tokens": 1, "tokens_per_cpu_second": 100.0, "peak_memory_mib": 1.0}
+    fields = dict(
+        run_id=f"{config.digest}-synthetic",
+        config=config,
+        scores=pd.concat([points[i].drop(columns=["at", "step"]) for i in range(0, len(points), 3)]),
+        curve=pd.DataFrame([{"step": 12, "dev_score": 0.5, "train_loss": 1 - right + config.seed / 100}]),
+        predictions=predictions,
+        cost=cost,
+        provenance={**environment(torch.device("cpu")), "rows": {"train sst": 8544}},
+        step_scores=pd.concat(points, ignore_index=True),
+    )
+    return Run(**{**fields, **changes})
+
+
+@pytest.fixture(scope="session")
+def synthetic():
+    """Runs for tables and claims, made without training."""
+    return synthetic_run

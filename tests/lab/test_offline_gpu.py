@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mtbert.paths import REPOSITORY
 from mtbert_lab.store import read_run, run_folder
 from tools.offline_gpu import driver, pack_up
 
-TOOLS = REPOSITORY / "tools" / "offline_gpu"
 BASE = """
 base: {{corpus: demo, tasks: [sts], encoder: {}, steps_per_epoch: 4, train_rows: 40, learning_rate: 1.0e-3, epochs: 1}}
 runs:

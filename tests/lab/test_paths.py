@@ -83,17 +83,6 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
         cache_dir()
 
 
-def test_the_cache_is_where_the_user_has_caches(monkeypatch, tmp_path):
-    monkeypatch.delenv("MTBERT_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_dir() == tmp_path / ".cache" / "mtbert"
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert cache_dir() == Path("/x/mtbert")
-    monkeypatch.setenv("MTBERT_CACHE", "/y")
-    assert cache_dir() == Path("/y")
-
-
 def test_a_folder_that_cannot_be_written_to_is_named_before_training(tiny_config, course_data, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "file" / "results"))

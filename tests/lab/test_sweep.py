@@ -37,6 +37,7 @@ from mtbert_lab.sweep import (
     SweepRun,
     describe,
     duration,
+    generation,
     look_up,
     minutes_left,
     open_cluster,
@@ -564,3 +565,10 @@ def test_too_few_open_files_are_an_error(monkeypatch, most, workers):
 def test_any_number_of_open_files_is_enough(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda kind: (-1, -1))
     _check_processes(1000)
+
+
+def test_a_student_is_of_the_generation_behind_its_teachers():
+    """Those of a generation train at once."""
+    teacher = RunConfig(seed=2)
+    taught = RunConfig(teachers=(teacher,))
+    assert [generation(one) for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]

@@ -222,3 +222,10 @@ def test_random_weights_are_a_function_of_the_seed(build):
     assert torch.equal(weights[1], weights[2])
     torch.manual_seed(1)
     assert not torch.equal(MultitaskBert(random.run_config).encoder.layers[0][0].feed_forward_in.weight, weights[1])
+
+
+def test_the_encoder_of_the_first_layers(tiny_config):
+    whole = BertModel.from_pretrained(tiny_config.encoder)
+    model = MultitaskBert(tiny_config.but(layers=1))
+    assert model.plan.layers == model.plan.layers[:1] and model.encoder.config.num_hidden_layers == 1
+    torch.testing.assert_close(model.encoder.layers[0][0].state_dict(), whole.layers[0].state_dict())

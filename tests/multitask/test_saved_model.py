@@ -14,18 +14,11 @@ import transformers
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
-from mtbert.data.tasks import COURSE, TASKS, Task
+from mtbert.data.tasks import TASKS, Task
 from mtbert.data.tokens import load_tokenizer
-from mtbert.files import write_checksums
 from mtbert.multitask.export import export_task
 from mtbert.multitask.model import MultitaskBert
-from mtbert.multitask.saved_model import FILES
 from mtbert.paths import REPOSITORY
-from mtbert_lab.paths import results_dir
-from mtbert_lab.store.folders import StoreError, read_run
-from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import model_folder
-from mtbert_lab.store.runs import load_or_run
 
 TEXTS = ["A Bright Story about a Violin", "the dull kitchen", "a Garden in winter, and a bicycle"]
 FIELDS = dict(name="cfimdb", files="{split}.csv", sentence_columns=("text",), label_column="label")
@@ -52,13 +45,6 @@ def model(encoder) -> MultitaskBert:
         for parameter in found.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     return found
-
-
-def remove_tokenizer(folder: Path) -> None:
-    """Make a saved model one whose encoder had no tokenizer; the folder of an earlier one's stays."""
-    shutil.rmtree(folder / "tokenizer")
-    (folder / "tokenizer").mkdir()
-    write_checksums(folder, FILES)
 
 
 def change_tokenizer(encoder: Path) -> None:
@@ -127,17 +113,6 @@ def test_a_model_that_is_saved_over_another_has_one_tokenizer(model, tmp_path):
     MultitaskBert.load(tmp_path / "model")
 
 
-@pytest.mark.lab
-def test_a_stored_run_of_a_changed_task_is_not_read(define, tiny_config, course_data):
-    define(**COURSE["cfimdb"].model_dump())
-    run = load_or_run(tiny_config.but(tasks=["cfimdb"], frozen=True, epochs=1), device="cpu", progress=False)
-    folder = results_dir() / "runs" / run.run_id
-    read_run(folder)
-    define(**COURSE["cfimdb"].model_dump() | {"class_names": ("bad", "good")})
-    with pytest.raises(StoreError, match=r"other tasks than those here: cfimdb: class_names was \[\], is \['bad'"):
-        read_run(folder)
-
-
 # --- tokenizer and encoder --------------------------------------------------------------------------------------------
 
 
@@ -163,18 +138,6 @@ def test_a_model_is_exported_with_the_tokenizer_that_it_was_trained_with(model, 
     assert load_tokenizer(encoder).encode(TEXTS[0]).ids != ids
     export_task(MultitaskBert.load(tmp_path / "model"), None, tmp_path / "exported", encoder_only=True)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")(TEXTS[0])["input_ids"] == ids
-
-
-@pytest.mark.lab
-def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, encoder, course_data, caplog):
-    config = tiny_config.but(encoder=str(encoder), frozen=True, epochs=1)
-    run = load_or_run(config, device="cpu", progress=False)
-    remove_tokenizer(model_folder(run.run_id))
-    assert len(load_model(run.run_id).predict(TEXTS)) == 3
-    assert f"was saved without a tokenizer; that of {encoder} is used as it is now" in caplog.text
-    change_tokenizer(encoder)
-    with pytest.raises(CheckpointError, match=r"is not the one that it was trained from"):
-        load_model(run.run_id)
 
 
 def test_token_types_are_those_of_the_encoder_of_the_model(encoder, tmp_path):

@@ -255,3 +255,13 @@ def test_adapters_join_where_they_should(adapter, text):
         for depth, layer in enumerate(plain.layers):
             state = naive_layer(layer, state, batch.attention_mask[:, None, None, :], encoder.adapters[task], depth)
         torch.testing.assert_close(hidden[task], state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text, adapter, depth",
+    [("F4", "none", 4), ("F4", "lhuc", 0), ("F1 S3", "none", 1), ("S1 F3", "none", 0), ("emb:S F4", "none", 0),
+     ("emb:F S4", "none", 0)],
+)  # fmt: skip
+def test_depth_of_the_frozen_part(text, adapter, depth):
+    """The layers whose states are the same in every step, as embeddings, they and all below are frozen."""
+    assert encoder_of(text, THREE, adapter).frozen_depth == depth

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mtbert.bert.model import BertModel
 from mtbert.data import mapped_array
 from mtbert.multitask.model import MultitaskBert
 from mtbert.paths import cache_dir
@@ -106,22 +105,3 @@ def test_features_are_made_before_the_clock_starts_and_every_run_tells_their_sec
     second = run(tiny_config.but(plan=plan, seed=2)).cost  # reads what the first one made
     assert {name: second[name] for name in TIMES} == {name: first[name] for name in TIMES}
     assert [run(tiny_config.but(plan="S2")).cost[name] for name in TIMES] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    "plan, adapter, depth",
-    [
-        ("F2", "none", 2), ("F2", "lhuc", 0), ("F1 S1", "none", 1), ("S1 F1", "none", 0), ("emb:S F2", "none", 0),
-        ("emb:F S2", "none", 0),
-    ],
-)  # fmt: skip
-def test_depth_of_the_frozen_part(tiny_config, plan, adapter, depth):
-    model = MultitaskBert(tiny_config.but(tasks=["sst", "sts"], plan=plan, adapter=adapter))
-    assert model.encoder.frozen_depth == depth
-
-
-def test_the_encoder_of_the_first_layers(tiny_config):
-    whole = BertModel.from_pretrained(tiny_config.encoder)
-    model = MultitaskBert(tiny_config.but(layers=1))
-    assert model.plan.layers == model.plan.layers[:1] and model.encoder.config.num_hidden_layers == 1
-    torch.testing.assert_close(model.encoder.layers[0][0].state_dict(), whole.layers[0].state_dict())

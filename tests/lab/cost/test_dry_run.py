@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.predictions import measure_grid, measured_peak, measured_steps, predicted_peak, step_shapes
 from mtbert.config import RunConfig
 from mtbert.multitask import MultitaskBert, parameter_counts
 from mtbert.runtime import MIB
@@ -12,7 +11,6 @@ from mtbert_lab.cost.dry_run import CONFLICT, PARTS, DryRun, at_peak, step_timel
 
 THREE = ("sst", "quora", "sts")
 SHAPES = {"sst": (4, 10), "quora": (4, 20), "sts": (4, 15)}
-PAL = {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2}
 
 
 def make(tiny_encoder, **fields) -> RunConfig:
@@ -23,24 +21,6 @@ def make(tiny_encoder, **fields) -> RunConfig:
 
 def dry(config: RunConfig, **options) -> DryRun:
     return DryRun(config, {task: T for task, (_, T) in SHAPES.items()}, **options)
-
-
-@pytest.mark.parametrize(
-    "fields, shape",
-    [
-        ({}, (16, 96)),
-        ({"plan": "3-bert", **PAL}, (8, 64)),
-        ({"gradients": "pcgrad"}, (4, 32)),
-        ({"accumulation": 4, "r_drop": 1.0, "ema": 0.99}, (16, 96)),
-        ({"gradients": "agem", "scheme": "sampled"}, (4, 32)),
-        ({"gradients": "gem"}, (4, 32)),
-        ({"precision": "bf16"}, (16, 96)),
-    ],
-    ids=str,
-)
-def test_the_measured_peak(tiny_encoder, fields, shape):
-    config, shapes = make(tiny_encoder, **fields), dict.fromkeys(THREE, shape)
-    assert predicted_peak(config, shapes)["total"] == pytest.approx(measured_peak(config, shapes), rel=0.1)
 
 
 def test_the_course_of_a_step(tiny_encoder):
@@ -125,24 +105,3 @@ def test_clipping_computes_in_the_update_and_holds_nothing(tiny_encoder, plain_s
     more = other["phase"].value_counts() - plain_step["phase"].value_counts()
     assert more["update"] > 0 == more["forward"] == more["backward"]
     assert at_peak(other)["total"] == pytest.approx(at_peak(plain_step)["total"], rel=1e-4)
-
-
-def test_a_measured_step_in_a_process_of_its_own():
-    table = measure_grid({"frozen": measured_steps()["frozen"]})
-    assert table["name"].tolist() == ["frozen"] and table["device"].tolist() == ["cpu"]
-    assert table["predicted"].item() == pytest.approx(table["measured"].item(), rel=0.1)
-    assert table[PARTS].sum(axis=1).item() == pytest.approx(table["predicted"].item())
-
-
-def test_the_measured_steps_are_as_they_are_described():
-    steps = measured_steps()
-    assert step_shapes(steps["long texts"]) == {"cfimdb": (8, 256)}
-    assert step_shapes(steps["PCGrad"]) == dict.fromkeys(THREE, (8, 32))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_peak_of_a_gpu(tiny_encoder, precision):
-    config, shapes = make(tiny_encoder, precision=precision), dict.fromkeys(THREE, (64, 128))
-    measured = measured_peak(config, shapes, "cuda")
-    assert predicted_peak(config, shapes, cuda=True)["total"] == pytest.approx(measured, rel=0.25)

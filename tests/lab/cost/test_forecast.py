@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.predictions import check_runs, count_lengths
 from mtbert.config import RunConfig
-from mtbert.data.tables import DataError
 from mtbert.data.tokens import tokenize
-from mtbert.files import CHECKSUMS, write_checksums
 from mtbert.runtime import SLACK_MIB
 from mtbert.training.task_data import load_corpus
 from mtbert.training.task_order import training_steps
@@ -15,9 +12,6 @@ from mtbert_lab.cost.dry_run import DryRun, at_peak
 from mtbert_lab.cost.forecast import LIBRARIES_MIB, Forecast, cost_key
 from mtbert_lab.cost.lengths import Lengths, read_lengths, texts_of
 from mtbert_lab.cost.time import Speed
-from mtbert_lab.paths import find_data, results_dir
-from mtbert_lab.store.runs import load_or_run
-from mtbert_lab.store.tables import write_table
 
 THREE = ("sst", "quora", "sts")
 
@@ -34,32 +28,6 @@ def test_shapes_are_those_of_the_batches(config, course_data):
     steps = training_steps(config, {task: part.lengths for task, part in tokens.items()})
     batches = [{task: tuple(tokens[task].batch(rows).input_ids.shape) for task, rows in step.items()} for step in steps]
     assert Forecast(config, lengths).steps == batches and len(batches) == 10
-
-
-def test_lengths_without_the_data(config, course_data, monkeypatch):
-    counts = count_lengths(config)
-    assert set(counts.columns) == {"task", "split", "pairs", "tokens", "rows"}
-    assert counts.groupby(["split", "pairs", "task"])["rows"].sum().to_dict() == {
-        (split, pairs, task): size for split, size in (("train", 40), ("dev", 20)) for pairs in ("joint", "apart")
-        for task in THREE
-    }  # fmt: skip
-    here = read_lengths(config)
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
-    with pytest.raises(DataError, match="files are not here"):
-        read_lengths(config)
-    write_table(counts, results_dir() / "lengths.csv")
-    stored = read_lengths(config)
-    with monkeypatch.context() as patch, pytest.raises(DataError, match="typo"):
-        patch.setattr("mtbert_lab.store.runs.find_data", find_data)
-        read_lengths(config, "typo")
-    for split in ("train", "dev"):
-        for task in THREE:
-            assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
-    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"))
-    assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
-    write_table(counts[counts["task"] != "sts"], results_dir() / "lengths.csv")
-    with pytest.raises(DataError, match="has no sts"):
-        read_lengths(config)
 
 
 SPEED = Speed(60.0, 20.0)  # a minute of training, a third of it to evaluate
@@ -154,33 +122,3 @@ def test_gem_draws_from_its_memory(config):
     run = forecast(config.but(gradients="gem", scheme="sampled"))
     assert run.memory == dict.fromkeys(THREE, 12)
     assert run.peak()["task gradients"] > 0
-
-
-def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
-    run, other = (load_or_run(config.but(epochs=1, seed=seed), device="cpu", progress=False) for seed in (1, 2))
-    table = check_runs(results_dir(), course_data).set_index("run_id")
-    row, expected = table.loc[run.run_id], Forecast(run.config, read_lengths(run.config))
-    assert row["predicted_mib"] == pytest.approx(expected.process_mib(), rel=0.01)
-    seconds = expected.training_tokens * speeds.speed.training
-    assert row["predicted_seconds"] == pytest.approx(seconds, rel=0.05)  # of one of the seeds
-    assert row["peak_memory_mib"] == run.cost["peak_memory_mib"]
-    assert row["train_cpu_seconds"] == run.cost["train_cpu_seconds"]
-    assert table.loc[other.run_id, "predicted_seconds"] == row["predicted_seconds"] and len(speeds.asked) == 1
-
-
-def test_a_stored_run_that_cannot_be_predicted_is_left_out(config, speeds, course_data, monkeypatch, caplog):
-    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
-    assert check_runs(results_dir(), None).empty
-    assert f"{run.run_id}: no prediction" in caplog.text
-
-
-def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, speeds, course_data):
-    run = load_or_run(config.but(epochs=1), device="cpu", progress=False)
-    path = results_dir() / "runs" / run.run_id / "run.json"
-    assert '"feature_cpu_seconds": 0.0' in path.read_text()  # nothing is frozen
-    path.write_text(path.read_text().replace('"feature_cpu_seconds": 0.0', '"feature_cpu_seconds": 100.0'))
-    (path.parent / CHECKSUMS).unlink()
-    write_checksums(path.parent, sorted(file.name for file in path.parent.iterdir()))
-    [spent] = check_runs(results_dir(), course_data)["train_cpu_seconds"]
-    assert spent == run.cost["train_cpu_seconds"] + 100

@@ -3,10 +3,8 @@
 import math
 import shutil
 
-import pandas as pd
 import pytest
 
-from benchmarks import predictions
 from mtbert.config import RunConfig
 from mtbert_lab.cost.planner import BudgetError, describe, parse_memory, plan_table, read_candidates
 from mtbert_lab.cost.time import Speed
@@ -115,15 +113,3 @@ def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_da
     assert "slow does not fit: needs 0.0 minutes, 1e-09 are allowed" in describe(late, "4GB", 1e-9)
     nothing = plan_table({"no layer 9": configs["no layer 9"]}, data=course_data)
     assert describe(nothing, "4GB", 30.0).count("does not fit") == 1
-
-
-def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
-    measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
-    monkeypatch.setattr(predictions, "measure_grid", lambda configs, device: measured)
-    monkeypatch.setattr(predictions, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))
-    monkeypatch.setattr(predictions, "baseline_table", lambda config, *how: pd.DataFrame({"task": list(config.tasks)}))
-    paths = list(predictions.renew_measurements(tmp_path, "cpu", 1, course_data))
-    assert [path.name for path in paths] == ["memory.csv", "lengths.csv", "baselines.csv", "runs_predicted.csv"]
-    assert pd.read_csv(paths[2])["task"].tolist() == ["sst", "cfimdb", "quora", "sts"]
-    assert (tmp_path / "memory.csv").read_text() == "name,measured\none,0.333333\n"
-    assert not list(tmp_path.glob(".*"))

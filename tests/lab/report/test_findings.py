@@ -12,7 +12,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
-from mtbert_lab.report.findings import SMALL, Place, agem_keeps, box, gem_is_for, nothing_gained, tell
+from mtbert_lab.report.findings import agem_keeps, box, gem_is_for, nothing_gained
 from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import Run
@@ -27,47 +27,19 @@ def plans():
     return compare(read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False), "plan")
 
 
-def row(value: float, verdict: str, **about):
-    """A row of `decide`, with an interval of .01 to either side."""
-    fields = dict(
-        value=value,
-        low=value - 0.01,
-        high=value + 0.01,
-        verdict=verdict,
-        is_small=False,
-        seeds=3,
-        seeds_needed=math.nan,
-    )
-    return SimpleNamespace(**fields | about)
-
-
 def test_without_runs_there_are_no_sentences(tmp_path):
     assert box(tmp_path) == ""
 
 
-def test_a_sentence_has_its_numbers_and_says_when_its_verdicts_no_longer_hold():
-    sentence = "A beats B by {gain}, or {gain:+}; of C {gain:size} is left, {text}."
-    better = row(0.02, "better")
-    told = tell(sentence, gain=Place(better, "better"), text="at most")
-    assert told == "A beats B by 0.020 (0.010 to 0.030), or +0.020 (+0.010 to +0.030); of C 0.020 is left, at most."
-    few = row(0.02, TOO_FEW, seeds_needed=7.0)
-    wrong = tell(sentence, gain=Place(few, "better"), text="at most")
-    assert wrong.startswith(told.removesuffix(".")) and "color: #c00" in wrong
-    assert "no longer say this: gain is too few runs to tell (7 seeds would tell), not better" in wrong
-    assert "no longer" in tell(sentence, gain=Place(better, SMALL), text=""), "it is not less than the margin"
-    small = row(0.02, "better", is_small=True)
-    assert "no longer" not in tell(sentence, gain=Place(small, SMALL), text="")
-
-
-def test_a_gain_above_the_margin_is_told_where_the_sentence_denies_it(plans):
-    rows = pd.DataFrame([vars(row(0.01, TOO_FEW)), vars(row(0.001, NO_DIFFERENCE))])
+def test_a_gain_above_the_margin_is_told_where_the_sentence_denies_it(plans, decided):
+    rows = pd.DataFrame([vars(decided(0.01, TOO_FEW)), vars(decided(0.001, NO_DIFFERENCE))])
     comparison = SimpleNamespace(differences=rows, overall=rows.iloc[1:])
     told = nothing_gained(comparison, comparison)
     assert "None of 4 differences" in told and "2 have too few runs to tell" in told and "no longer" not in told
     comparison.overall = rows
     told = nothing_gained(comparison, comparison)
     assert "no longer say this: overall is too few runs to tell or no difference" in told
-    comparison.differences = pd.DataFrame([vars(row(0.2, "better"))])
+    comparison.differences = pd.DataFrame([vars(decided(0.2, "better"))])
     assert "gain 1 is better, not better, by less than the margin" in nothing_gained(comparison, comparison)
 
 

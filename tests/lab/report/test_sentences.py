@@ -8,7 +8,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, words
-from mtbert_lab.report.sentences import Place, no_gain, place, tell
+from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, tell, the_verdict
 from mtbert_lab.report.tables import Grid, compare, one_family
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW
 from mtbert_lab.store import read_grid
@@ -112,3 +112,32 @@ def test_the_changes_are_runs_and_no_two_have_the_same_words():
     for groups in (words.PLANS, words.CHANGES):
         texts = pd.Series(flat(groups))
         assert texts.is_unique
+
+
+def test_a_sentence_has_its_numbers_and_says_when_its_verdicts_no_longer_hold(decided):
+    sentence = "A beats B by {gain}, or {gain:+}; of C {gain:size} is left, {text}."
+    better = decided(0.02, "better")
+    told = tell(sentence, gain=Place(better, "better"), text="at most")
+    assert told == "A beats B by 0.020 (0.010 to 0.030), or +0.020 (+0.010 to +0.030); of C 0.020 is left, at most."
+    few = decided(0.02, TOO_FEW, seeds_needed=7.0)
+    wrong = tell(sentence, gain=Place(few, "better"), text="at most")
+    assert wrong.startswith(told.removesuffix(".")) and "color: #c00" in wrong
+    assert "no longer say this: gain is too few runs to tell (7 seeds would tell), not better" in wrong
+    assert "no longer" in tell(sentence, gain=Place(better, SMALL), text=""), "it is not less than the margin"
+    small = decided(0.02, "better", is_small=True)
+    assert "no longer" not in tell(sentence, gain=Place(small, SMALL), text="")
+
+
+def test_a_fact_is_red_where_it_is_another_one_now():
+    sentence = "SST and Quora conflict most often, at {most}."
+    pair = fact("SST and Quora", "SST and Quora")
+    assert tell(sentence, most="61%", pair=pair) == "SST and Quora conflict most often, at 61%."
+    other = fact("SST and STS", "SST and Quora")
+    assert "no longer say this: pair is SST and STS, not SST and Quora" in tell(sentence, most="61%", pair=other)
+    for now in (f"{NO_DIFFERENCE} or worse", f"{NO_DIFFERENCE}, more"):
+        assert "no longer" in tell(sentence, most="61%", pair=fact(now, NO_DIFFERENCE)), "it begins alike"
+
+
+def test_the_verdict_of_several_differences_names_all_of_them():
+    rows = pd.DataFrame({"verdict": ["better", "worse", "better"]})
+    assert the_verdict(rows) == "better or worse" and the_verdict(rows.iloc[1:2]) == "worse"

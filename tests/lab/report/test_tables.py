@@ -273,20 +273,6 @@ def test_the_front_holds_what_nothing_cheaper_beats():
     assert tables.pareto(table, "cost") == ["a", "c", "e"]
 
 
-def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
-    both = BASE.but(tasks=("quora", "sts"))
-    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
-    found = difference(first, second, "overall")
-    value, (low, high) = found.value, found.interval()
-    assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
-
-
-def test_a_difference_overall_is_of_the_tasks_that_both_train(synthetic):
-    both = BASE.but(tasks=("sst", "quora"), score_tasks=("sts",))
-    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
-    assert difference(first, second).value == pytest.approx(first[0].score() - second[0].score())
-
-
 def test_each_source_of_the_seed_variance_is_told_once():
     drawn, unified = (SimpleNamespace(configurations=n, deviation=d) for n, d in ((13, 0.012), (41, 0.007)))
     compared = Comparison(Grid((), {}, {}), {})

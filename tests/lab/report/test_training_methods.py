@@ -10,9 +10,7 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, students, tables, training_methods, words
-from mtbert_lab.report.sentences import fact, tell, the_verdict
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
-from mtbert_lab.statistics import NO_DIFFERENCE
 from mtbert_lab.store import read_grid
 
 THREE = ("sst", "quora", "sts")
@@ -52,20 +50,9 @@ def test_labels_are_of_runs_and_tell_them_apart():
     assert recipes - in_groups == {"1-bert", "1-bert, sigmoid of cosine"}  # notebook 05 has the pairs
 
 
-def test_a_fact_is_red_where_it_is_another_one_now():
-    sentence = "SST and Quora conflict most often, at {most}."
-    pair = fact("SST and Quora", "SST and Quora")
-    assert tell(sentence, most="61%", pair=pair) == "SST and Quora conflict most often, at 61%."
-    other = fact("SST and STS", "SST and Quora")
-    assert "no longer say this: pair is SST and STS, not SST and Quora" in tell(sentence, most="61%", pair=other)
-    for now in (f"{NO_DIFFERENCE} or worse", f"{NO_DIFFERENCE}, more"):
-        assert "no longer" in tell(sentence, most="61%", pair=fact(now, NO_DIFFERENCE)), "it begins alike"
-
-
 def test_what_differences_have_in_common():
     rows = pd.DataFrame({"run": ["a", "a", "b"], "verdict": ["better", "worse", "better"]})
     assert training_methods.has_gain(rows) == "a, b" and training_methods.has_gain(rows.iloc[1:2]) == "none"
-    assert the_verdict(rows) == "better or worse" and the_verdict(rows.iloc[1:2]) == "worse"
 
 
 def test_runs_in_no_group_stand_behind_the_others():

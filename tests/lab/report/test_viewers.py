@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 
-from mtbert.bert.model import BertModel
+from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask import encoder_config
@@ -59,6 +60,20 @@ def test_attention_maps_are_those_of_the_layers(tiny_encoder):
     second = model.layers[1].attention
     value = second.value(states[1]).view(4, 4, 8).transpose(0, 1)  # (h, T, d_k)
     torch.testing.assert_close((maps[1] @ value).transpose(0, 1).reshape(1, 4, 32), second(states[1]))
+
+
+def test_attention_maps_are_those_of_transformers(tmp_path):
+    """Of MPNet, which adds numbers for the distance of two tokens to their scores."""
+    sizes = dict(model_type="mpnet", vocab_size=60, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
+    sizes |= dict(intermediate_size=24, max_position_embeddings=20, type_vocab_size=0, pad_token_id=1)
+    torch.manual_seed(3)
+    ours = BertModel(BertConfig(**sizes, initializer_range=0.2)).eval()
+    ours.save_pretrained(tmp_path)
+    theirs = transformers.MPNetModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    ids = torch.randint(2, 60, (1, 14))
+    with torch.no_grad():
+        expected = torch.cat(theirs(ids, output_attentions=True).attentions)
+        torch.testing.assert_close(viewers.attention_maps(ours, ids), expected)
 
 
 PLANS = (

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mtbert.config import RunConfig
-from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
+from mtbert.data.tasks import TASKS
+from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
 from mtbert.paths import REPOSITORY
+from mtbert.training.metrics import metrics_of
 from mtbert_lab.report.tables import read_runs
 from mtbert_lab.statistics import (
     CONTRADICTED,
@@ -492,3 +494,55 @@ def test_a_metric_of_ones_own_gets_weights_as_an_array():
     assert (value, low, high) == (0.5, 0.5, 0.5)
     value, low, high = seed_mean([Scored(mean_of_numbers, *parts_of([39.0, 41.0]), np.zeros(50))])
     assert low < value == 40 < high, "it may be above 1"
+
+
+def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    return seed_mean([Scored(metric, predicted[None], labels)])[1:]
+
+
+def test_examples_stay_with_their_labels():
+    labels = np.arange(60) % 2
+    assert interval(accuracy, labels, labels) == (1.0, 1.0)
+    assert np.isnan(interval(accuracy, labels[:1], labels[:1])).all()
+
+
+def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
+    """Of one seed or a pair of them: examples are drawn as indices, one resample after the other."""
+    random, draws = np.random.default_rng(1), []
+    for _ in range(resamples):
+        examples = random.integers(len(labels), size=len(labels))
+        first, *second = (metric(part[0][examples], labels[examples]) for part in parts)
+        draws.append(first - sum(second))
+    return np.array(draws)
+
+
+@pytest.mark.parametrize("task", ["cfimdb", "sst", "sts"])  # few kinds of examples, many, as many as examples
+def test_intervals_are_those_of_drawn_indices(task):
+    random, metric = np.random.default_rng(2), list(metrics_of(TASKS[task]).values())[-1]
+    if task == "sts":
+        labels = random.random(120) * 5
+        first, second = (labels + random.normal(scale=scale, size=(1, 120)) for scale in (1, 2))
+    else:
+        classes, n = TASKS[task].num_classes, 400
+        labels = random.integers(classes, size=n)
+        first, second = (
+            np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
+        )
+    for found, parts in (
+        (seed_mean([Scored(metric, first, labels)])[1:], [first]),
+        (
+            difference([Scored(metric, np.vstack([first, second]), labels)], (len(first), len(second))).interval(),
+            [first, second],
+        ),
+    ):
+        draws = naive_draws(metric, parts, labels, 2000)
+        expected = np.quantile(draws, [0.025, 0.975])
+        assert found == pytest.approx(expected, abs=0.25 * draws.std())
+
+
+def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
+    predicted, labels = drawn(5000, right=0.8)
+    share = accuracy(predicted, labels)
+    expected = stats.binom(5000, share).ppf([0.025, 0.975]) / 5000
+    assert interval(accuracy, predicted, labels) == pytest.approx(expected, abs=0.0008)
+    assert interval(accuracy, np.arange(20) > 0, np.ones(20))[1] == 1, "no score is higher"

@@ -3,6 +3,7 @@
 import pytest
 
 from mtbert.config import ConfigError, RunConfig
+from mtbert.paths import REPOSITORY
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.runs import load_or_run
 
@@ -130,3 +131,19 @@ def test_every_problem_has_a_line(tmp_path):
         "one.yaml, run 'a'", "one.yaml, run 'b'", "three.yaml, run 'c'",
     ]  # fmt: skip
     assert "two.yaml: a grid needs" in lines[2] and "four.yaml: no such file" in lines[4] and len(lines) == 5
+
+
+NOTEBOOKS = {path.stem for path in REPOSITORY.glob("notebooks/*.ipynb")}
+
+
+@pytest.mark.parametrize(
+    "path",
+    # A file named after a notebook holds papermill parameters, any other a grid of runs.
+    [path for path in sorted(REPOSITORY.glob("params/*/*.yaml")) if path.stem not in NOTEBOOKS],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_grids_of_params_are_valid(path):
+    grid = read_grid(path)
+    assert grid
+    configs = [config for configs in grid.values() for config in configs]
+    assert len({config.digest for config in configs}) == len(configs), "two names for one run"

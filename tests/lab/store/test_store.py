@@ -36,6 +36,8 @@ from mtbert_lab.store.removal import cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
 from mtbert_lab.store.runs import data_root, load_or_run, stored_seeds
 
+THREE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
+
 
 @pytest.fixture
 def config(tiny_config) -> RunConfig:
@@ -570,6 +572,15 @@ def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tm
         scored([first, replace(first, run_id="other", predictions=shuffled)], "sst")
 
 
+def test_tasks_with_files_of_their_own_need_no_folder_of_datasets(course_folder, monkeypatch):
+    monkeypatch.setitem(TASKS, "own", TASKS["quora"].model_copy(update={"name": "own", "folder": course_folder}))
+    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    config = RunConfig(corpus="course", tasks=("own",))
+    assert len(runs.load_corpus(config, data_root(config)).train["own"]) == 40
+    with pytest.raises(DataError, match="its files are not here"):
+        data_root(config.but(tasks=("own", "sst")))
+
+
 def test_the_demo_corpus_needs_no_data():
     assert data_root(RunConfig(corpus="demo"), data="no such folder") == demo.root()
 
@@ -588,3 +599,30 @@ def test_every_committed_run_is_read_under_the_id_of_its_configuration():
     runs = {folder.name: content["config"].digest for folder, content in stored_runs([REPOSITORY / "results"])}
     assert runs.keys() == {path.name for path in (REPOSITORY / "results" / "runs").iterdir()}
     assert [run_id for run_id, digest in runs.items() if not run_id.startswith(f"{digest}-")] == []
+
+
+def test_score_table():
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 2, 100)
+    predicted = np.where(random.random(100) < 0.9, labels, 1 - labels)
+    table = runs.score_table("quora", "dev", predicted, labels)
+    assert list(table.columns) == ["task", "split", "metric", "value", "low", "high", "n"]
+    assert table["metric"].tolist() == ["accuracy", "macro_f1", "f1"]
+    assert (table["low"] < table["value"]).all() and (table["value"] < table["high"]).all()
+    assert set(table["n"]) == {100} and set(table["task"]) == {"quora"} and set(table["split"]) == {"dev"}
+    assert table["value"][0] == accuracy(predicted, labels)
+    assert runs.score_table("sts", "dev", np.ones(100), random.random(100))["value"].tolist() == [0]
+
+
+def test_the_tasks_of_a_difference_are_those_of_the_runs(synthetic):
+    both = THREE.but(tasks=("quora", "sts"))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    found = difference(first, second, "overall")
+    value, (low, high) = found.value, found.interval()
+    assert value == pytest.approx(first[0].score() - second[0].score()) and low < value < high
+
+
+def test_a_difference_overall_is_of_the_tasks_that_both_train(synthetic):
+    both = THREE.but(tasks=("sst", "quora"), score_tasks=("sts",))
+    first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
+    assert difference(first, second).value == pytest.approx(first[0].score() - second[0].score())

@@ -24,7 +24,6 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.runs import teacher_outputs
 
-THREE = ("sst", "quora", "sts")
 CPU = torch.device("cpu")
 
 

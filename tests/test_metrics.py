@@ -1,4 +1,4 @@
-"""Metrics against counts, and intervals."""
+"""Metrics against counts."""
 
 import numpy as np
 import pytest
@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mtbert.data.tasks import TASKS
-from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
+from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
 from mtbert.training.metrics import metrics_of
-from mtbert_lab.statistics import Scored, difference, seed_mean
-from mtbert_lab.store.runs import score_table
-
-
-def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    return seed_mean([Scored(metric, predicted[None], labels)])[1:]
-
 
 LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 
@@ -63,7 +56,6 @@ def test_constant_predictions_score_nothing_and_constant_labels_are_not_scored(v
     assert np.isnan(pearson(constant, constant)) and np.isnan(pearson(np.full(37, np.nan), labels))
     both = pearson(np.stack([constant.astype(float), labels]), np.stack([labels, labels]))
     assert both[0] == 0 and both[1] == pytest.approx(1)
-    assert score_table("sts", "dev", constant, labels)["value"].tolist() == [0]
 
 
 def test_a_class_that_dev_lacks_is_left_out_of_macro_f1():
@@ -103,70 +95,6 @@ def test_the_metrics_of_each_task_and_the_first_selects():
     }
     labels = np.array([0, 1, 2, 3, 4])
     assert metrics_of(TASKS["sst"])["macro_f1"](labels, labels) == 1, "the mean is over all five classes"
-
-
-def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(n)
-    labels = random.integers(0, 2, n)
-    return np.where(random.random(n) < right, labels, 1 - labels), labels
-
-
-def test_examples_stay_with_their_labels():
-    labels = np.arange(60) % 2
-    assert interval(accuracy, labels, labels) == (1.0, 1.0)
-    assert np.isnan(interval(accuracy, labels[:1], labels[:1])).all()
-
-
-def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
-    """Of one seed or a pair of them: examples are drawn as indices, one resample after the other."""
-    random, draws = np.random.default_rng(1), []
-    for _ in range(resamples):
-        examples = random.integers(len(labels), size=len(labels))
-        first, *second = (metric(part[0][examples], labels[examples]) for part in parts)
-        draws.append(first - sum(second))
-    return np.array(draws)
-
-
-@pytest.mark.parametrize("task", ["cfimdb", "sst", "sts"])  # few kinds of examples, many, as many as examples
-def test_intervals_are_those_of_drawn_indices(task):
-    random, metric = np.random.default_rng(2), list(metrics_of(TASKS[task]).values())[-1]
-    if task == "sts":
-        labels = random.random(120) * 5
-        first, second = (labels + random.normal(scale=scale, size=(1, 120)) for scale in (1, 2))
-    else:
-        classes, n = TASKS[task].num_classes, 400
-        labels = random.integers(classes, size=n)
-        first, second = (
-            np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
-        )
-    for found, parts in (
-        (seed_mean([Scored(metric, first, labels)])[1:], [first]),
-        (
-            difference([Scored(metric, np.vstack([first, second]), labels)], (len(first), len(second))).interval(),
-            [first, second],
-        ),
-    ):
-        draws = naive_draws(metric, parts, labels, 2000)
-        expected = np.quantile(draws, [0.025, 0.975])
-        assert found == pytest.approx(expected, abs=0.25 * draws.std())
-
-
-def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
-    predicted, labels = drawn(5000, right=0.8)
-    share = accuracy(predicted, labels)
-    expected = stats.binom(5000, share).ppf([0.025, 0.975]) / 5000
-    assert interval(accuracy, predicted, labels) == pytest.approx(expected, abs=0.0008)
-    assert interval(accuracy, np.arange(20) > 0, np.ones(20))[1] == 1, "no score is higher"
-
-
-def test_score_table():
-    predicted, labels = drawn(100, right=0.9)
-    table = score_table("quora", "dev", predicted, labels)
-    assert list(table.columns) == ["task", "split", "metric", "value", "low", "high", "n"]
-    assert table["metric"].tolist() == ["accuracy", "macro_f1", "f1"]
-    assert (table["low"] < table["value"]).all() and (table["value"] < table["high"]).all()
-    assert set(table["n"]) == {100} and set(table["task"]) == {"quora"} and set(table["split"]) == {"dev"}
-    assert table["value"][0] == accuracy(predicted, labels)
 
 
 def test_r2_is_one_minus_the_squared_error_over_the_variance():

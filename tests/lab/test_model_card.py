@@ -1,0 +1,88 @@
+"""An export with its model card: what the card says, and that its lines give our numbers."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from mtbert.data.tasks import TASKS, Task
+from mtbert.multitask.export import ExportError
+from mtbert.multitask.model import MultitaskBert
+from mtbert_lab.model_card import export_with_card
+from mtbert_lab.store.runs import score_table
+
+TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
+
+
+@pytest.fixture
+def model(tiny_config):
+    """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from."""
+
+    def model(tasks=("sst",), **fields) -> MultitaskBert:
+        torch.manual_seed(5)
+        found = MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval()
+        with torch.no_grad():
+            for parameter in found.parameters():
+                parameter += 0.05 * torch.randn_like(parameter)
+        return found
+
+    return model
+
+
+@pytest.mark.parametrize("task, max_length", [("sst", 8), ("quora", 12), ("quora", 13)])
+def test_a_pipeline_cuts_long_texts_where_our_model_cuts_them(model, tmp_path, task, max_length):
+    """Pairs to the same tokens, too; by the lines of the model card."""
+    ours = model((task,), pooling="pooler", max_length=max_length)
+    export_with_card(ours, task, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "truncation=True)" in card and f"cut to {max_length} tokens" in card
+    texts = [f"{text} {text}" for text in TEXTS]
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    given = [{"text": first, "text_pair": second} for first, second in pairs] if task == "quora" else texts
+    found = transformers.pipeline("text-classification", model=str(tmp_path), device="cpu")(given, truncation=True)
+    mine = ours.predict(pairs if task == "quora" else texts, task)
+    assert [one["score"] for one in found] == pytest.approx(mine["confidence"].tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("fields, reason", [
+    ({"head_layers": 2}, "head_layers is 2, not 1"),
+    ({"head_norm": True}, "head_norm is True, not False"),
+    ({"pairs": "concat"}, "pairs is 'concat', not 'joint'"),
+    ({"pooling": "mean"}, "pooling is 'mean', not 'pooler'"),
+])  # fmt: skip
+def test_a_head_that_transformers_does_not_have_is_not_left_out_unasked(model, tmp_path, fields, reason):
+    ours = model(("quora",), **{"pooling": "pooler"} | fields)
+    with pytest.raises(ExportError, match=f"{reason}.*encoder_only=True"):
+        export_with_card(ours, "quora", tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert export_with_card(ours, "quora", tmp_path, encoder_only=True) == "BertModel"
+    assert "random weights" in (tmp_path / "README.md").read_text()
+
+
+def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
+    scores = score_table("quora", "dev", np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
+    export_with_card(model(("quora",), pooling="pooler"), "quora", tmp_path, False, "0123456789-abcd", scores)
+    card = (tmp_path / "README.md").read_text()
+    row = scores.iloc[0]
+    assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 4 |" in card
+    assert "pipeline_tag: text-classification" in card and "| plan | I2, trained on quora |" in card
+    assert "| run | 0123456789-abcd of mtbert" in card and "- quora: licence Quora's terms, non-commercial" in card
+
+
+def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
+    (tmp_path / "README.md").write_text("My project\n")
+    with pytest.raises(ExportError, match=r"README.md is no model card of an export.*name another folder"):
+        export_with_card(model(pooling="pooler"), "sst", tmp_path)
+    (tmp_path / "README.md").unlink()
+    for _ in range(2):
+        export_with_card(model(pooling="pooler"), "sst", tmp_path)
+
+
+def test_names_of_classes_and_plans_are_text_on_the_model_card(tiny_config, monkeypatch, tmp_path):
+    labels = {"class_names": ("<b>a</b>", "*b*|"), "kind": "classes", "num_classes": 2}
+    own = Task(name="own", files="{split}.csv", sentence_columns=("text",), label_column="label", **labels)
+    monkeypatch.setitem(TASKS.data, "own", own)
+    config = tiny_config.but(tasks=("own", "sst"), plan="S1(own|sst) I1")
+    export_with_card(MultitaskBert(config), "own", tmp_path, encoder_only=True)
+    card = (tmp_path / "README.md").read_text()
+    assert r"one of \<b\>a\</b\>, \*b\*\|" in card and r"| plan | S1(own\|sst) I1, trained on" in card

@@ -1,0 +1,89 @@
+"""Tasks of users at the command line: trained beside the course's without a change of the package."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from mtbert.data.tasks import TASKS, read_tasks
+from mtbert_lab.cli import app
+from mtbert_lab.remarks import remarks_of
+
+TOPICS = """
+name: topics
+files: topics-{split}.csv
+sentence_columns: [headline]
+label_column: topic
+kind: classes
+class_names: [sport, weather, science]
+id_column: null
+separator: ","
+"""
+HEADLINES = {
+    "sport": "the {} wins the race by a length",
+    "weather": "rain over the {} until the evening",
+    "science": "a telescope finds a second {} beyond the moon",
+}
+THINGS = ("harbour", "lantern", "bicycle", "garden", "violin", "kitchen", "winter", "castle")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A task of three classes, with 24 headlines of ours in each split."""
+    (tmp_path / "topics.yaml").write_text(TOPICS)
+    lines = [f'"{text.format(thing)}",{topic}' for thing in THINGS for topic, text in HEADLINES.items()]
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"topics-{split}.csv").write_text("\n".join(["headline,topic", *lines]) + "\n")
+    return tmp_path
+
+
+def test_what_a_table_says_little_of_is_remarked():
+    assert remarks_of("sst", pd.DataFrame({"label": [1]})) == [
+        "one row says nothing of a model",
+        "no row is of class 0, 2, 3, 4; macro F1 is the mean over classes with a row or a prediction",
+    ]
+
+
+def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated, monkeypatch):
+    """In processes of their own, to which nothing but the YAML file and the data are added."""
+    grid = isolated / "grid.yaml"
+    grid.write_text(
+        f"base: {{corpus: course, encoder: {tiny_encoder}, tasks: [sst, topics], plan: S1 I1, epochs: 1}}\n"
+        "runs: {unified: {scheme: unified, gradients: pcgrad}}\n"
+    )
+    command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--in-order", "--data", course_folder]
+    environment = {**os.environ, "MTBERT_TASKS": str(folder), "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    [path] = (isolated / "results").rglob("run.json")
+    scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
+    assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
+    (folder / "topics-test.csv").unlink()  # users need not have one
+    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+    asked = ["predict", path.parent.name, "--data", str(course_folder), "--out", str(folder)]
+    predicted = CliRunner().invoke(app, asked)
+    assert predicted.exit_code == 0, predicted.stderr
+    _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
+    assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
+    assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
+
+
+def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):
+    """Importing the library reads no file of a user's; the command line says which one is wrong."""
+    (tmp_path / "bad.yaml").write_text("name: 3\n")
+    environment = {**os.environ, "MTBERT_TASKS": str(tmp_path)}
+
+    script = (
+        "import sys, mtbert.training, mtbert_lab.store\nfrom mtbert_lab.cli import main\n"
+        "print('imported', flush=True)\n"
+        "sys.argv = ['mtbert', 'train', 'params/cpu/hybrids.yaml', '--dry-run']\nmain()"
+    )
+    asked = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert asked.stdout == "imported\n"
+    assert asked.returncode == 1 and len(asked.stderr.splitlines()) == 1
+    assert asked.stderr.startswith(f"error: {tmp_path / 'bad.yaml'}: name: 3 is not read as text")
